@@ -20,6 +20,7 @@ from adamctl.kernels.slicing import OutputSlice
 from adamctl.kernels.step.build import NetworkLayer, build_layers
 from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import ALIGNMENT, Tensor, build_layout
+from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.shapes import infer
 
 HEAD_UNITS_MAX = 4096
@@ -106,6 +107,10 @@ class CutNetwork:
     def partitions(self) -> int:
         return len(self.stages[0].parts)
 
+    def views(self, flat: Array) -> list[Array]:
+        """Returns one array for each tensor of the whole network, of a flat vector."""
+        return [flat[one.offset : one.offset + one.size].reshape(one.shape) for one in self.tensors]
+
     @property
     def backward_stop(self) -> int:
         """The first stage with tensors: backward ends there, without an error at its inputs."""
@@ -158,6 +163,24 @@ class StageCut(NamedTuple):
 
     layers: tuple[int, ...]
     parts: tuple[OutputSlice | None, ...]
+
+
+def cuts_of(plan: PartitionPlan) -> list[StageCut]:
+    """Returns the cuts of a plan."""
+    cuts: list[StageCut] = []
+    for stage in plan.stages:
+        parts: list[OutputSlice | None] = []
+        for part in stage.parts:
+            if part.outputs is None:
+                parts.append(None)
+                continue
+            flat, axis = len(stage.output) == 1, stage.cut.axis
+            if axis == "whole":
+                axis = "units" if flat else "rows"
+            assert axis != "groups", "a plan names the maps of groups"
+            parts.append(OutputSlice(axis, *(part.outputs[-1] if axis == "maps" else part.outputs[0])))
+        cuts.append(StageCut(stage.layers, tuple(parts)))
+    return cuts
 
 
 def cut_network(model: Model, cuts: Sequence[StageCut], backend: Backend) -> CutNetwork:

@@ -30,9 +30,11 @@ class Accruing:
         weights: weights to which the gradient is also applied, if any.
     """
 
-    def __init__(self, slots: Sequence[Array], weights: Array | None = None) -> None:
+    def __init__(
+        self, slots: Sequence[Array], weights: Array | None = None, filled: NDArray[np.int64] | None = None
+    ) -> None:
         self.slots, self.weights = tuple(slots), weights
-        self.filled = np.zeros(len(self.slots), np.int64)
+        self.filled = np.zeros(len(self.slots), np.int64) if filled is None else filled
 
 
 def accruing_step(arrays: FlightArrays, accruing: Accruing) -> Step:

@@ -7,7 +7,7 @@ runs in its own thread. At most one fetch is under way; requests that come meanw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -45,8 +45,13 @@ class Downpour:
         client: ParameterClient,
         on_failure: Callable[[BaseException], None],
         protocol: PushProtocol | None = None,
+        owned: Collection[int] | None = None,
     ) -> None:
-        """Without a `protocol`, tensors whose factors the replica keeps are pushed as factors."""
+        """Args:
+        protocol: without one, tensors whose factors the replica keeps are pushed as factors.
+        owned: the shards that it pushes; None: all.
+        """
+        self._owned = owned
         self._replica, self._client, self._on_failure = replica, client, on_failure
         self._protocol = protocol
         self._fetch_wanted = asyncio.Event()
@@ -148,7 +153,7 @@ class Downpour:
             push_set = await self._push_set(slot)
             push_set.place = place
             client = self._client if channel == 0 else await self._sibling(channel)
-            pending = client.start_push(push_set)
+            pending = client.start_push(push_set, only=self._owned)
             slot.sequences = pending.sequences
             outcome = await pending
         finally:
@@ -187,8 +192,9 @@ class Downpour:
         chosen, layout = await self._chosen(slot), self._replica.layout
         base = None if slot.base is None else PushBase(slot.base.pushes, slot.base.sequences)
         push_set = PushSet(layout, slot.learning_rate, slot.steps, slot.examples, base)
+        tensors = None if self._owned is None else {layout.shards[shard].tensor for shard in self._owned}
         for index, gradient in enumerate(self._replica.gradient_views(slot)):
-            if index not in chosen:
+            if index not in chosen and (tensors is None or index in tensors):
                 push_set.gradient(index, gradient)
         for index, factors in self._replica.factors(slot).items():
             if index in chosen:

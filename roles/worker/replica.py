@@ -10,13 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from adamctl.kernels.backend import Backend
 from adamctl.kernels.numeric.accrue import Accrual
 from adamctl.kernels.operation import Array, Factors
 from adamctl.kernels.rules.factors import gradient_rows
-from adamctl.kernels.step.network import Context, Network
+from adamctl.kernels.step.network import Context
 from adamctl.kernels.step.steps import Accruing
 from adamctl.model.layout import ParameterLayout
 from adamctl.net.shared_memory import SharedMemory, array_bytes
@@ -25,6 +28,17 @@ from adamctl.roles.worker.core.foresight import Foresight, Momentum, Way
 from adamctl.roles.worker.core.slots import Base, Reapply, Slot, SlotCore, StepActions
 
 SLOTS_PER_THREAD = 4
+
+
+class Vectors(Protocol):
+    """What lays tensors out in flat vectors."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+    def views(self, flat: Array) -> list[Array]:
+        """Returns one array per tensor of a flat vector."""
+        ...
 
 
 class Replica:
@@ -39,7 +53,7 @@ class Replica:
 
     def __init__(
         self,
-        network: Network,
+        network: Vectors,
         layout: ParameterLayout,
         threads: int,
         batch: int,
@@ -50,8 +64,13 @@ class Replica:
         slots_per_thread: int = SLOTS_PER_THREAD,
         following: Following | None = None,
         foresight: Momentum | None = None,
+        ranges: Sequence[slice] | None = None,
     ) -> None:
-        """`foresight`: how far weights are moved ahead of the fetched ones; with it, nothing is applied locally."""
+        """Args:
+        foresight: how far weights are moved ahead of the fetched ones; with it, nothing is applied locally.
+        ranges: the parts of the vectors that this process holds, None: all; it never touches the rest.
+        """
+        self._ranges = (slice(0, layout.flat_size),) if ranges is None else tuple(ranges)
         self.layout, self.factor_tensors = layout, tuple(factor_tensors)
         self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, applies_locally, following)
         self.applies_locally = applies_locally
@@ -86,6 +105,20 @@ class Replica:
         if self.factor_tensors:
             return None
         return Accruing(self._accrual, self._gradients, self._filled, self.weights if self.applies_locally else None)
+
+    def slots_of(self, thread: int) -> tuple[list[Array], NDArray[np.int64]]:
+        """Returns a thread's slots, and the flags that say whether they hold anything, which its steps set."""
+        own = slice(*(self.core.slots_per_thread * (thread + more) for more in (0, 1)))
+        return self._gradients[own], self._filled[own]
+
+    def try_step(self, thread: int, local_lr: float = 0.0) -> int | None:
+        """Returns the number, among the thread's own, of the slot to accrue into; None while all are in use."""
+        with self._lock:
+            slot = self.core.begin_step(thread, local_lr, time.monotonic())
+            if slot is None:
+                return None
+            self._filled[slot.index] = slot.steps
+            return slot.index - thread * self.core.slots_per_thread
 
     def begin_step(self, thread: int, local_lr: float = 0.0) -> Slot | None:
         """Returns the slot to accrue into, after waiting while all are in use; None when the replica is stopping."""
@@ -189,17 +222,20 @@ class Replica:
     def _look_ahead(self, foresight: Foresight) -> None:
         if foresight.way is not Way.KEEP:
             factor = foresight.factor if foresight.way is Way.AHEAD else 0.0
-            self._accrual.look_ahead(self.weights, self.fetched, self._before, factor)
+            for part in self._ranges:
+                self._accrual.look_ahead(self.weights[part], self.fetched[part], self._before[part], factor)
 
     def _reapply(self, lacking: Sequence[Reapply]) -> None:
         whole = [reapply.slot for reapply in lacking if reapply.shards is None]
-        if whole:
+        for part in self._ranges:
+            weights, fetched = self.weights[part], self.fetched[part]
+            if not whole:
+                np.copyto(weights, fetched)
+                continue
             first, *others = whole
-            self._accrual.install(self.weights, self.fetched, self._gradients[first.index], first.local_learning_rate)
+            self._accrual.install(weights, fetched, self._gradients[first.index][part], first.local_learning_rate)
             for slot in others:
-                self._accrual.subtract_scaled(self.weights, self._gradients[slot.index], slot.local_learning_rate)
-        else:
-            np.copyto(self.weights, self.fetched)
+                self._accrual.subtract_scaled(weights, self._gradients[slot.index][part], slot.local_learning_rate)
         for reapply in lacking:
             if reapply.shards is not None:
                 self._reapply_shards(reapply.slot, np.flatnonzero(reapply.shards))

@@ -31,7 +31,7 @@ from adamctl.roles.ps.client.push_set import Base, Numbers, PushSet
 from adamctl.roles.ps.client.rollback import Rollbacks
 from adamctl.roles.ps.client.routing import JobRouting, ReadableStore
 from adamctl.roles.ps.client.server_channel import ServerChannel
-from adamctl.roles.ps.client.session import Session
+from adamctl.roles.ps.client.session import Session, ShardsChosen
 from adamctl.roles.ps.client.shared_memory import SharedArrays
 from adamctl.roles.ps.client.wire_choice import WireChoice
 from adamctl.roles.ps.core.push import Place
@@ -73,6 +73,7 @@ class ParameterClient:
         wire_pull: WireType = "float32",
         connections: int = 1,
         in_step: bool = False,
+        choose: ShardsChosen | None = None,
     ) -> None:
         """Args:
         hello: the identity to connect with; servers remember this client by node and incarnation.
@@ -84,6 +85,7 @@ class ParameterClient:
         wire_pull: number type of pulls on the wire; the servers themselves keep float32.
         connections: how many to each server; use more than one if one cannot fill the network.
         in_step: pushes will be parts of steps.
+        choose: which shards it uses: it attaches to their servers alone, and pulls no others.
         """
         self._session = Session(
             transport,
@@ -95,7 +97,9 @@ class ParameterClient:
             wire=WireChoice(wire_push, wire_pull),
             connections=connections,
             in_step=in_step,
+            choose=choose,
         )
+        self._choose = choose
         self._pushes_max = pushes_max
         self._pushes = 0
 
@@ -127,6 +131,7 @@ class ParameterClient:
             wire_push=session.wire.push,
             wire_pull=session.wire.pull,
             in_step=session.in_step,
+            choose=self._choose,
         )
 
     # --- attach ------------------------------------------------------------------------------------------------------
@@ -267,14 +272,15 @@ class ParameterClient:
 
         Args:
             into: float32 [layout.flat_size], C-contiguous; padding between tensors is left as it is.
-            shards: which shards, ascending; default all.
+            shards: which shards, ascending; default all that it uses.
             exact: receive float32 regardless of `wire_pull`.
 
         Raises:
             DeadlineError: not all answered in time.
             RemoteError: the job is unknown or has ended.
         """
-        return await Puller(self._session, into, shards, exact).run(deadline_s)
+        wanted = self._session.chosen if shards is None else shards
+        return await Puller(self._session, into, wanted, exact).run(deadline_s)
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 

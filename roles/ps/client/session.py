@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,10 @@ CONNECT_S = 5.0
 _WAIT_CODES = (ErrorCode.NOT_READY, ErrorCode.UNKNOWN_JOB, ErrorCode.NEWER_EPOCH, ErrorCode.SHUTTING_DOWN)
 
 
+ShardsChosen: TypeAlias = Callable[[ParameterLayout], Iterable[int]]
+"""Returns the shards that a client uses."""
+
+
 class Session:
     """See the module. `ParameterClient` describes the arguments.
 
@@ -42,6 +46,7 @@ class Session:
         layout: the job's layout; known after `attach`.
         routing: which server holds what, as last read.
         issued: per shard, the last sequence number given out.
+        chosen: the shards that this client pulls and attaches for; None: all.
         pushes: pushes in flight, by the tasks that deliver them.
         shared: memory from which servers on this machine read pushes directly and into which they write pulls.
         measured: how busy the servers are and how fast the network is.
@@ -61,8 +66,11 @@ class Session:
         wire: WireChoice,
         connections: int = 1,
         in_step: bool = False,
+        choose: ShardsChosen | None = None,
     ) -> None:
         self.job = job
+        self._choose = choose
+        self.chosen: tuple[int, ...] | None = None
         self.layout: ParameterLayout
         self.routing: JobRouting
         self.issued: Numbers = np.zeros(0, np.int64)
@@ -115,8 +123,11 @@ class Session:
             self.layout = routing.layout
             self.issued = np.zeros(len(routing.layout.shards), np.int64)
         self.routing = routing
+        if self._choose is not None:
+            self.chosen = tuple(sorted(self._choose(routing.layout)))
         await self.wire.begin(routing.layout)
-        await gather_all(self.channel(*route).connected() for route in routing.runs)
+        routes = routing.runs if self.chosen is None else {routing.route_of(shard) for shard in self.chosen}
+        await gather_all(self.channel(*route).connected() for route in routes)
 
     def troubles(self) -> str:
         """Returns why servers do not answer, as far as known."""

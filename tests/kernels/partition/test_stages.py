@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adamctl.kernels.partition.stages import HeldTensor, MemberTensors, OwnedRows, cut_network
+from adamctl.kernels.partition.stages import HeldTensor, MemberTensors, OwnedRows, cut_network, cuts_of
+from adamctl.model.description import Model
+from adamctl.model.partition.rules import make_plan
 from tests.kernels.partition.test_member import IMAGES, LOCAL, ROWS_AND_UNITS, UNEVEN, VECTOR, cut
 
 
@@ -53,6 +55,32 @@ def test_a_partitions_tensors_lie_where_the_whole_network_has_them() -> None:
         assert touched.max() == 1 and not touched.all()
     with pytest.raises(ValueError, match="expected a vector of"):
         tensors.views(whole[1:])
+
+
+@pytest.mark.parametrize("model", [IMAGES, LOCAL, VECTOR])
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4])
+def test_stages_are_what_the_plan_says(model: Model, partitions: int) -> None:
+    plan = make_plan(model, partitions)
+    network = cut_network(model, cuts_of(plan), "numpy")
+    assert network.partitions == partitions
+    assert network.gathers_head == (plan.head in ("whole", "gather"))
+    for stage, planned in zip(network.stages, plan.stages, strict=True):
+        for number, (part, expected) in enumerate(zip(stage.parts, planned.parts, strict=True)):
+            if part is None:
+                assert expected.outputs is None
+                continue
+            assert (part.inputs, part.outputs) == (expected.inputs, expected.outputs)
+            rows = {held.tensor: held.rows for tensors in part.tensors for held in tensors}
+            assert rows == {
+                tensor: region[0] for tensor, region in zip(planned.tensors, expected.parameters, strict=True) if region
+            }
+            for tensor, owned in zip(planned.tensors, expected.owned, strict=True):
+                own = [one.rows for one in stage.shared.get(tensor, ()) if one.partition == number]
+                assert own == ([owned] if owned and tensor in stage.shared else [])
+    for number in range(1, len(plan.stages)):
+        for consumer in range(partitions):
+            sources = [(edge.producer, edge.region) for edge in plan.sources(number, consumer)]
+            assert network.sources(number, consumer) == sources
 
 
 def test_parts_that_leave_something_out_are_refused() -> None:
