@@ -23,6 +23,7 @@ _EXPORTS = {
     "LocalContrastNorm": "adamctl.model.description",
     "Logistic": "adamctl.model.description",
     "Model": "adamctl.model.description",
+    "Cut": "adamctl.model.partition.cuts",
     "Sequential": "adamctl.api.network",
     "SGD": "adamctl.api.optimizers",
     "Momentum": "adamctl.api.optimizers",

@@ -67,7 +67,7 @@ ELSEWHERE = (
     ),
     Elsewhere("bench/ps/test_throughput.py", ("bench/ps/*", "bench/role_processes"), "parts of one benchmark"),
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
-    Elsewhere("config/test_load.py", ("config/check",), "reached through what a file says"),
+    Elsewhere("config/test_load.py", ("config/check", "config/conflicts"), "reached through what a file says"),
     Elsewhere("config/test_reference.py", ("config/reference_text",), "part of one page"),
     Elsewhere("kernels/step/test_network.py", ("kernels/step/build",), "networks of every kind of layer are built"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/array",), "the name of a type"),

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adamctl.config.check import experiment_problems
+from adamctl.config.conflicts import experiment_problems
 from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.step.network import Network
@@ -24,6 +24,8 @@ from adamctl.launch.train import TrainOptions, train
 from adamctl.launch.trained import choose
 from adamctl.live.reporter import choose_reporter
 from adamctl.model.description import Model
+from adamctl.model.partition.cuts import Cut
+from adamctl.model.partition.stages import CutAxis
 from adamctl.roles.ps.client.parameter_client import load_parameters
 
 Arrays = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]
@@ -77,6 +79,8 @@ def fit(
     workers: int = 1,
     threads: int | Literal["auto"] = "auto",
     ps: int = 1,
+    partitions: int | Literal["auto"] = 1,
+    cuts: Mapping[str, Cut | CutAxis] | None = None,
     seed: int = 7,
     target: float | None = None,
     search: Sequence[str | Path] = (),
@@ -93,7 +97,8 @@ def fit(
             npz file or folders of images; a `DataConfig`; or arrays (x_train, y_train, x_test, y_test).
         optimizer: `SGD`, `Momentum`, `Adagrad`, `RMSProp` or `Adam`; default SGD(0.05).
         passes, batch, target: see `TrainConfig`; its other fields may be given by name.
-        workers, threads, ps: see `ClusterConfig`.
+        workers, threads, ps, partitions: see `ClusterConfig`.
+        cuts: layer name -> `Cut`, or its axis alone, where the rules of docs/partitions.md are not to cut it.
         resume: `auto`, `none`, or a checkpoint or run folder.
         runs: folder in which the run folder is created.
         quiet: show nothing during training.
@@ -111,7 +116,8 @@ def fit(
             data=_data_config(data, search, stack),
             optimizer=optimizer or OptimizerConfig(),
             train=TrainConfig(passes=passes, batch=batch, target=target, **train_options),
-            cluster=ClusterConfig(workers=workers, threads=threads, ps=ps),
+            cluster=ClusterConfig(workers=workers, threads=threads, ps=ps, partitions=partitions),
+            partition=dict(cuts or {}),
         )
         problems = experiment_problems(experiment)
         if problems:

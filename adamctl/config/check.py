@@ -12,14 +12,12 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
-import msgspec
 from msgspec import inspect
 
-from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig
+from adamctl.config.experiment import Experiment
 from adamctl.config.lines import KeyPath, dotted
 from adamctl.config.records import REPLICATION_MAX
-
-NAME_ALLOWED = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
+from adamctl.model.partition.cuts import PARTITIONS_MAX
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,7 @@ class Limit:
     holds: Callable[[float], bool]
 
 
+FLIGHTS_MAX = 64
 _AT_LEAST_1 = Limit("at least 1", lambda value: value >= 1)
 _AT_LEAST_0 = Limit("at least 0", lambda value: value >= 0)
 _ABOVE_0 = Limit("above 0", lambda value: value > 0)
@@ -87,114 +86,17 @@ LIMITS: dict[str, Limit] = {
     "cluster.replication": Limit(f"from 1 to {REPLICATION_MAX}", lambda value: 1 <= value <= REPLICATION_MAX),
     "cluster.min_in_sync": _AT_LEAST_1,
     "cluster.connections": Limit("from 1 to 16", lambda value: 1 <= value <= 16),
+    "cluster.partitions": Limit(f"from 1 to {PARTITIONS_MAX}", lambda value: 1 <= value <= PARTITIONS_MAX),
+    "cluster.flights": Limit(f"from 1 to {FLIGHTS_MAX}", lambda value: 1 <= value <= FLIGHTS_MAX),
     "cluster.loss_window_s": Limit("above 0 and at most 3600", lambda value: 0 < value <= 3600),
     "cluster.loss_window_bytes": _AT_LEAST_1,
 }
-"""Ranges that depend on one key only; `cross_problems` checks what depends on two."""
-
-RULES_READING: dict[str, tuple[str, ...]] = {
-    "nesterov": ("momentum",),
-    "decay": ("rmsprop",),
-    "beta1": ("adam",),
-    "beta2": ("adam",),
-    "epsilon": ("rmsprop", "adam"),
-}
-"""Settings of the optimizer that would be ignored under other rules."""
+"""Ranges that depend on one key only; `adamctl.config.conflicts` checks what depends on two."""
 
 
 def structure_problems(values: dict[str, Any]) -> list[Problem]:
     """Returns why plain values cannot become an `Experiment`: unknown and missing keys, wrong types and ranges."""
     return list(_check(values, inspect.type_info(Experiment), ()))
-
-
-def cross_problems(experiment: Experiment) -> list[Problem]:
-    """Returns conflicts between keys that are each valid by themselves."""
-    data, train = experiment.data, experiment.train
-    problems: list[Problem] = []
-
-    def refuse(key: str, message: str) -> None:
-        problems.append(Problem(tuple(key.split(".")), message))
-
-    if not _is_name(experiment.name):
-        refuse("name", f"found {show(experiment.name)}; expected {NAME_ALLOWED}: it names a folder and a job")
-    if data.format == "digits" and data.source != "digits":
-        found = f'found "digits" with source = {show(data.source)}'
-        refuse("data.format", f'{found}; set it to "idx", "npz" or "imagefolder"')
-    if data.format != "digits" and data.source in ("digits", ""):
-        wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
-        refuse("data.source", f"{wanted}; found {show(data.source)}")
-    shape = experiment.model.input
-    if data.translate and len(shape) != 3:
-        wanted = "it moves images, so model.input must be [height, width, channels]"
-        refuse("data.translate", f"found {data.translate}; {wanted}, found {show(shape)}; or set it to 0")
-    elif data.translate and 2 * data.translate >= min(shape[:2]):
-        wanted = f"less than half of the images' height and width, {shape[0]} x {shape[1]}"
-        refuse("data.translate", f"found {data.translate}; expected {wanted}")
-    for key, rules in RULES_READING.items():
-        value, default = getattr(experiment.optimizer, key), getattr(OptimizerConfig(), key)
-        if value != default and experiment.optimizer.type not in rules:
-            wanted = " or ".join(f'"{rule}"' for rule in rules)
-            found = f'found {show(value)} with type = "{experiment.optimizer.type}"'
-            refuse(f"optimizer.{key}", f"{found}; expected {wanted}, or leave the key out")
-    if train.evaluate_on == "validation" and data.validation == 0:
-        refuse("train.evaluate_on", 'found "validation" but data.validation is 0; set data.validation, for example 0.1')
-    if train.patience is not None and experiment.evaluated_on != "validation":
-        why = "the test part must not decide when a run ends; set data.validation, for example 0.1, or leave it out"
-        refuse("train.patience", f"found {train.patience} without evaluations on a validation part; {why}")
-    for key, message in _consistency_problems(experiment):
-        refuse(key, message)
-    for key, message in _replication_problems(experiment.cluster):
-        refuse(f"cluster.{key}", message)
-    return problems
-
-
-def _replication_problems(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
-    """Yields (key, message) for settings of copies that cannot be met."""
-    copies = cluster.replication
-    if copies > cluster.ps:
-        found = f"found {copies} copies on {cluster.ps} server{'s' if cluster.ps > 1 else ''}"
-        yield (
-            "replication",
-            f"{found}; each needs a server of its own; set cluster.ps to {copies} or more",
-        )
-    if cluster.acks == "durable" and cluster.store == "none":
-        yield "acks", 'found "durable" with store = "none"; set store = "disk", or acks = "applied"'
-    if cluster.acks == "replicated" and copies == 1:
-        yield "acks", 'found "replicated" with replication = 1; set replication to 2 or 3, or acks = "applied"'
-    if cluster.least_in_sync > copies:
-        yield "min_in_sync", f"found {cluster.least_in_sync} of {copies}; expected at most cluster.replication"
-
-
-def _consistency_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Yields (key, message) for settings that conflict with the chosen consistency."""
-    train, cluster = experiment.train, experiment.cluster
-    if not train.in_step:
-        return
-    step = 'with consistency = "sync"'
-    for key in ("n_push", "n_fetch"):
-        if getattr(train, key) not in ("auto", 1):
-            why = "every step ends with a push and begins with a fetch"
-            yield f"train.{key}", f"found {getattr(train, key)} {step}; set it to 1: {why}"
-    if train.max_staleness is not None:
-        why = "replicas in step are never ahead of each other; leave one of the two out"
-        yield "train.max_staleness", f"found {train.max_staleness} {step}; {why}"
-    if train.protocol == "factors":
-        why = "only gradients can be added up"
-        yield "train.protocol", f'found "factors" {step}; set it to "auto" or "gradient": {why}'
-    if train.local_lr not in ("auto", 0.0):
-        why = "a replica's own copy does not change within a step"
-        yield "train.local_lr", f"found {show(train.local_lr)} {step}; leave the key out: {why}"
-    if train.warmstart_steps:
-        why = "replicas in step have no stale gradients for a warm start to avoid"
-        yield "train.warmstart_steps", f"found {train.warmstart_steps} {step}; set it to 0: {why}"
-    if cluster.threads not in ("auto", 1):
-        why = "a replica in step has one thread; for more threads raise cluster.workers"
-        yield "cluster.threads", f'found {cluster.threads} {step}; set it to 1 or "auto": {why}'
-
-
-def experiment_problems(experiment: Experiment) -> list[Problem]:
-    """Returns what is wrong with an experiment made in Python, where types are not checked at run time."""
-    return structure_problems(msgspec.to_builtins(experiment)) or cross_problems(experiment)
 
 
 def leaf_keys(kind: inspect.Type | None = None, path: KeyPath = ()) -> Iterator[KeyPath]:
@@ -234,6 +136,14 @@ def _check(value: Any, kind: inspect.Type, path: KeyPath) -> Iterator[Problem]:
         yield from _check_struct(value, kind, path)
     elif isinstance(kind, inspect.UnionType) and all(isinstance(option, inspect.StructType) for option in kind.types):
         yield from _check_tagged(value, kind, path)
+    elif isinstance(kind, inspect.DictType):
+        if not isinstance(value, dict):
+            yield Problem(path, f"found {show(value)}; expected a table.")
+            return
+        for key, item in value.items():
+            yield from _check(item, kind.value_type, (*path, key))
+    elif isinstance(value, dict) and (tables := [one for one in _options(kind) if isinstance(one, inspect.StructType)]):
+        yield from _check_struct(value, tables[0], path)
     elif isinstance(kind, inspect.VarTupleType):
         if not isinstance(value, (list, tuple)):
             yield _wrong(path, value, kind)
@@ -353,6 +263,8 @@ def _fits(value: object, kind: inspect.Type) -> bool:
             return True
         if isinstance(option, inspect.BoolType) and isinstance(value, bool):
             return True
+        if isinstance(option, inspect.VarTupleType) and isinstance(value, (list, tuple)):
+            return all(_fits(item, option.item_type) for item in value)
         if isinstance(option, inspect.TupleType) and isinstance(value, (list, tuple)):
             items = zip(value, option.item_types, strict=False)
             return len(value) == len(option.item_types) and all(_fits(item, of) for item, of in items)
@@ -384,8 +296,3 @@ def _allowed(kind: inspect.Type) -> str:
 
 def _plural(words: str) -> str:
     return {"a whole number": "whole numbers", "a number": "numbers", "a table": "tables"}.get(words, words)
-
-
-def _is_name(name: str) -> bool:
-    plain = name.replace(".", "").replace("_", "").replace("-", "")
-    return 0 < len(name) <= 64 and plain.isascii() and plain.isalnum() and name[0].isalnum()

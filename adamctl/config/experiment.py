@@ -12,6 +12,8 @@ import msgspec
 
 from adamctl.config.records import Acks, default_acks, default_min_in_sync
 from adamctl.model.description import Model
+from adamctl.model.partition.cuts import Cut
+from adamctl.model.partition.stages import CutAxis
 from adamctl.model.rule import RuleConfig
 from adamctl.model.wire_types import WireType
 
@@ -201,7 +203,7 @@ class ClusterConfig(_Section, frozen=True):
     """How many processes of each role `adamctl train` starts, or how many it expects with `--join`.
 
     Attributes:
-        workers: processes that train, each with a replica of the model.
+        workers: processes that train, each with a replica of the model or, with partitions, a part of one.
         threads: compute threads of each worker. `auto`: what this machine's cores allow.
         ps: parameter servers.
         apply_threads: threads of each parameter server that apply updates. `auto`: what this machine's cores allow.
@@ -220,6 +222,13 @@ class ClusterConfig(_Section, frozen=True):
             quarter of the time.
         loss_window_bytes: the most bytes of a server's shards that may differ from its disk; beyond that, pushes wait.
         connections: connections from a worker to each parameter server; use several if one cannot fill the network.
+        partitions: workers that hold a replica together, each a part of every layer; `workers` is a multiple of it.
+            `auto`: as few as fit the workers' memory, or more where that is predicted to be faster. This version plans
+            partitions (docs/partitions.md) but does not train them yet.
+        flights: batches of a replica that may be on their way through its partitions at a time. `auto`: one more than
+            threads, at least 2.
+        memory_per_worker: memory that a worker may use, such as "2GB" or "1500MiB"; unset: what this machine, or the
+            control group that the process is in, allows.
     """
 
     workers: int = 1
@@ -234,6 +243,9 @@ class ClusterConfig(_Section, frozen=True):
     loss_window_s: float | Literal["auto"] = "auto"
     loss_window_bytes: int = 4 << 30
     connections: int = 1
+    partitions: int | Literal["auto"] = 1
+    flights: int | Literal["auto"] = "auto"
+    memory_per_worker: str | None = None
 
     @property
     def acknowledged(self) -> Acks:
@@ -252,6 +264,8 @@ class Experiment(_Section, frozen=True):
     Attributes:
         name: name of the run's folder and job: letters, digits, `.`, `_` and `-`, at most 64.
         seed: seed of initial values, of the order of examples and of dropout.
+        partition: layer name -> how it is cut over the partitions of a replica: an axis, or a table. Unset: as
+            docs/partitions.md says.
     """
 
     name: str
@@ -261,6 +275,7 @@ class Experiment(_Section, frozen=True):
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
     cluster: ClusterConfig = ClusterConfig()
+    partition: dict[str, CutAxis | Cut] = {}
 
     @property
     def evaluated_on(self) -> Literal["test", "validation"]:

@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from adamctl.config.check import Problem, cross_problems, leaf_keys, structure_problems, suggestion
+from adamctl.config.check import Problem, leaf_keys, structure_problems, suggestion
+from adamctl.config.conflicts import cross_problems
 from adamctl.config.experiment import DataConfig, Experiment
 from adamctl.config.lines import KeyPath, dotted, key_lines
 from adamctl.errors import ConfigurationError

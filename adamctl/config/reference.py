@@ -26,6 +26,7 @@ from adamctl.config.experiment import (
 )
 from adamctl.config.reference_text import FORMATS, INTRODUCTION, WHEN
 from adamctl.model.description import Layer, Model
+from adamctl.model.partition.cuts import Cut
 
 SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("", Experiment),
@@ -35,6 +36,7 @@ SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("optimizer.schedule", ScheduleConfig),
     ("train", TrainConfig),
     ("cluster", ClusterConfig),
+    ("partition.LAYER", Cut),
 )
 _NAMES = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}
 
@@ -95,6 +97,8 @@ def _kind(kind: Any) -> str:
             tables = len(inner) > 0 and all(_is_table(one) for one in _parts(inner[0]))
             length = "" if Ellipsis in get_args(part) else f"{len(inner)} "
             found.append("tables" if tables else f"list of {length}{_kind(inner[0])}s")
+        elif get_origin(part) is dict or _is_table(part):
+            found.append("table")
         elif part is not type(None):
             found.append(_NAMES[part])
     return " or ".join(dict.fromkeys(found))
@@ -107,7 +111,7 @@ def _choices(kind: Any) -> list[str]:
 def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return "needed"
-    if field.default is None:
+    if field.default is None or field.default_factory is not msgspec.NODEFAULT:
         return "unset"
     if isinstance(field.default, bool):
         return f"`{str(field.default).lower()}`"

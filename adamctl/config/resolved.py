@@ -50,6 +50,8 @@ def _table(values: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     for key, value in later:
         inner = (*path, key)
         name = ".".join(inner)
+        if value == {}:
+            continue
         if isinstance(value, dict):
             yield f"\n[{name}]"
             yield from _table(value, inner)

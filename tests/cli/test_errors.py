@@ -55,6 +55,11 @@ def refused(*arguments: str, code: int, **environment: str) -> str:
     ("arguments", "code", "said"),
     [
         (["train", "EXP", "--set", "train.batch=0", "--json"], 2, "train.batch: found 0"),
+        (
+            ["train", "EXP", "--json", "--workers", "2", "--set", "cluster.partitions=2"],
+            2,
+            "this version plans partitions",
+        ),
         (["train", "EXP", "--json", "--wrokers", "2"], 2, "No such option"),
         (["train", "EXP", "--detach", "--json", "--resume", "nowhere"], 2, "the run could not be started"),
         (["eval", "none", "--json"], 2, "no run 'none'"),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.config.check import cross_problems, show, structure_problems
+from adamctl.config.check import show, structure_problems
+from adamctl.config.conflicts import cross_problems
 from adamctl.config.experiment import DataConfig, Experiment
 from adamctl.config.load import load_experiment, parse_setting
 from adamctl.errors import ConfigurationError

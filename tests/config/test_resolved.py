@@ -15,6 +15,7 @@ from adamctl.config.experiment import (
 )
 from adamctl.config.resolved import read_resolved, to_toml, write_resolved
 from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
+from adamctl.model.partition.cuts import Cut
 
 
 def experiment() -> Experiment:
@@ -32,7 +33,8 @@ def experiment() -> Experiment:
         data=DataConfig(format="npz", source='/data/with "quotes"\\and\nlines.npz', search=("/a b", "/ü")),
         optimizer=OptimizerConfig(lr=1e-05, schedule=ScheduleConfig(type="one_cycle", warmup=0.25)),
         train=TrainConfig(target=0.99, local_lr=0.0, evaluate_every=0.25),
-        cluster=ClusterConfig(threads=3, ps=2),
+        cluster=ClusterConfig(threads=3, ps=2, workers=2, partitions=2, memory_per_worker="2 GB"),
+        partition={"conv2d1": "rows", "dense1": Cut("units", (3,)), "softmax1": Cut(whole=1)},
     )
 
 
@@ -46,7 +48,7 @@ def test_defaults_are_written_and_unset_values_are_not() -> None:
     plain = Experiment(name="plain", model=Model((4,), (Softmax(2),)))
     values = tomllib.loads(to_toml(plain))
     assert (values["train"]["n_push"], values["train"]["batch"]) == ("auto", 32)
-    assert "target" not in values["train"]
+    assert "target" not in values["train"] and "partition" not in values
 
 
 def test_settings_change_it_and_the_environment_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def complete(stage: Stage, cut: Cut, partitions: int) -> Cut:
     if cut.whole is not None:
         raise ConfigurationError(f"{where}: found both whole and axis; expected one of them")
     if cut.axis not in stage.axes:
-        allowed = " or ".join((*stage.axes, "whole"))
+        allowed = f"{', '.join(stage.axes)} or whole"
         raise ConfigurationError(f"{where}: found a cut by {cut.axis}; expected {allowed}{stage.why_not(cut.axis)}")
     extent = stage.groups if cut.axis == "groups" else stage.extent(cut.axis)
     if cut.at is None:

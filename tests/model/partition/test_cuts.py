@@ -45,13 +45,13 @@ def test_a_convolution_is_cut_at_its_pooled_rows() -> None:
 @pytest.mark.parametrize(
     ("layer", "cut", "message"),
     [
-        (Conv2D(8, 3), Cut("units"), "partition.conv2d1: found a cut by units; expected rows or maps or whole"),
+        (Conv2D(8, 3), Cut("units"), "partition.conv2d1: found a cut by units; expected rows, maps or whole"),
         (
             Dense(9),
             Cut("rows"),
             "partition.dense1: found a cut by rows; expected units or whole: its outputs are units",
         ),
-        (Conv2D(8, 3), Cut("groups"), "found a cut by groups; expected rows or maps or whole"),
+        (Conv2D(8, 3), Cut("groups"), "found a cut by groups; expected rows, maps or whole"),
         (Local2D(8, 3), Cut("maps"), "expected rows or whole: the parameters of a map do not lie together"),
         (Conv2D(8, 3), Cut("rows", (4,)), r"expected 2 boundaries for 3 partitions; found 1: \[4\]"),
         (Conv2D(8, 3), Cut("rows", (4, 11)), r"boundaries within its 10 rows; found \[4, 11\]"),
