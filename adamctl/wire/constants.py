@@ -75,6 +75,12 @@ class Opcode(IntEnum):
     RUN_STEP = 69
     GROUP_WATCH = 70
     GROUP_DROP = 71
+    PART_ATTACH = 80
+    PART_READY = 81
+    PART_TASK = 82
+    PART_DONE = 83
+    PART_FLUSH = 84
+    PART_END = 85
     BENCH_BLOCK = 96
 
 
@@ -144,6 +150,12 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.RUN_STEP: 0,
     Opcode.GROUP_WATCH: 0,
     Opcode.GROUP_DROP: 0,
+    Opcode.PART_ATTACH: 0,
+    Opcode.PART_READY: 0,
+    Opcode.PART_TASK: 0,
+    Opcode.PART_DONE: 0,
+    Opcode.PART_FLUSH: 0,
+    Opcode.PART_END: 0,
 }
 
 

@@ -45,6 +45,7 @@ class Permission:
 _OPERATOR: Final = Permission(OPERATORS)
 _REPLICA: Final = Permission(frozenset({"ps"}))
 _RUN: Final = Permission(frozenset({"worker"}), "itself")
+_PARTITION: Final = Permission(frozenset({"worker"}))
 _MEMBER: Final = Permission(MEMBERS | {OTHERS}, "itself")
 
 PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
@@ -79,6 +80,12 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.RUN_STEP: _RUN,
     Opcode.GROUP_WATCH: _RUN,
     Opcode.GROUP_DROP: _RUN,
+    Opcode.PART_ATTACH: _PARTITION,
+    Opcode.PART_READY: _PARTITION,
+    Opcode.PART_TASK: _PARTITION,
+    Opcode.PART_DONE: _PARTITION,
+    Opcode.PART_FLUSH: _PARTITION,
+    Opcode.PART_END: _PARTITION,
     Opcode.BENCH_BLOCK: Permission(frozenset({"bench"})),
 }
 

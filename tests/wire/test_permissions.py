@@ -64,6 +64,12 @@ MAY: dict[str, set[str]] = {
     "RUN_STEP": {"worker"},
     "GROUP_WATCH": {"worker"},
     "GROUP_DROP": {"worker"},
+    "PART_ATTACH": {"worker"},
+    "PART_READY": {"worker"},
+    "PART_TASK": {"worker"},
+    "PART_DONE": {"worker"},
+    "PART_FLUSH": {"worker"},
+    "PART_END": {"worker"},
     "BENCH_BLOCK": {"bench"},
 }
 """The contract, written out once more: a message that is not here fails the test below."""

@@ -61,6 +61,15 @@ from adamctl.wire.messages.coordinator import (
     TrainTask,
 )
 from adamctl.wire.messages.data import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
+from adamctl.wire.messages.partition import (
+    FlightReport,
+    PartAttachRequest,
+    PartDoneRequest,
+    PartEndRequest,
+    PartFlushRequest,
+    PartReadyRequest,
+    PartTaskRequest,
+)
 from adamctl.wire.messages.ps import (
     AttachReply,
     AttachRequest,
@@ -113,6 +122,7 @@ __all__ = [
     "Empty",
     "ErrorReply",
     "EvaluateTask",
+    "FlightReport",
     "GroupDropRequest",
     "GroupMember",
     "GroupWatchReply",
@@ -128,6 +138,12 @@ __all__ = [
     "NodeRegisterReply",
     "NodeRegisterRequest",
     "Pair",
+    "PartAttachRequest",
+    "PartDoneRequest",
+    "PartEndRequest",
+    "PartFlushRequest",
+    "PartReadyRequest",
+    "PartTaskRequest",
     "ProveReply",
     "ProveRequest",
     "PullReply",
@@ -195,6 +211,12 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.RUN_STEP: (RunStepRequest, RunStepReply),
     Opcode.GROUP_WATCH: (GroupWatchRequest, GroupWatchReply),
     Opcode.GROUP_DROP: (GroupDropRequest, Empty),
+    Opcode.PART_ATTACH: (PartAttachRequest, Empty),
+    Opcode.PART_READY: (PartReadyRequest, Empty),
+    Opcode.PART_TASK: (PartTaskRequest, Empty),
+    Opcode.PART_DONE: (PartDoneRequest, Empty),
+    Opcode.PART_FLUSH: (PartFlushRequest, Empty),
+    Opcode.PART_END: (PartEndRequest, Empty),
     Opcode.BENCH_BLOCK: (BenchBlockRequest, Empty),
 }
 

@@ -1,0 +1,80 @@
+"""Typed headers between the workers that hold the partitions of one replica (docs/partitions.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adamctl.wire.messages.common import Message
+from adamctl.wire.messages.coordinator import EvaluateTask, TrainTask
+
+
+class PartAttachRequest(Message, frozen=True):
+    """A member introduces itself to another one of its group; answered when that knows the group.
+
+    `region`: the memory that it shows, registered on this connection before. `sleeper`: the name of the socket that
+    wakes its threads. `batch`, `flights`: examples and open flights that its memory is laid out for.
+    """
+
+    job: str
+    group_epoch: int
+    partition: int
+    plan_hash: str
+    batch: int
+    flights: int
+    region: int
+    sleeper: str
+
+
+class PartReadyRequest(Message, frozen=True):
+    """A member tells the lead that it has everything compiled and allocated, and all others attached."""
+
+    group_epoch: int
+    partition: int
+
+
+class PartTaskRequest(Message, frozen=True):
+    """The lead hands a range to the other members: flights from `first_flight` on, one for each batch.
+
+    Exactly one of `train` and `evaluate` has one entry.
+    """
+
+    group_epoch: int
+    first_flight: int
+    train: tuple[TrainTask, ...] = ()
+    evaluate: tuple[EvaluateTask, ...] = ()
+
+
+class FlightReport(Message, frozen=True):
+    """A finished flight: summed loss and correct examples, 0 where another partition computes them; seconds."""
+
+    number: int
+    loss_sum: float
+    correct: int
+    compute_s: float
+    wait_s: float
+
+
+class PartDoneRequest(Message, frozen=True):
+    """One-way: a member tells the lead what it has finished; counts as in `NextTaskRequest`, since its last report."""
+
+    group_epoch: int
+    partition: int
+    flights: tuple[FlightReport, ...]
+    updates: int = 0
+    staleness: tuple[int, ...] = ()
+    gradient_ages: tuple[int, ...] = ()
+    status: dict[str, Any] = {}
+
+
+class PartFlushRequest(Message, frozen=True):
+    """The lead has all members push what they have accrued; answered when the servers have answered."""
+
+    group_epoch: int
+
+
+class PartEndRequest(Message, frozen=True):
+    """The lead ends the group's work, or a member tells that it cannot go on."""
+
+    group_epoch: int
+    partition: int
+    cause: str
