@@ -143,6 +143,10 @@ def _coordinator(status: Values) -> str:
     parts.append(f"{count(status['images_per_s'])} images/s")
     if status["eta_seconds"] is not None:
         parts.append(f"{duration(status['eta_seconds'])} left")
+    if status.get("partitions", 1) > 1:
+        replicas = len(status["replicas"])
+        parts.append(f"{replicas} replica{'s' * (replicas != 1)} of {status['partitions']} partitions")
+        parts += [f"{len(status['lobby'])} in the lobby"] if status["lobby"] else []
     return ", ".join(parts)
 
 

@@ -105,7 +105,12 @@ def test_what_each_role_says_of_itself() -> None:
     coordinator = {
         "job": "mnist", "state": "training", "progress": 0.138, "top1": 0.98, "images_per_s": 1.38e4, "eta_seconds": 4,
     }  # fmt: skip
-    assert details("coordinator", coordinator) == "mnist: training, 14%, top-1 98.00%, 13.8 k images/s, 4.0 s left"
+    line = "mnist: training, 14%, top-1 98.00%, 13.8 k images/s, 4.0 s left"
+    assert details("coordinator", coordinator) == line
+    grouped = coordinator | {"partitions": 2, "replicas": [{}, {}], "lobby": []}
+    assert details("coordinator", grouped) == f"{line}, 2 replicas of 2 partitions"
+    grouped |= {"replicas": [{}], "lobby": ["w3"]}
+    assert details("coordinator", grouped) == f"{line}, 1 replica of 2 partitions, 1 in the lobby"
     servers = {"jobs": {"mnist": {}}, "buckets": 12, "bytes": 1 << 20, "updates_per_s": 3e8, "updates": 2e9}
     assert details("ps", servers) == "1 job, 12 buckets, 1.0 MiB, 300 M updates/s, 2.00 G in all"
     copies = {"replication": {"jobs": {"mnist": {"primary": 12, "secondary": 20, "learner": 2}}}}
