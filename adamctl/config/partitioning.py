@@ -58,17 +58,25 @@ def plan_of(experiment: Experiment, partitions: int | None = None) -> PartitionP
 
 
 def refuse_partitions(experiment: Experiment) -> None:
-    """Refuses to train with several partitions, until a replica can be several processes.
+    """Refuses what a replica of several partitions does not do yet.
 
     Raises:
-        ConfigurationError: the experiment wants more than one.
+        ConfigurationError: the experiment wants it.
     """
-    partitions = experiment.cluster.partitions
-    if partitions not in ("auto", 1):
-        raise ConfigurationError(
-            f"cluster.partitions: found {partitions}; this version plans partitions (docs/partitions.md) but does not "
-            "train them yet; set it to 1"
-        )
+    partitions, train = experiment.cluster.partitions, experiment.train
+    if partitions in ("auto", 1):
+        return
+    for key, found, wanted in (
+        ("train.consistency", train.consistency, "async"),
+        ("train.max_staleness", train.max_staleness, None),
+        ("train.wire_push", train.wire_push, "float32"),
+        ("train.wire_pull", train.wire_pull, "float32"),
+    ):
+        if found != wanted:
+            raise ConfigurationError(
+                f"{key}: found {found} with cluster.partitions = {partitions}, which this version cannot do; set it to "
+                f"{'none' if wanted is None else wanted}, or partitions to 1"
+            )
 
 
 def partition_problems(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:

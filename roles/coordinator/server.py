@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from adamctl.config.experiment import Experiment
+from adamctl.config.partitioning import plan_of as partition_plan
 from adamctl.config.partitioning import refuse_partitions
 from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
@@ -104,6 +105,7 @@ def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> ev
         patience=train.patience,
         tended=tended,
         partitions=partitions_of(experiment),
+        plan_hash=partition_plan(experiment).hash if partitions_of(experiment) > 1 else "",
     )
 
 
@@ -124,7 +126,7 @@ class Coordinator:
         self.context, self.experiment, self.folder = context, experiment, folder
         self.store: ConfigurationStore = context.controller
         self.resume, self.wait_s, self.tended = resume, wait_s, tended
-        self.layout = build_layout(experiment.model, experiment.cluster.ps)
+        self.layout = build_layout(experiment.model, experiment.cluster.ps, partition_plan(experiment).owners)
         self.job, self.asked_for = "", False
         self._cause: AdamctlError | None = None
         self._tasks: set[asyncio.Task[None]] = set()

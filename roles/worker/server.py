@@ -11,15 +11,18 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from adamctl.config.experiment import Experiment
+from adamctl.config.partitioning import plan_of
 from adamctl.config.records import JobRecord, NodeRecord, job_key, node_key
 from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, UnreachableError
 from adamctl.kernels.backend import load_if_compiled
 from adamctl.kernels.needed import COMMON_KERNELS
 from adamctl.kernels.step.network import Network
-from adamctl.model.layout import build_layout
+from adamctl.model.layout import ParameterLayout, build_layout
+from adamctl.net.address import host_id
 from adamctl.net.transport import Connection, Request
 from adamctl.roles.configuration import ConfigurationStore, follow, read_record, readable
 from adamctl.roles.context import RoleContext
@@ -28,18 +31,32 @@ from adamctl.roles.data.client import DataClient
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.shares import shares_of
 from adamctl.roles.worker.divergence import DivergedError
+from adamctl.roles.worker.partition.links import NeighbourError
+from adamctl.roles.worker.partition.work import GroupEndedError, GroupWork
 from adamctl.roles.worker.session import Session, SessionRunner
 from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import (
+    PartAttachRequest,
+    PartDoneRequest,
+    PartEndRequest,
+    PartFlushRequest,
+    PartReadyRequest,
+    PartTaskRequest,
+)
 
 _LOG = logging.getLogger(__name__)
 
 ATTACH_DEADLINE_S = 60.0
 RETRY_S = 0.5
+LOBBY_S = 5.0
 ENDS_WITHIN_S = 10.0
 REJOINS_MAX = 5
 REJOINS_FORGOTTEN_AFTER_S = 300.0
 """After this much training, losses count from zero again: a run of a week may see many servers restarted."""
+PARTITION_REQUESTS = (
+    PartAttachRequest, PartReadyRequest, PartTaskRequest, PartDoneRequest, PartFlushRequest, PartEndRequest,
+)  # fmt: skip
 TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
 
 
@@ -50,13 +67,28 @@ class WorkerProcess:
     context: RoleContext
     threads: int
     session: SessionRunner | None = None
+    group: GroupWork | None = None
     sessions: int = 0
     jobs_done: set[str] = field(default_factory=set)
 
     def status(self) -> dict[str, Any]:
+        if self.group is not None:
+            return self.group.status()
         if self.session is None:
             return {"state": "waiting for a run", "threads": self.threads}
         return self.session.status()
+
+    def handle(self, request: Request) -> None:
+        """Serves the other members of a group."""
+        if isinstance(request.message, PARTITION_REQUESTS):
+            if self.group is None:
+                request.fail(ErrorCode.NOT_READY, "this worker is in no group now; try again")
+            else:
+                self.group.handle(request)
+        else:
+            request.fail(
+                ErrorCode.UNKNOWN_OPCODE, "a worker serves its group, STATUS and SHUTDOWN alone"
+            )
 
 
 async def run(context: RoleContext) -> None:
@@ -70,7 +102,7 @@ async def run(context: RoleContext) -> None:
     loader = ThreadPoolExecutor(1, thread_name_prefix="compile")
     # In parallel: importing the compiler takes half a second.
     compiled = asyncio.get_running_loop().run_in_executor(loader, load_if_compiled, COMMON_KERNELS)
-    await context.serve(_refuse)
+    await context.serve(process.handle)
     stop = asyncio.create_task(context.stopping.wait())
     try:
         await _serve_runs(process, stop, compiled)
@@ -103,7 +135,11 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
             context.log.info("run %s: %s", job, reason or "ended")
             process.jobs_done.add(job)
             rejoins = 0
-        except (UnreachableError, RemoteError, DivergedError) as failure:
+        except GroupEndedError as end:
+            context.log.warning("run %s: %s%s", job, end, "" if end.ended else "; joining again")
+            if end.ended:
+                process.jobs_done.add(job)
+        except (UnreachableError, RemoteError, DivergedError, NeighbourError) as failure:
             # A replica that has diverged starts over from the servers' parameters: they refused what was not finite.
             # This counts for good, or it could go on for ever.
             if not isinstance(failure, DivergedError) and _has_trained(process):
@@ -180,7 +216,7 @@ async def _try_join(
             retry = True
             continue
         try:
-            joined = await coordinator.join(context.node, context.incarnation, process.threads)
+            joined = await _join(context, coordinator, process.threads)
             return (job, coordinator, joined), False
         except (RemoteError, UnreachableError) as refusal:
             await coordinator.close()
@@ -188,6 +224,16 @@ async def _try_join(
                 continue
             retry = True
     return None, retry
+
+
+async def _join(context: RoleContext, coordinator: CoordinatorClient, threads: int) -> Joined:
+    """Joins a run; waits in the lobby until this worker has a group, where replicas have several partitions."""
+    while True:
+        joined = await coordinator.join(
+            context.node, context.incarnation, threads, host=host_id(), addresses=context.addresses, wait_s=LOBBY_S
+        )
+        if not joined.in_lobby:
+            return joined
 
 
 async def connect_node(context: RoleContext, node: str) -> Connection:
@@ -200,12 +246,15 @@ async def connect_node(context: RoleContext, node: str) -> Connection:
 
 async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClient, joined: Joined) -> str:
     context, experiment = process.context, joined.experiment
-    layout = build_layout(experiment.model, joined.reply.servers_expected)
+    owners = plan_of(experiment).owners if joined.reply.partitions > 1 else None
+    layout = build_layout(experiment.model, joined.reply.servers_expected, owners)
     if layout.hash != joined.reply.layout_hash:
         raise RunFailedError(
             f"run {job}: this worker derives parameter layout {layout.hash}, "
             f"the coordinator {joined.reply.layout_hash}; both must run the same version of adamctl"
         )
+    if joined.reply.partitions > 1:
+        return await _work_in_group(process, job, coordinator, joined, layout)
     train = experiment.train
     threads = 1 if train.in_step else process.threads
     shares = shares_of(experiment, layout.parameter_count, threads)
@@ -235,6 +284,7 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
                 experiment,
                 dataset,
                 network,
+                network.batch_max,
                 layout,
                 threads,
                 shares,
@@ -249,6 +299,25 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
     finally:
         await data.close()
         await parameters.close()
+
+
+async def _work_in_group(
+    process: WorkerProcess, job: str, coordinator: CoordinatorClient, joined: Joined, layout: ParameterLayout
+) -> str:
+    context = process.context
+    process.group = GroupWork(context, job, coordinator, joined)
+    session = process.sessions
+    process.sessions += 1
+    context.log.info(
+        "run %s: partition %d of %d of replica %d, threads: %d",
+        job, joined.reply.partition, joined.reply.partitions, joined.reply.replica, process.threads,
+    )  # fmt: skip
+    try:
+        return await process.group.run(
+            layout, process.threads, available_cores(), session, partial(connect_node, context)
+        )
+    finally:
+        process.group = None
 
 
 def available_cores() -> int:
@@ -276,7 +345,3 @@ async def _ends_soon(context: RoleContext, job: str) -> bool:
 def _store(context: RoleContext) -> ConfigurationStore:
     assert context.controller is not None
     return context.controller
-
-
-def _refuse(request: Request) -> None:
-    request.fail(ErrorCode.UNKNOWN_OPCODE, "a worker serves no requests but STATUS and SHUTDOWN")

@@ -32,6 +32,7 @@ from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import Lockstep, place_of
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
 from adamctl.roles.worker.pace import Pacer
+from adamctl.roles.worker.partition.lead import Lead, added
 from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
@@ -49,8 +50,12 @@ class Session:
 
     Attributes:
         node, incarnation: this worker's.
+        network: None where the replica is a group of workers.
+        batch: examples of one step.
         threads: compute threads.
         shares: how many steps a batch is cut into, each done by one thread, which pushes after that many.
+        lead: where the replica is a group of workers, which this one leads; it is at work already.
+        group_epoch: of that group.
     """
 
     job: str
@@ -58,7 +63,8 @@ class Session:
     incarnation: int
     experiment: Experiment
     dataset: DataSet
-    network: Network
+    network: Network | None
+    batch: int
     layout: ParameterLayout
     threads: int
     shares: int
@@ -66,6 +72,8 @@ class Session:
     parameters: ParameterClient
     data: DataClient
     log: logging.Logger
+    lead: Lead | None = None
+    group_epoch: int = 0
 
 
 class SessionRunner:
@@ -79,42 +87,15 @@ class SessionRunner:
         self._local_rate = 0.0 if experiment.train.local_lr == "auto" else experiment.train.local_lr
         applies_locally = (factor if factor is not None else self._local_rate) != 0.0
         train = experiment.train
-        self._protocol = PushProtocol(
-            train,
-            session.layout,
-            session.parameters.servers_of_tensors(),
-            applies_locally=applies_locally,
-            log=session.log,
-        )
-        self._pacer = None
-        if train.max_staleness is not None:
-            self._pacer = Pacer(session.node, session.incarnation, session.coordinator.step)
-        self._replica = Replica(
-            session.network,
-            session.layout,
-            session.threads,
-            session.network.batch_max,
-            train.steps_per_push * session.shares,
-            train.steps_per_fetch,
-            self._protocol.kept,
-            applies_locally,
-            # In step, the parts of replicas that died are kept beside this one's until their step is complete.
-            max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
-            Following(applies_locally, experiment.first_pushes) if experiment.fetch_follows_push else None,
-            Momentum(experiment.kept_direction) if experiment.kept_direction else None,
-        )
-        session.parameters.shared.add(self._replica.memory)
+        self._pacer: Pacer | None = None
         self._loop = asyncio.get_running_loop()
-        self._threads = ComputeThreads(
-            session.network,
-            self._replica,
-            session.threads,
-            done=Mailbox(self._loop, self._done).put,
-            skip_dense_gradients=self._protocol.skips_gradients,
-            clip_norm=experiment.optimizer.clip_norm,
-            gate=self._pacer.gate if self._pacer is not None else None,
-        )
-        self._downpour = Downpour(self._replica, session.parameters, self._fail, self._protocol)
+        if session.lead is None:
+            self._make_replica(applies_locally)
+        else:
+            engine = session.lead.engine
+            self._replica, self._downpour = engine.replica, engine.downpour
+            self._threads: ComputeThreads | Lead = session.lead
+            session.lead.takes(self._done)
         self._lockstep = self._make_lockstep() if train.in_step else None
         batches = BATCHES_AHEAD_PER_THREAD * session.threads
         self._ranges_held = max(RANGES_MIN, 1 - (-batches // (train.range_batches * session.shares)))
@@ -133,6 +114,46 @@ class SessionRunner:
         self._began_s = self._trained_until_s = self._loop.time()
         self.compute_s = self.wait_s = 0.0
 
+    def _make_replica(self, applies_locally: bool) -> None:
+        """Makes a replica that this process has for itself."""
+        session, experiment, train = self._session, self._session.experiment, self._session.experiment.train
+        network = session.network
+        assert network is not None
+        protocol = PushProtocol(
+            train,
+            session.layout,
+            session.parameters.servers_of_tensors(),
+            applies_locally=applies_locally,
+            log=session.log,
+        )
+        if train.max_staleness is not None:
+            self._pacer = Pacer(session.node, session.incarnation, session.coordinator.step)
+        self._replica = Replica(
+            network,
+            session.layout,
+            session.threads,
+            session.batch,
+            train.steps_per_push * session.shares,
+            train.steps_per_fetch,
+            protocol.kept,
+            applies_locally,
+            # In step, the parts of replicas that died are kept beside this one's until their step is complete.
+            max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
+            Following(applies_locally, experiment.first_pushes) if experiment.fetch_follows_push else None,
+            Momentum(experiment.kept_direction) if experiment.kept_direction else None,
+        )
+        session.parameters.shared.add(self._replica.memory)
+        self._threads = ComputeThreads(
+            network,
+            self._replica,
+            session.threads,
+            done=Mailbox(self._loop, self._done).put,
+            skip_dense_gradients=protocol.skips_gradients,
+            clip_norm=experiment.optimizer.clip_norm,
+            gate=self._pacer.gate if self._pacer is not None else None,
+        )
+        self._downpour = Downpour(self._replica, session.parameters, self.fail, protocol)
+
     async def run(self, stopping: asyncio.Event) -> str:
         """Trains until the run ends or `stopping` is set; returns the reason.
 
@@ -140,10 +161,12 @@ class SessionRunner:
             RunFailedError: a thread or a network activity failed; the cause is chained.
             UnreachableError: the coordinator or a server is gone.
         """
-        self._threads.start()
+        if isinstance(self._threads, ComputeThreads):
+            self._threads.start()
         stop = asyncio.create_task(stopping.wait())
         try:
-            await self._downpour.start()
+            if self._session.lead is None:
+                await self._downpour.start()
             if self._lockstep is not None:
                 self._in_background(self._lockstep.run())
             if self._pacer is not None:
@@ -173,7 +196,7 @@ class SessionRunner:
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
-            self._fail(failure)
+            self.fail(failure)
 
     # --- tasks -------------------------------------------------------------------------------------------------------
 
@@ -217,6 +240,11 @@ class SessionRunner:
         reports, self._reports = tuple(self._reports), []
         updates = self._downpour.updates - self._updates_reported
         self._updates_reported += updates
+        staleness, ages = self._downpour.take_staleness(), self._downpour.take_ages()
+        if self._session.lead is not None:
+            counts = self._session.lead.take_counts()
+            updates += counts.updates
+            staleness, ages = added(staleness, counts.staleness), added(ages, counts.ages)
         return await self._session.coordinator.next_tasks(
             NextTaskRequest(
                 self._session.node,
@@ -225,9 +253,10 @@ class SessionRunner:
                 wanted,
                 wait_s,
                 updates,
-                self._downpour.take_staleness(),
+                staleness,
                 self.status(),
-                gradient_ages=self._downpour.take_ages(),
+                gradient_ages=ages,
+                group_epoch=self._session.group_epoch,
             )
         )
 
@@ -255,12 +284,12 @@ class SessionRunner:
         except asyncio.CancelledError:
             raise
         except BaseException as failure:
-            self._fail(failure)
+            self.fail(failure)
             return
         self._examples[task.id] = examples
         if self._freshening is not None and isinstance(task, TrainTask):
             await asyncio.shield(self._freshening)
-        cuts = cut(task, self._session.network.batch_max)
+        cuts = cut(task, self._session.batch)
         report = self._ledger.begin(task, len(cuts))
         if report is not None:
             self._finish(task, report)
@@ -301,6 +330,9 @@ class SessionRunner:
         if self._lockstep is not None:
             return  # every step is pushed, and waited for
         if not self._ledger.training:
+            if self._session.lead is not None:
+                await self._session.lead.flush()
+                return
             for slot in self._replica.flush():
                 self._downpour.push(slot)
         await self._downpour.settled()
@@ -309,7 +341,7 @@ class SessionRunner:
 
     def _done(self, done: BatchDone) -> None:
         if done.failure is not None:
-            self._fail(done.failure)
+            self.fail(done.failure)
             return
         in_step = self._lockstep is not None and isinstance(done.batch.task, TrainTask)
         if done.actions is not None and not in_step:
@@ -318,7 +350,7 @@ class SessionRunner:
             if done.actions.fetch:
                 self._downpour.want_fetch()
         if not isfinite(done.loss_sum) and isinstance(done.batch.task, TrainTask):
-            self._fail(DivergedError.at(done.batch.learning_rate * self._session.shares))
+            self.fail(DivergedError.at(done.batch.learning_rate * self._session.shares))
             return
         if in_step:
             assert self._lockstep is not None
@@ -350,7 +382,8 @@ class SessionRunner:
         self._reports.append(report)
         self._news.set()
 
-    def _fail(self, failure: BaseException) -> None:
+    def fail(self, failure: BaseException) -> None:
+        """Ends the session with a failure."""
         if self._failure is None:
             self._failure = failure if isinstance(failure, Exception) else RunFailedError(repr(failure))
         self._news.set()
@@ -358,11 +391,17 @@ class SessionRunner:
     async def _leave(self) -> None:
         session = self._session
         await self._flush()
-        await session.coordinator.leave(session.node, session.incarnation, self._reports)
+        await session.coordinator.leave(
+            session.node, session.incarnation, self._reports, group_epoch=session.group_epoch
+        )
 
     async def _close(self) -> None:
-        self._threads.stop()
-        await asyncio.to_thread(self._threads.join, 30.0)
+        if isinstance(self._threads, ComputeThreads):
+            self._threads.stop()
+            await asyncio.to_thread(self._threads.join, 30.0)
+        else:
+            self._threads.engine.stop()
+            await asyncio.to_thread(self._threads.engine.join, 30.0)
         for task in (*self._taking, *self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -389,6 +428,7 @@ class SessionRunner:
             "refused": self._downpour.refused,
             "transport": ", ".join(sorted(set(filter(None, self._session.parameters.transports().values())))),
             "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
+            **(self._session.lead.status() if self._session.lead is not None else {}),
             **self._step_waits(),
         }
 

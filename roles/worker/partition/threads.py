@@ -31,12 +31,14 @@ class Flight(NamedTuple):
         batch: what it computes; valid until it is done.
         trains: False for an evaluation.
         rate: learning rate of its local update.
+        learning_rate: of the push that it becomes a part of.
     """
 
     number: int
     batch: Batch
     trains: bool = True
     rate: float = 0.0
+    learning_rate: float = 0.0
 
 
 class FlightDone(NamedTuple):
@@ -151,10 +153,10 @@ class FlightThreads:
                 self._done(FlightDone(one.flight, Row(), 0.0, 0.0, failure))
                 return True
             finally:
-                one.taken = False
+                one.taken = finished  # nobody else may take it any more
             if finished:
                 self._finish(one)
-            if went_on or finished:
+            if went_on:
                 return True
         return False
 
@@ -194,8 +196,9 @@ class FlightThreads:
         return finished, went_on
 
     def _finish(self, one: _Open) -> None:
-        with self._lock:
-            del self._open[one.flight.number % self._flights]
+        """Reports a flight before the next one of its context begins, which may use the same slot."""
         wait_s = time.perf_counter() - one.opened_s - one.compute_s
         self._done(FlightDone(one.flight, one.program.found, one.compute_s, wait_s))
+        with self._lock:
+            del self._open[one.flight.number % self._flights]
         self._sleeping.awaken()  # the next flight of its context may begin

@@ -1,0 +1,209 @@
+"""One partition of a replica at work: its flights, its slots, and its pushes and fetches.
+
+Every context of a flight accrues like a thread of an ordinary replica: into slots of its own, which are pushed after so
+many steps. A partition pushes the rows that it alone holds or owns, and fetches all that it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from adamctl.config.experiment import Experiment
+from adamctl.kernels.partition.member import Member
+from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
+from adamctl.kernels.partition.update import Accruing
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.worker.core.slots import StepActions
+from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.partition.links import Group, Links
+from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
+from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an engine is made of.
+
+    Attributes:
+        threads: compute threads.
+        spins: see `adamctl.roles.worker.partition.threads.SPINS`.
+    """
+
+    group: Group
+    network: CutNetwork
+    layout: ParameterLayout
+    experiment: Experiment
+    threads: int
+    spins: int
+    log: logging.Logger
+
+
+class PartitionEngine:
+    """See the module. Everything runs on the event loop except what `FlightThreads` does.
+
+    Attributes:
+        replica: this partition's weights and slots.
+        downpour: its pushes and fetches.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        links: Links,
+        parameters: ParameterClient,
+        done: Callable[[FlightDone], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """`done` is called on the event loop for each flight, in the order in which they finish here."""
+        self._parts, self._links, self._done, self._failed = parts, links, done, failed
+        experiment, group = parts.experiment, parts.group
+        self.local_factor = experiment.local_learning_rate_factor()
+        self.local_rate = 0.0 if experiment.train.local_lr == "auto" else experiment.train.local_lr
+        applies_locally = (self.local_factor if self.local_factor is not None else self.local_rate) != 0.0
+        tensors = MemberTensors(parts.network, group.own)
+        self.replica = Replica(
+            parts.network,
+            parts.layout,
+            group.flights,
+            group.batch,
+            experiment.train.steps_per_push,
+            experiment.train.steps_per_fetch,
+            (),
+            applies_locally,
+            SLOTS_PER_THREAD,
+            ranges=tensors.ranges,
+        )
+        parameters.shared.add(self.replica.memory)
+        owned = owned_shards(parts.layout, group.own)
+        self.downpour = Downpour(self.replica, parameters, failed, owned=owned)
+        self._loop = asyncio.get_running_loop()
+        self._threads: FlightThreads | None = None
+        self._evaluation: tuple[int, asyncio.Task[None]] | None = None
+
+    async def start(self) -> None:
+        """Attaches to the other members, fetches the first parameters, compiles, and starts the threads.
+
+        Raises:
+            NeighbourError: a member cannot be reached or used.
+        """
+        neighbours = await self._links.attach()
+        await self.downpour.start()
+        parts = self._parts
+
+        def make() -> Member:
+            weights = self.replica.weights if self.replica.applies_locally else None
+            accruing = []
+            for context in range(parts.group.flights):
+                slots, filled = self.replica.slots_of(context)
+                accruing.append(Accruing(slots, weights, filled))
+            return Member(
+                parts.network,
+                neighbours,
+                parts.group.batch,
+                parts.group.flights,
+                self.replica.weights,
+                accruing=accruing,
+                clip_norm=parts.experiment.optimizer.clip_norm,
+                snapshot=self.replica.snapshot,
+            )
+
+        member = await asyncio.to_thread(make)
+        threads = FlightThreads(
+            member, parts.group.flights, parts.threads, self._links.sleeping, self._finished, self, spins=parts.spins
+        )
+        self._threads = threads
+        threads.start()
+
+    def submit(self, flight: Flight) -> None:
+        """Takes the next flight, in the order of their numbers."""
+        assert self._threads is not None
+        self._threads.submit(flight)
+
+    @property
+    def open_flights(self) -> dict[int, tuple[int, int]]:
+        return {} if self._threads is None else self._threads.open_flights
+
+    def begin(self, context: int, flight: Flight) -> int | None:
+        """See `adamctl.roles.worker.partition.threads.Slots`."""
+        return self.replica.try_step(context, flight.rate)
+
+    def _finished(self, done: FlightDone) -> None:
+        """Counts a flight; called by its thread."""
+        actions: StepActions | None = None
+        flight = done.flight
+        if done.failure is None and flight.trains:
+            context = flight.number % self._parts.group.flights
+            examples = len(flight.batch.labels)
+            actions = self.replica.end_native_steps(context, 1, examples, flight.learning_rate, flight.rate)
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, done, actions)
+        except RuntimeError:  # the loop is closed: the session is over
+            return
+
+    def _deliver(self, done: FlightDone, actions: StepActions | None) -> None:
+        if done.failure is not None:
+            self._failed(done.failure)
+            return
+        if actions is not None and actions.push is not None:
+            pushing = self.downpour.push(actions.push)
+            pushing.add_done_callback(self._pushed)
+        if actions is not None and actions.fetch:
+            self.downpour.want_fetch()
+        self._done(done)
+
+    def _pushed(self, pushing: asyncio.Task[bool]) -> None:
+        """A slot may be free again."""
+        if self._threads is not None:
+            self._threads.look()
+
+    async def flush(self) -> None:
+        """Pushes what is accrued, while no flight trains, and waits until all pushes are answered."""
+        for slot in self.replica.flush():
+            self.downpour.push(slot)
+        await self.downpour.settled()
+
+    async def snapshot(self, evaluation: int) -> None:
+        """Pulls the parameters of an evaluation, once."""
+        if self._evaluation is None or self._evaluation[0] != evaluation:
+            pulling = asyncio.create_task(self.downpour.snapshot(self.replica.snapshot))
+            self._evaluation = evaluation, pulling
+        await asyncio.shield(self._evaluation[1])
+
+    def stop(self) -> None:
+        """Stops the threads after their current work."""
+        self.replica.stop()
+        if self._threads is not None:
+            self._threads.stop()
+
+    def join(self, timeout_s: float) -> None:
+        if self._threads is not None:
+            self._threads.join(timeout_s)
+
+    async def close(self) -> None:
+        """Stops everything; the links may then be closed."""
+        self.stop()
+        await asyncio.to_thread(self.join, 30.0)
+        if self._evaluation is not None:
+            self._evaluation[1].cancel()
+        await self.downpour.close()
+        self.replica.memory.close()
+
+
+def owned_shards(layout: ParameterLayout, partition: int) -> tuple[int, ...]:
+    """Returns the shards that a partition pushes."""
+    of_bucket = layout.partition_of_bucket
+    return tuple(shard.index for shard in layout.shards if of_bucket[layout.bucket_of_shard[shard.index]] == partition)
+
+
+def held_shards(layout: ParameterLayout, network: CutNetwork, partition: int) -> tuple[int, ...]:
+    """Returns the shards that a partition computes with: its own, and those of tensors that others hold, too."""
+    rows = {held.tensor: held.rows for held in MemberTensors(network, partition).held}
+    return tuple(
+        shard.index
+        for shard in layout.shards
+        if shard.tensor in rows and shard.row_start < rows[shard.tensor][1] and rows[shard.tensor][0] < shard.row_stop
+    )

@@ -1,0 +1,199 @@
+"""The lead's side of a group: it numbers flights, hands ranges to the others, and counts what all have finished.
+
+For the session of the run it stands for the compute threads of a whole replica: batches go in, and come back done when
+every member has finished them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from adamctl.kernels.partition.program import Batch as FlightBatch
+from adamctl.net.transport import Request
+from adamctl.roles.worker.compute import NOTHING, Batch, BatchDone
+from adamctl.roles.worker.core.batches import Task
+from adamctl.roles.worker.partition.engine import PartitionEngine
+from adamctl.roles.worker.partition.links import Group, Links, NeighbourError
+from adamctl.roles.worker.partition.threads import Flight, FlightDone
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import (
+    Empty,
+    FlightReport,
+    Message,
+    PartDoneRequest,
+    PartEndRequest,
+    PartFlushRequest,
+    PartReadyRequest,
+    PartTaskRequest,
+    TrainTask,
+)
+
+READY_S = 120.0
+FLUSH_S = 120.0
+
+
+@dataclass
+class _Out:
+    """A flight that is not finished everywhere. `left`: who has not finished it."""
+
+    batch: Batch
+    left: set[int]
+    loss_sum: float = 0.0
+    correct: int = 0
+    compute_s: float = 0.0
+    wait_s: float = 0.0
+
+
+@dataclass
+class Counts:
+    """What the other members have told of their pushes, since it was taken."""
+
+    updates: int = 0
+    staleness: tuple[int, ...] = ()
+    ages: tuple[int, ...] = ()
+
+
+def added(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    """Returns the sum of two histograms."""
+    return tuple(first + second for first, second in zip_longest(one, other, fillvalue=0))
+
+
+class Lead:
+    """See the module. Everything runs on the event loop.
+
+    Attributes:
+        engine: this member's own partition.
+        counts: of the other members.
+        statuses: of each other member, as it last told.
+    """
+
+    def __init__(self, group: Group, links: Links, reporter: int, failed: Callable[[BaseException], None]) -> None:
+        """`reporter`: the partition that computes losses; `failed` is told when another member does not answer."""
+        self._group, self._links, self._reporter, self._failed = group, links, reporter, failed
+        self.engine: PartitionEngine
+        self.counts = Counts()
+        self.statuses: dict[int, dict[str, Any]] = {}
+        self._done: Callable[[BatchDone], None] = lambda done: None
+        self._flights: dict[int, _Out] = {}
+        self._number = 0
+        self._announced: Task | None = None
+        self._ready: dict[int, asyncio.Event] = {one: asyncio.Event() for one in links.others}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(self) -> None:
+        """Starts this partition, and waits until all others are ready.
+
+        Raises:
+            NeighbourError: a member cannot be reached, or is not ready in time.
+        """
+        await self.engine.start()
+        for one, ready in self._ready.items():
+            try:
+                await asyncio.wait_for(ready.wait(), READY_S)
+            except TimeoutError as error:
+                text = f"{self._group.name(one)} was not ready within {READY_S:g} s"
+                raise NeighbourError(text, one) from error
+
+    def takes(self, done: Callable[[BatchDone], None]) -> None:
+        """Says who is told of batches that all members have finished."""
+        self._done = done
+
+    def submit(self, batch: Batch) -> None:
+        """Gives a batch the next number, and announces its task to the others with its first one."""
+        self._number += 1
+        if batch.task is not self._announced:
+            self._announced = batch.task
+            first, epoch = self._number, self._group.epoch
+            if isinstance(batch.task, TrainTask):
+                message = PartTaskRequest(epoch, first, train=(batch.task,))
+            else:
+                message = PartTaskRequest(epoch, first, evaluate=(batch.task,))
+            for one in self._links.others:
+                self._spawn(self._links.tell(one, message))
+        self._flights[self._number] = _Out(batch, set(range(len(self._group.members))))
+        made = FlightBatch(batch.images, batch.labels, batch.key)
+        trains = isinstance(batch.task, TrainTask)
+        flight = Flight(self._number, made, trains, batch.local_learning_rate, batch.learning_rate)
+        self.engine.submit(flight)
+
+    def flight_done(self, done: FlightDone) -> None:
+        """Notes a flight of this member's own."""
+        found = done.found
+        report = FlightReport(done.flight.number, found.loss, found.correct, done.compute_s, done.wait_s)
+        self._finished(self._group.own, report)
+
+    def handle(self, request: Request) -> None:
+        """Serves the other members."""
+        message = request.message
+        if getattr(message, "group_epoch", 0) != self._group.epoch:
+            request.fail(ErrorCode.STALE_GROUP, f"expected a request of group {self._group.epoch}")
+        elif isinstance(message, PartReadyRequest) and message.partition in self._ready:
+            self._ready[message.partition].set()
+            request.reply(Empty())
+        elif isinstance(message, PartDoneRequest):
+            self._told(message)
+            request.reply(Empty())
+        else:
+            request.fail(ErrorCode.UNKNOWN_OPCODE, "the lead of a group takes no such request")
+
+    def _told(self, message: PartDoneRequest) -> None:
+        counts = self.counts
+        counts.updates += message.updates
+        counts.staleness = added(counts.staleness, message.staleness)
+        counts.ages = added(counts.ages, message.gradient_ages)
+        self.statuses[message.partition] = message.status
+        for report in message.flights:
+            self._finished(message.partition, report)
+
+    def _finished(self, partition: int, report: FlightReport) -> None:
+        out = self._flights.get(report.number)
+        if out is None or partition not in out.left:
+            return
+        out.left.discard(partition)
+        if partition == self._reporter:
+            out.loss_sum, out.correct = report.loss_sum, report.correct
+        out.compute_s, out.wait_s = max(out.compute_s, report.compute_s), max(out.wait_s, report.wait_s)
+        if not out.left:
+            del self._flights[report.number]
+            self._done(BatchDone(out.batch, out.loss_sum, out.correct, out.compute_s, out.wait_s, NOTHING))
+
+    def take_counts(self) -> Counts:
+        """Returns what the others have told since the last call."""
+        counts, self.counts = self.counts, Counts()
+        return counts
+
+    async def flush(self) -> None:
+        """Has all members push what they have accrued, and waits until servers have answered."""
+        request = PartFlushRequest(self._group.epoch)
+        others = (self._links.tell(one, request, FLUSH_S) for one in self._links.others)
+        await asyncio.gather(self.engine.flush(), *others)
+
+    async def end(self, cause: str) -> None:
+        """Tells the others that the group's work is over."""
+        message: Message = PartEndRequest(self._group.epoch, self._group.own, cause)
+        await asyncio.gather(*(self._links.tell(one, message) for one in self._links.others), return_exceptions=True)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self.engine.close()
+
+    def status(self) -> dict[str, object]:
+        """Returns what status shows of the group besides the replica's own."""
+        waiting = {one: found.get("waiting_share", 0.0) for one, found in sorted(self.statuses.items())}
+        return {"flights": len(self.engine.open_flights), "partition": self._group.own, "waiting_shares": waiting}
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            self._failed(failure)

@@ -1,0 +1,215 @@
+"""A worker's part in a run whose replicas have several partitions: it leads a group, or is another member of one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from adamctl.config.partitioning import flights_of, plan_of
+from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
+from adamctl.kernels.backend import choose
+from adamctl.kernels.partition.stages import CutNetwork, cut_network, cuts_of
+from adamctl.model.layout import ParameterLayout
+from adamctl.model.partition.plan import PartitionPlan
+from adamctl.net.transport import Connection, Request
+from adamctl.roles.context import RoleContext
+from adamctl.roles.coordinator.client import CoordinatorClient, Joined
+from adamctl.roles.data.client import DataClient, DataSet
+from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.worker.partition.engine import PartitionEngine, Parts, held_shards
+from adamctl.roles.worker.partition.lead import Lead
+from adamctl.roles.worker.partition.links import Group, Links, NeighbourError
+from adamctl.roles.worker.partition.member_session import LEAD, MemberSession
+from adamctl.roles.worker.partition.threads import SPINS
+from adamctl.roles.worker.session import Session, SessionRunner
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import GroupWatchRequest, PartAttachRequest
+
+ATTACH_DEADLINE_S = 60.0
+WATCH_S = 5.0
+
+
+class GroupEndedError(RunFailedError):
+    """The group was dissolved, or the run is over; nothing that this worker did. `ended`: the run is over."""
+
+    def __init__(self, cause: str, ended: bool) -> None:
+        super().__init__(cause)
+        self.ended = ended
+
+
+class GroupWork:
+    """One worker's part in one group. Everything runs on the event loop.
+
+    Attributes:
+        runner: the session of a lead.
+        member: that of another member.
+    """
+
+    def __init__(self, context: RoleContext, job: str, coordinator: CoordinatorClient, joined: Joined) -> None:
+        """Raises RunFailedError: this worker derives another plan or layout than the coordinator."""
+        self._context, self._job, self._coordinator, self._joined = context, job, coordinator, joined
+        self._experiment = joined.experiment
+        self.plan: PartitionPlan = plan_of(self._experiment)
+        self.runner: SessionRunner | None = None
+        self.member: MemberSession | None = None
+        self._lead: Lead | None = None
+        self._links: Links | None = None
+        self._own = joined.reply.partition
+        if joined.reply.plan_hash not in ("", self.plan.hash):
+            raise RunFailedError(
+                f"run {job}: this worker derives partition plan {self.plan.hash}, the coordinator "
+                f"{joined.reply.plan_hash}; both must run the same version of adamctl"
+            )
+
+    def status(self) -> dict[str, object]:
+        session = self.runner or self.member
+        return {"state": "joining its group", "job": self._job} if session is None else session.status()
+
+    def handle(self, request: Request) -> None:
+        """Serves the other members of the group."""
+        session = self._lead or self.member
+        if self._links is None or session is None:
+            request.fail(ErrorCode.NOT_READY, "this worker is only joining its group; try again")
+        elif isinstance(request.message, PartAttachRequest):
+            self._links.attached(request)
+        else:
+            session.handle(request)
+
+    async def run(
+        self,
+        layout: ParameterLayout,
+        threads: int,
+        cores: int,
+        session: int,
+        connect: Callable[[str], Awaitable[Connection]],
+    ) -> str:
+        """Works until the run or the group ends; returns the reason of the first.
+
+        Args:
+            session: how many sessions this process has had before.
+            connect: connects to a node.
+
+        Raises:
+            GroupEndedError: the group was dissolved; the worker should join again.
+            AdamctlError: this worker failed, or a server did.
+        """
+        experiment, context, joined = self._experiment, self._context, self._joined
+        network = cut_network(experiment.model, cuts_of(self.plan), choose())
+        group = Group(
+            self._job, joined.reply.group_epoch, self._own, joined.members, self.plan.hash, experiment.train.batch,
+            flights_of(experiment, threads),
+        )  # fmt: skip
+        here = sum(one.host == joined.members[self._own].host for one in joined.members)
+        parts = Parts(group, network, layout, experiment, threads, SPINS if here * threads < cores else 0, context.log)
+        parameters = ParameterClient.from_context(
+            context, self._job, connections=experiment.cluster.connections, session=session,
+            choose=lambda found: held_shards(found, network, self._own),
+        )  # fmt: skip
+        data = DataClient.from_context(context, joined.data_servers)
+        self._links = Links(group, network, connect)
+        watching = asyncio.create_task(self._watch(group))
+        working: asyncio.Task[str] | None = None
+        try:
+            _, dataset = await asyncio.gather(
+                parameters.attach(deadline_s=ATTACH_DEADLINE_S),
+                data.open(experiment.data, experiment.model.input, experiment.seed),
+            )
+            working = asyncio.create_task(self._work(parts, parameters, data, dataset))
+            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise watching.exception() or RunFailedError("the coordinator is not watched any more")
+        except AdamctlError as failure:
+            await self._tell(group, failure)
+            raise
+        finally:
+            for task in (watching, working):
+                if task is not None:
+                    task.cancel()
+                    with suppress(BaseException):
+                        await task
+            if self._lead is not None and self.runner is None:
+                await self._lead.close()
+            await self._links.close()
+            await data.close()
+            await parameters.close()
+
+    async def _work(self, parts: Parts, parameters: ParameterClient, data: DataClient, dataset: DataSet) -> str:
+        assert self._links is not None
+        group, context = parts.group, self._context
+        if self._own != LEAD:
+            member = MemberSession(group, self._links, parts.experiment, dataset, data, context.log)
+            member.engine = PartitionEngine(parts, self._links, parameters, member.flight_done, member.fail)
+            self.member = member
+            return await member.run(context.stopping)
+        failures: list[BaseException] = []
+        failed = asyncio.Event()
+
+        def fail(failure: BaseException) -> None:
+            failures.append(failure)
+            failed.set()
+            if self.runner is not None:
+                self.runner.fail(failure)
+
+        lead = Lead(group, self._links, reporter_of(parts.network), fail)
+        lead.engine = PartitionEngine(parts, self._links, parameters, lead.flight_done, fail)
+        self._lead = lead
+        await lead.begin()
+        if failures:
+            raise failures[0]
+        self.runner = SessionRunner(
+            Session(
+                group.job,
+                context.node,
+                context.incarnation,
+                parts.experiment,
+                dataset,
+                None,
+                group.batch,
+                parts.layout,
+                parts.threads,
+                1,
+                self._coordinator,
+                parameters,
+                data,
+                context.log,
+                lead,
+                group.epoch,
+            )
+        )
+        context.log.info("run %s: replica of %d partitions, led here", group.job, len(group.members))
+        cause = "the lead failed"
+        try:
+            cause = await self.runner.run(context.stopping)
+            return cause
+        finally:
+            await lead.end(cause)
+            await lead.close()
+
+    async def _watch(self, group: Group) -> None:
+        """Waits for news of the group. Raises GroupEndedError when it is no more."""
+        while True:
+            request = GroupWatchRequest(
+                self._context.node, self._context.incarnation, group.epoch, WATCH_S, group.plan_hash,
+                str(self.status().get("state", "")),
+            )  # fmt: skip
+            news = await self._coordinator.watch(request)
+            if news.state != "alive":
+                raise GroupEndedError(news.cause or f"the group is {news.state}", news.state == "ended")
+
+    async def _tell(self, group: Group, failure: AdamctlError) -> None:
+        """Tells the coordinator why this member cannot go on, so that the others need not wait for it."""
+        if isinstance(failure, GroupEndedError):
+            return
+        blamed = failure.partition if isinstance(failure, NeighbourError) else self._own
+        context = self._context
+        with suppress(UnreachableError, RemoteError):
+            await self._coordinator.drop(
+                context.node, context.incarnation, group.epoch, blamed, f"{group.name(self._own)}: {failure}"
+            )
+
+
+def reporter_of(network: CutNetwork) -> int:
+    """Returns the partition that tells the loss: the first with a part of the last stage."""
+    return next(number for number, part in enumerate(network.stages[-1].parts) if part is not None)
