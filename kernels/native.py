@@ -44,12 +44,18 @@ class Word(NamedTuple):
     number: int
 
 
+class Turn:
+    """Among a kernel's arguments: the number of the present turn of the loop, from 0 on."""
+
+
+TURN = Turn()
+
 Result: TypeAlias = NDArray[np.int64] | Word
 """Words that take a kernel's results."""
 
 
 class NativeCall(NamedTuple):
-    """A compiled kernel and its arguments: arrays, int, float, bool, float32 or Word as its signature says."""
+    """A compiled kernel and its arguments: arrays, int, float, bool, float32, Word or TURN as its signature says."""
 
     kernel: Any
     arguments: tuple[Any, ...]
@@ -78,7 +84,14 @@ class NativeProduct(NamedTuple):
     out: Array
 
 
-Call: TypeAlias = NativeCall | NativeProduct | NativeCheck
+class NativeLoop(NamedTuple):
+    """Calls made once per turn, in order. A stack in their products gives each turn the matrix of its number."""
+
+    turns: int
+    calls: Sequence[NativeCall | NativeProduct]
+
+
+Call: TypeAlias = NativeCall | NativeProduct | NativeCheck | NativeLoop
 
 
 @cache
@@ -100,6 +113,14 @@ def can_compile() -> bool:
 def product(a: Array, b: Array, out: Array) -> list[Call] | None:
     """Returns a product as a call; None without numpy's BLAS, or where numpy does not use it as it does here."""
     return [NativeProduct(a, b, out)] if can_multiply(_first(a), _first(b), _first(out)) else None
+
+
+def loop(turns: int, *parts: list[Call] | None) -> list[Call] | None:
+    """Returns a loop over the calls of all parts, or None if one of them cannot be made natively."""
+    calls = joined(*parts)
+    if calls is None:
+        return None
+    return [NativeLoop(turns, [call for call in calls if isinstance(call, (NativeCall, NativeProduct))])]
 
 
 def joined(*parts: list[Call] | None) -> list[Call] | None:
@@ -214,7 +235,7 @@ class Instructions:
             self.lines.append(f"%at{word} = load ptr, ptr {place}")
         self.lines += [f"%at{word} = {word_place(word)}" for word in in_row]
         self._failures: list[str] = []
-        self.block = block
+        self.block, self._turn = block, ""
 
     def failed(self) -> list[str]:
         """Returns the block in which the function ends if a kernel has failed."""
@@ -232,6 +253,8 @@ class Instructions:
             self._add_product(call)
         elif isinstance(call, NativeCheck):
             self._add_check(call)
+        elif isinstance(call, NativeLoop):
+            self._add_loop(call)
         else:
             self._add_kernel(call)
 
@@ -262,25 +285,45 @@ class Instructions:
         self.block = self.name("next")[1:]
         self.lines += [f"br i1 {good}, label %{self.block}, label %failed", f"{self.block}:"]
 
+    def _add_loop(self, call: NativeLoop) -> None:
+        before, begun, self._turn = self.block, self.name("loop")[1:], self.name("turn")
+        self.lines += [f"br label %{begun}", f"{begun}:"]
+        place, self.block, turn = len(self.lines), begun, self._turn
+        for part in call.calls:
+            if isinstance(part, NativeProduct) and _count(part) not in (0, call.turns):
+                raise TypeError(f"loop: expected stacks of {call.turns} matrices; found {_count(part)}")
+            self.add(part)
+        self.lines.insert(place, f"{turn} = phi i64 [0, %{before}], [{turn}next, %{self.block}]")
+        more, self._turn = self.name("more"), ""
+        self.block = self.name("after")[1:]
+        self.lines += [
+            f"{turn}next = add i64 {turn}, 1",
+            f"{more} = icmp slt i64 {turn}next, {call.turns}",
+            f"br i1 {more}, label %{begun}, label %{self.block}",
+            f"{self.block}:",
+        ]
+
     def _add_product(self, call: NativeProduct) -> None:
         found, count = blas(), _count(call)
         assert found is not None
+        if count and not self._turn:
+            if call.out.ndim == 2:
+                raise TypeError(f"product: expected a stack for the results of {count} matrices; found one matrix")
+            self._add_loop(NativeLoop(count, [call]))
+            return
         name, arguments = routine(*map(_first, call))
         self.held.append(call)
-        number = self._begin_loop() if count > 1 else None
-        steps = {_address(array): array.strides[0] for array in call if array.ndim > 2 and count > 1}
-        words = [self._blas_word(argument, found.bits, steps, number) for argument in arguments]
+        steps = {_address(array): array.strides[0] for array in call if array.ndim > 2}
+        words = [self._blas_word(argument, found.bits, steps) for argument in arguments]
         called = _function(words, found.addresses[name])
         if name == "dot":
-            value, place = self.name("dot"), self._blas_word(call.out, found.bits, steps, number)
+            value, place = self.name("dot"), self._blas_word(call.out, found.bits, steps)
             self.lines += [f"{value} = call float {called}", f"store float {value}, {place}"]
         else:
             self.lines.append(f"call void {called}")
-        if number is not None:
-            self._end_loop(number, count)
 
-    def _blas_word(self, argument: Argument, bits: int, steps: Mapping[int, int], number: str | None) -> str:
-        """Returns an argument; an array with a step moves by that many bytes with the number of the loop's turn."""
+    def _blas_word(self, argument: Argument, bits: int, steps: Mapping[int, int]) -> str:
+        """Returns an argument; an array with a step lies that many bytes further in each turn of the loop."""
         if isinstance(argument, float):
             return f"float {_hexadecimal(argument)}"
         if isinstance(argument, int):
@@ -290,36 +333,18 @@ class Instructions:
             return self._pointer(argument)
         offset, place = self.name("offset"), self.name("place")
         self.lines += [
-            f"{offset} = mul i64 {number}, {step}",
+            f"{offset} = mul i64 {self._turn}, {step}",
             f"{place} = getelementptr i8, {self._pointer(argument)}, i64 {offset}",
         ]
         return f"ptr {place}"
-
-    def _begin_loop(self) -> str:
-        """Begins a block that is gone through again and again; returns the number of its turn, from 0 on."""
-        before, number = self.block, self.name("turn")
-        self.block = self.name("loop")[1:]
-        self.lines += [
-            f"br label %{self.block}",
-            f"{self.block}:",
-            f"{number} = phi i64 [0, %{before}], [{number}next, %{self.block}]",
-        ]
-        return number
-
-    def _end_loop(self, number: str, count: int) -> None:
-        begun, self.block, more = self.block, self.name("after")[1:], self.name("more")
-        self.lines += [
-            f"{number}next = add i64 {number}, 1",
-            f"{more} = icmp slt i64 {number}next, {count}",
-            f"br i1 {more}, label %{begun}, label %{self.block}",
-            f"{self.block}:",
-        ]
 
     def _words(self, argument: Any) -> list[str]:
         if isinstance(argument, Word):
             place, value = self.name("place"), self.name("value")
             self.lines += [f"{place} = {word_place(argument.number)}", f"{value} = load float, ptr {place}"]
             return [f"float {value}"]
+        if isinstance(argument, Turn):
+            return [f"i64 {self._turn}"]
         if isinstance(argument, float):
             return [f"double {_hexadecimal(argument)}"]
         if isinstance(argument, np.float32):
@@ -367,7 +392,9 @@ def _fits(kind: Any, argument: Any) -> bool:
         return alike and bool(argument.flags.c_contiguous)
     if isinstance(argument, Word):
         return str(kind) == "float32"
-    return str(kind) == {bool: "bool", int: "int64", float: "float64", np.float32: "float32"}.get(type(argument))
+    return str(kind) == {bool: "bool", int: "int64", Turn: "int64", float: "float64", np.float32: "float32"}.get(
+        type(argument)
+    )
 
 
 def _function(words: Sequence[str], address: int) -> str:
@@ -385,12 +412,12 @@ def _first(array: Array) -> Array:
 
 
 def _count(call: NativeProduct) -> int:
-    """Returns how many products a call makes.
+    """Returns the matrices of a product's stacks, 0 if it has none.
 
     Raises:
         TypeError: stacks are not of one length.
     """
-    counts = {len(array) for array in (call.a, call.b) if array.ndim > 2}
-    if counts != ({len(call.out)} if call.out.ndim > 2 else set()):
+    counts = {len(array) for array in call if array.ndim > 2}
+    if len(counts) > 1:
         raise TypeError(f"product: expected stacks of one length; found {[list(array.shape) for array in call]}")
-    return len(call.out) if counts else 1
+    return max(counts, default=0)

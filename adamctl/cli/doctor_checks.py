@@ -45,7 +45,7 @@ KERNELS = {
     "L2 pooling": {"numba": "one compiled pass", "numpy": "a pass per place of the window"},
     "local contrast": {"numba": "window sums in one compiled pass", "numpy": "a pass per place of the window"},
     "activations": {
-        "numba": "bias and function fused; tanh and sigmoid by numpy's vector functions",
+        "numba": "bias and function in one compiled pass",
         "numexpr": "bias and function in one blocked pass",
         "numpy": "a pass each for bias and function",
     },

@@ -9,17 +9,16 @@ as int64; rows and columns are those of the convolution.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from adamctl.kernels.compiled.curves import RELU, apply_curve
 from adamctl.kernels.compiled.direct import GEOMETRY, PANELS, best_count, pack_forward, place_image, row_sums
 from adamctl.kernels.compiled.elementwise import scale
-from adamctl.kernels.compiled.finish import pool_window
 from adamctl.kernels.compiled.jit import IN1, IN2, IN4, OUT1, OUT2, OUT4, i32, i64, inline, kernel, readable, writable
 from adamctl.kernels.compiled.tiles import list_tile
-from adamctl.kernels.compiled.vectors import LANES
+from adamctl.kernels.compiled.vectors import LANES, pool_window
 
 
 @inline
@@ -37,7 +36,7 @@ def convolve(padded: Any, packed: Any, sums: Any, geometry: Any, panels: Any, st
             )  # fmt: skip
 
 
-@partial(inline, relaxed=False)
+@inline
 def pool(
     sums: Any, bias: Any, outputs: Any, winner: Any, at: int, rows: int, pooled: int, geometry: Any, step: int,
     code: int,
@@ -55,11 +54,11 @@ def pool(
                 m = min(start, filters - count)
                 pool_window(
                     sums, first * step + m, columns * step, step, geometry[14], geometry[15], first, columns,
-                    bias, m, code, outputs, winner, at + (y * pooled + x) * filters + m, count,
+                    bias, m, code == RELU, outputs, winner, at + (y * pooled + x) * filters + m, count,
                 )  # fmt: skip
 
 
-@kernel((IN4, IN2, IN1, OUT4, writable(i32, 4), OUT1, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64), relaxed=False)
+@kernel((IN4, IN2, IN1, OUT4, writable(i32, 4), OUT1, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64))
 def forward(
     images: Any, weight: Any, bias: Any, outputs: Any, winner: Any,
     padded: Any, packed: Any, sums: Any, padded_bias: Any, geometry: Any, panels: Any, code: int,
@@ -79,6 +78,7 @@ def forward(
         convolve(padded, packed, sums, geometry, panels, step)
         at = image * rows * pooled * filters
         pool(sums, padded_bias, flat, flat_winner, at, rows, pooled, geometry, step, code)
+        apply_curve(flat, at, rows * pooled * filters, code)
 
 
 @inline

@@ -1,22 +1,24 @@
-"""Activations on vectors of float32: relu, tanh and sigmoid, without a call for each number.
+"""tanh and sigmoid on vectors of float32, without a call for each number.
 
 tanh and sigmoid come from one exponential of a number at or below zero: exp(-d) = s (1 + p), where s = 2^-k, k =
 d / ln 2 rounded, and p = exp(r) - 1 of the rest r, |r| <= ln(2) / 2, by a polynomial. From m = exp(-2 |x|) - 1 =
 s p + (s - 1), which is exact for small numbers, tanh |x| = -m / (m + 2). From e = exp(-|x|), sigmoid(x) = 1 / (1 + e),
 or e / (1 + e) below zero. Both are within 3 units in the last place of the exact value, except that sigmoid stays at
-1.6e-38 below -87. NaN stays NaN. Kernels that use them are not `relaxed`: reordered, sums here lose their meaning.
+1.6e-38 below -87. NaN stays NaN.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
+from adamctl.kernels.compiled.jit import inline
 from adamctl.kernels.compiled.vectors import (
     address,
     cgutils,
@@ -42,12 +44,6 @@ SERIES = (0.4999999814090912, 0.16666543054881605, 0.041667202495636976, 0.00836
 """(exp(r) - 1 - r) / r^2 for |r| <= 0.347, lowest power first: least largest error of exp(r) - 1, 1.3e-8 of it."""
 
 
-def relu(builder: Any, value: Any) -> Any:
-    """max(value, 0); NaN stays."""
-    zero = ir.Constant(value.type, None)
-    return builder.select(builder.fcmp_ordered("<", value, zero), zero, value)
-
-
 def tanh(builder: Any, value: Any) -> Any:
     bits = builder.bitcast(value, _integers(value))
     sign, size = builder.and_(bits, _all(bits, SIGN_BIT)), _absolute(builder, value)
@@ -64,10 +60,6 @@ def sigmoid(builder: Any, value: Any) -> Any:
     above = builder.select(builder.fcmp_ordered("<", value, ir.Constant(value.type, None)), exponential, one)
     result = builder.fdiv(above, builder.fadd(exponential, one))
     return builder.select(builder.fcmp_ordered("ord", value, value), result, value)
-
-
-FUNCTIONS: dict[int, Callable[[Any, Any], Any]] = {RELU: relu, TANH: tanh, SIGMOID: sigmoid}
-"""An activation's code (`adamctl.kernels.layers.activations.CODES`) -> its instructions."""
 
 
 def _integers(value: Any) -> Any:
@@ -106,34 +98,57 @@ def _exponential_of_minus(builder: Any, distance: Any) -> tuple[Any, Any]:
     return scale, multiply_add(builder, builder.fmul(rest, rest), series, rest)
 
 
-def _add_and_apply(function: Callable[[Any, Any], Any]) -> Any:
-    """Returns the intrinsic: values[at + i] = f(values[at + i] + bias[i]), i < count."""
+def _over_a_run(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    """Returns two intrinsics: values[at + i] = f(values[at + i]), and f(values[at + i] + bias[i]), i < count."""
 
-    def run(typing: Any, values: Any, at: Any, bias: Any, count: Any) -> Any:
-        def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            values_, at_, bias_, count_ = arguments
-            width, vector = ir.Constant(count_.type, WIDTH), float_vector(WIDTH)
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values, at, count, *bias = arguments
+        width, vector = ir.Constant(count.type, WIDTH), float_vector(WIDTH)
+        types_, rest = signature.args, builder.srem(count, width)
 
-            def places(index: Any) -> tuple[Any, Any]:
-                place = address(context, builder, signature.args[0], values_, builder.add(at_, index))
-                return place, address(context, builder, signature.args[2], bias_, index)
+        def places(index: Any) -> list[Any]:
+            own = address(context, builder, types_[0], values, builder.add(at, index))
+            return [own, *(address(context, builder, types_[3], other, index) for other in bias)]
 
-            with cgutils.for_range(builder, builder.sdiv(count_, width), intp=count_.type) as turn:
-                place, of_bias = places(builder.mul(turn.index, width))
-                total = builder.fadd(load_vector(builder, place, vector), load_vector(builder, of_bias, vector))
-                store_vector(builder, function(builder, total), place)
-            rest = builder.srem(count_, width)
-            with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(rest.type, 0))):
-                place, of_bias = places(builder.sub(count_, rest))
-                total = builder.fadd(
-                    load_some(builder, place, rest, vector), load_some(builder, of_bias, rest, vector)
-                )  # fmt: skip
-                store_some(builder, function(builder, total), place, rest)
-            return context.get_dummy_value()
+        def applied(numbers: list[Any]) -> Any:
+            return function(builder, numbers[0] if len(numbers) == 1 else builder.fadd(*numbers))
 
-        return types.void(values, types.intp, bias, types.intp), expand
+        with cgutils.for_range(builder, builder.sdiv(count, width), intp=count.type) as turn:
+            found = places(builder.mul(turn.index, width))
+            store_vector(builder, applied([load_vector(builder, place, vector) for place in found]), found[0])
+        with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(rest.type, 0))):
+            found = places(builder.sub(count, rest))
+            store_some(builder, applied([load_some(builder, place, rest, vector) for place in found]), found[0], rest)
+        return context.get_dummy_value()
 
-    return intrinsic(run)
+    def alone(typing: Any, values: Any, at: Any, count: Any) -> Any:
+        return types.void(values, types.intp, types.intp), expand
+
+    def with_bias(typing: Any, values: Any, at: Any, count: Any, bias: Any) -> Any:
+        return types.void(values, types.intp, types.intp, bias), expand
+
+    return intrinsic(alone), intrinsic(with_bias)
 
 
-add_and_tanh, add_and_sigmoid = _add_and_apply(tanh), _add_and_apply(sigmoid)
+_tanh, _tanh_with_bias = _over_a_run(tanh)
+_sigmoid, _sigmoid_with_bias = _over_a_run(sigmoid)
+exact = partial(inline, relaxed=False)
+"""Reordered, the sums of an exponential lose their meaning."""
+
+
+@exact
+def apply_curve(values: Any, at: int, count: int, code: int) -> None:
+    """values[at : at + count] = f(themselves) if the code is that of tanh or sigmoid."""
+    if code == TANH:
+        _tanh(values, at, count)
+    elif code == SIGMOID:
+        _sigmoid(values, at, count)
+
+
+@exact
+def add_and_apply_curve(values: Any, at: int, count: int, bias: Any, code: int) -> None:
+    """values[at : at + count] = f(themselves + bias), f being tanh or sigmoid."""
+    if code == TANH:
+        _tanh_with_bias(values, at, count, bias)
+    elif code == SIGMOID:
+        _sigmoid_with_bias(values, at, count, bias)

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.compiled.curves import RELU, SIGMOID, TANH
-from adamctl.kernels.compiled.finish import finish_sums
+from adamctl.kernels.compiled.curves import RELU, SIGMOID, TANH, apply_curve
 from adamctl.kernels.compiled.jit import IN1, IN2, IN4, OUT1, OUT2, OUT4, i64, inline, kernel, readable
 from adamctl.kernels.compiled.tiles import product_tile, sum_tile
-from adamctl.kernels.compiled.vectors import LANES
+from adamctl.kernels.compiled.vectors import LANES, finish_sums
 
 GEOMETRY = readable(i64, 1)
 PANELS = readable(i64, 2)
@@ -91,7 +90,7 @@ def row_sums(
         column += pixels
 
 
-@kernel((IN4, IN2, IN1, OUT4, OUT1, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64), relaxed=False)
+@kernel((IN4, IN2, IN1, OUT4, OUT1, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64))
 def forward(
     images: Any, weight: Any, bias: Any, outputs: Any, padded: Any, packed: Any, sums: Any, padded_bias: Any,
     geometry: Any, panels: Any, code: int,
@@ -125,8 +124,10 @@ def forward(
                             m = min(begin, inside - count)
                             finish_sums(
                                 sums, x * width + m, padded_bias, first + m, flat, at + x * every + m, count,
-                                code,
+                                code == RELU,
                             )  # fmt: skip
+            if group == geometry[0] - 1:
+                apply_curve(flat, image * rows * columns * every, rows * columns * every, code)
 
 
 @inline

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.compiled.curves import RELU, SIGMOID, TANH, add_and_sigmoid, add_and_tanh
+from adamctl.kernels.compiled.curves import RELU, SIGMOID, TANH, add_and_apply_curve
 from adamctl.kernels.compiled.jit import IN1, IN2, OUT1, OUT2, i64, inline, kernel
 
 
-@kernel((OUT2, IN1, i64), relaxed=False)
+@kernel((OUT2, IN1, i64))
 def add_bias(outputs: Any, bias: Any, code: int) -> None:
     """outputs [rows, units] = f(outputs + bias), f being the activation with that code."""
     rows, units = outputs.shape
@@ -21,12 +21,9 @@ def add_bias(outputs: Any, bias: Any, code: int) -> None:
             for unit in range(units):
                 value = outputs[row, unit] + bias[unit]
                 outputs[row, unit] = zero if value < zero else value
-    elif code == TANH:
+    elif code in (TANH, SIGMOID):
         for row in range(rows):
-            add_and_tanh(flat, row * units, bias, units)
-    elif code == SIGMOID:
-        for row in range(rows):
-            add_and_sigmoid(flat, row * units, bias, units)
+            add_and_apply_curve(flat, row * units, units, bias, code)
     else:
         for row in range(rows):
             for unit in range(units):

@@ -17,7 +17,7 @@ import numpy as np
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.activations import BiasActivation
-from adamctl.kernels.native import Call, NativeCall, joined, product
+from adamctl.kernels.native import TURN, Call, NativeCall, joined, loop, product
 from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers, image_shape
 from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.model.description import Activation, Padding, Size, pair
@@ -123,13 +123,13 @@ class Local2D(Operation):
     ) -> list[Call] | None:
         if self._compiled is None:
             return None
-        outputs, weight = buffers.output[:batch], self._matrices("weight", weights[0])
-        by_place, parts = self._by_place(outputs), list[list[Call] | None]()
-        for places, windows in self._some(buffers, batch):
-            parts.append(self._native_unfold(inputs, windows, places.start))
-            parts.append(product(windows, weight[places].transpose(0, 2, 1), by_place[places]))
-        flat = outputs.reshape(batch, prod(self.output_shape))
-        return joined(*parts, self.activation.native_forward(flat, weights[1].reshape(-1)))
+        outputs, windows = buffers.output[:batch], self._of_one_place(buffers, batch)
+        weight, flat = self._matrices("weight", weights[0]), outputs.reshape(batch, prod(self.output_shape))
+        multiply = product(windows[0], weight.transpose(0, 2, 1), self._by_place(outputs))
+        return joined(
+            loop(len(weight), self._native_unfold(inputs, windows), multiply),
+            self.activation.native_forward(flat, weights[1].reshape(-1)),
+        )
 
     def native_backward(
         self,
@@ -146,21 +146,28 @@ class Local2D(Operation):
         size, by_place = prod(self.output_shape), self._by_place(output_error)
         bias_gradient = None if gradients[1] is None else gradients[1].reshape(size)
         outputs, flat = buffers.output[:batch].reshape(batch, size), output_error.reshape(batch, size)
-        parts = [self.activation.native_backward(outputs, flat, bias_gradient)]
+        calls, windows = (
+            self.activation.native_backward(outputs, flat, bias_gradient),
+            self._of_one_place(buffers, batch),
+        )
         if gradients[0] is not None:
             gradient = self._matrices("gradient", gradients[0])
-            for places, windows in self._some(buffers, batch):
-                parts.append(self._native_unfold(inputs, windows, places.start))
-                parts.append(product(by_place[places].transpose(0, 2, 1), windows, gradient[places]))
+            multiply = product(by_place.transpose(0, 2, 1), windows[0], gradient)
+            calls = joined(calls, loop(len(gradient), self._native_unfold(inputs, windows), multiply))
         if needs_input_error:
             weight, images = self._matrices("weight", weights[0]), buffers.input_error[:batch]
-            for places, windows in self._some(buffers, batch):
-                fold = NativeCall(self._compiled.fold_places, (windows, images, places.start, *self._geometry()))
-                parts += [product(by_place[places], weight[places], windows), [fold]]
-        return joined(*parts)
+            fold = NativeCall(self._compiled.fold_places, (windows, images, TURN, *self._geometry()))
+            calls = joined(calls, loop(len(weight), product(by_place, weight, windows[0]), [fold]))
+        return calls
 
-    def _native_unfold(self, images: Array, windows: Array, first: int) -> list[Call]:
-        return [NativeCall(self._compiled.unfold_places, (images, windows, first, *self._geometry()))]
+    def _native_unfold(self, images: Array, windows: Array) -> list[Call]:
+        """Returns the unfolding of the place whose turn it is."""
+        return [NativeCall(self._compiled.unfold_places, (images, windows, TURN, *self._geometry()))]
+
+    def _of_one_place(self, buffers: Buffers, batch: int) -> Array:
+        """Returns scratch [1, batch, window]. Natively one place is unfolded at a time, and stays in cache."""
+        flat: Array = buffers.scratch["windows"].reshape(-1)  # type: ignore[assignment]
+        return flat[: batch * self.window].reshape(1, batch, self.window)
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts by rows, which read a halo of input rows but share no weight, or by maps, which read all inputs."""

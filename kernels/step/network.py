@@ -211,6 +211,13 @@ class Network:
         context.plans[batch] = plan
         return plan
 
+    def is_native(self, weights: Array | Views, skip_dense_gradients: bool = False) -> bool:
+        """Whether a step of whole batches is one native function, which holds no interpreter lock."""
+        context = self.context()
+        self.prepare(context, weights, skip_dense_gradients)
+        plan = context.plans.get(self.batch_max)
+        return isinstance(plan, NativePlan) and plan.is_whole
+
     def native_steps(
         self, context: Context, weights: Array | Views, accruing: Accruing, after: Sequence[Call] = ()
     ) -> Steps | None:

@@ -126,6 +126,23 @@ def test_stacks_are_products_one_after_the_other(
         np.testing.assert_array_equal(multiplied(one, other, np.full_like(expected, np.nan)), expected)
 
 
+@needs_blas
+def test_a_loop_makes_its_calls_turn_by_turn() -> None:
+    """Each turn reads a matrix of its own, writes over the result of the turn before, and knows its number."""
+    a, b, between = stack(5, 2, 3), stack(5, 3, 4, 2), np.zeros((1, 2, 4), np.float32)
+    images, geometry = np.full((2, 5, 1, 4), 9, np.float32), (1, 1, 1, 1, 1, 0, 0)
+    fold = native.NativeCall(compiled("local").fold_places, (between, images, native.TURN, *geometry))
+    failing = native.NativeCheck(native.Word(0))
+    calls = native.joined(native.loop(5, native.product(a, b, between[0]), [fold]), [failing])
+    assert calls is not None
+    steps, table = native.compile_calls(calls), np.array([0, -1])
+    for row in (0, 1):
+        images[...] = 9
+        assert steps(address(table[row:]), 1) == (native.REFUSED if row else 0)
+        np.testing.assert_array_equal(images[:, :, 0], (a @ b).transpose(1, 0, 2))
+    assert native.loop(5, None, [fold]) is None
+
+
 def test_products_of_what_lies_apart_or_of_a_matrix_with_itself_are_left_to_numpy() -> None:
     a, out = matrix(4, 4), np.zeros((4, 4), np.float32)
     assert native.product(a, a.T, out) is None
@@ -158,13 +175,17 @@ def test_an_argument_that_does_not_fit_is_named_before_anything_is_compiled() ->
         native.compile_calls([native.NativeCall(add_bias, (matrix(2, 6)[:, ::2], np.zeros(3, np.float32), 0))])
     with pytest.raises(TypeError, match=r"product: expected .* found \[\[2, 3\], \[4, 2\], \[2, 2\]\]"):
         native.compile_calls([native.NativeProduct(matrix(2, 3), matrix(4, 2), matrix(2, 2))])
-    for stacks in ((stack(2, 2, 3), stack(3, 3, 2), stack(2, 2, 2)), (stack(2, 2, 3), matrix(3, 2), matrix(2, 2))):
-        with pytest.raises(TypeError, match="product: expected stacks of one length; found"):
-            native.compile_calls([native.NativeProduct(*stacks)])
-    kernels, one = compiled("contrast"), np.zeros((1, 2, 2, 3), np.float32)
-    rest = (np.zeros((1, 2, 2), np.float32), np.ones((1, 2, 2), np.float32), one.copy(), 0, 0, 0)
+    many, one, out = stack(2, 2, 3), matrix(3, 2), stack(2, 2, 2)
+    with pytest.raises(TypeError, match="product: expected stacks of one length; found"):
+        native.compile_calls([native.NativeProduct(many, stack(3, 3, 2), out)])
+    with pytest.raises(TypeError, match="product: expected a stack for the results of 2 matrices; found one"):
+        native.compile_calls([native.NativeProduct(many, one, out[0])])
+    with pytest.raises(TypeError, match="loop: expected stacks of 3 matrices; found 2"):
+        native.compile_calls([native.NativeLoop(3, [native.NativeProduct(many, one, out)])])
+    kernels, image = compiled("contrast"), np.zeros((1, 2, 2, 3), np.float32)
+    rest = (np.zeros((1, 2, 2), np.float32), np.ones((1, 2, 2), np.float32), image.copy(), 0, 0, 0)
     with pytest.raises(TypeError, match=r"divide: expected .* 0\.5"):
-        native.compile_calls([native.NativeCall(kernels.divide, (one, *rest, 0.5))])
+        native.compile_calls([native.NativeCall(kernels.divide, (image, *rest, 0.5))])
 
 
 def test_a_kernel_that_fails_ends_the_calls_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ class InterpreterShare:
         per_step_us: microseconds per step that the lock was held.
         step_us: microseconds of a step of one thread.
         looks: number of the observer's wakes behind `held`.
+        is_native: whether forward, loss and backward of a step are one native function.
     """
 
     threads: int
@@ -61,6 +62,7 @@ class InterpreterShare:
     per_step_us: float
     step_us: float
     looks: int
+    is_native: bool
 
     def speed_up(self, threads: int) -> float:
         """The speed-up of `threads` threads on as many cores if only this lock limits them, one thread being 1.
@@ -112,7 +114,7 @@ def _round(trainer: Trainer, nap: Wait, burn: Burn, seconds: float, seed: int) -
         examples, trained_s = examples + rate.examples, trained_s + rate.seconds
     step_us = 1e6 * trained_s * threads * batch / examples
     held = (training.share - idle.share) / (1 - min(idle.share, 0.5))
-    return InterpreterShare(threads, batch, held, held * step_us / threads, step_us, training.looks)
+    return InterpreterShare(threads, batch, held, held * step_us / threads, step_us, training.looks, trainer.is_native)
 
 
 @dataclass

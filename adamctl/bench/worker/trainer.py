@@ -46,6 +46,7 @@ class Trainer:
 
     Attributes:
         connections: connections of the model, per example.
+        is_native: whether a step is one native function.
     """
 
     def __init__(self, experiment: Experiment, threads: int, batch: int) -> None:
@@ -77,12 +78,14 @@ class Trainer:
         self._deadline = 0.0
         self._in_flight = self._next = self._examples_done = 0
         self._failure: BaseException | None = None
+        skip = bool(factors) and not local
+        self.is_native = self._network.is_native(self._replica.weight_views, skip)
         self._compute = ComputeThreads(
             self._network,
             self._replica,
             threads,
             self._done,
-            skip_dense_gradients=bool(factors) and not local,
+            skip_dense_gradients=skip,
             clip_norm=experiment.optimizer.clip_norm,
         )
         self._compute.start()

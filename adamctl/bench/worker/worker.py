@@ -103,6 +103,7 @@ def _lock(experiment: Experiment, batch: int, rounds: int, seconds: float, progr
     return {
         "batch": batch,
         "threads": share.threads,
+        "native_step": share.is_native,
         "held_share": round(share.held, 4),
         "held_us_per_step": round(share.per_step_us, 1),
         "step_us": round(share.step_us, 1),

@@ -168,9 +168,11 @@ def worker(
 def _show_worker(report: dict[str, Any]) -> None:
     print_results(report)
     for lock in report.get("interpreter_lock", ()):
+        how = "one native call" if lock["native_step"] else "native calls and Python between them"
+        limit = lock["predicted_speed_up"]["16"]
         echo(
-            f"batch {lock['batch']}: a step of one thread holds the interpreter lock {lock['held_share']:.1%} of the "
-            f"time; that alone limits 16 threads on 16 cores to {lock['predicted_speed_up']['16']:.1f} x one thread"
+            f"batch {lock['batch']}: a step is {how}; one thread holds the interpreter lock {lock['held_share']:.1%} "
+            f"of the time; that alone limits 16 threads on 16 cores to {limit:.1f} x one thread"
         )
     if "comparison" in report:
         echo(_comparison(report["comparison"]))
