@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -110,7 +111,7 @@ class Traffic(NamedTuple):
     flight_bytes: int
 
 
-class PartitionPlan(msgspec.Struct, frozen=True):
+class PartitionPlan(msgspec.Struct, frozen=True, dict=True):
     """How a network is cut over the partitions of a replica.
 
     Attributes:
@@ -155,8 +156,15 @@ class PartitionPlan(msgspec.Struct, frozen=True):
 
     def edges(self, stage: int) -> tuple[Edge, ...]:
         """Returns what goes between partitions before a stage, by consumer, then producer."""
+        return self._edges[stage]
+
+    @cached_property
+    def _edges(self) -> tuple[tuple[Edge, ...], ...]:
         consumers = range(self.partitions)
-        return tuple(edge for p in consumers for edge in self.sources(stage, p) if edge.producer != p)
+        return tuple(
+            tuple(edge for p in consumers for edge in self.sources(stage, p) if edge.producer != p)
+            for stage in range(len(self.stages))
+        )
 
     def backward_edges(self, stage: int) -> tuple[Edge, ...]:
         """Returns the edges on which a stage's input error goes back: none if nothing before it has parameters."""
@@ -168,19 +176,11 @@ class PartitionPlan(msgspec.Struct, frozen=True):
 
     def partials(self, stage: int) -> tuple[Partial, ...]:
         """Returns what partitions that share a stage's parameters send to the owners of each range, by owner."""
-        plan = self.stages[stage]
-        found = []
-        for owner, mine in enumerate(plan.parts):
-            for place, tensor in enumerate(plan.tensors):
-                rows = mine.owned[place]
-                for sender, other in enumerate(plan.parts):
-                    held = other.parameters[place]
-                    if sender == owner or rows is None or held is None:
-                        continue
-                    both = common((rows, *held[1:]), held)
-                    if both is not None:
-                        found.append(Partial(stage, tensor, sender, owner, rows, region_size(both)))
-        return tuple(found)
+        return self._partials[stage]
+
+    @cached_property
+    def _partials(self) -> tuple[tuple[Partial, ...], ...]:
+        return tuple(tuple(_partials(stage)) for stage in self.stages)
 
     def head_elements(self, partition: int) -> int:
         """Returns how many elements per example a partition sends to each other one that holds units of the head."""
@@ -213,3 +213,16 @@ class PartitionPlan(msgspec.Struct, frozen=True):
             for receiver in holders:
                 if sender != receiver and self.head_elements(sender):
                     yield (sender, receiver), "up", self.head_elements(sender)
+
+
+def _partials(stage: StagePlan) -> Iterator[Partial]:
+    for owner, mine in enumerate(stage.parts):
+        for place, tensor in enumerate(stage.tensors):
+            rows = mine.owned[place]
+            for sender, other in enumerate(stage.parts):
+                held = other.parameters[place]
+                if sender == owner or rows is None or held is None:
+                    continue
+                both = common((rows, *held[1:]), held)
+                if both is not None:
+                    yield Partial(stage.index, tensor, sender, owner, rows, region_size(both))

@@ -56,6 +56,18 @@ def make_plan(model: Model, partitions: int, cuts: Mapping[str, Cut | CutAxis] |
     return PartitionPlan(partitions, model, tuple(plans), _head(model, plans[-1]))
 
 
+def cuts_for(cuts: Mapping[str, Cut | CutAxis], partitions: int) -> dict[str, Cut]:
+    """Returns a user's cuts for another number of partitions: boundaries that are not for it become even ones."""
+    found: dict[str, Cut] = {}
+    for name, cut in cuts.items():
+        cut = Cut(cut) if isinstance(cut, str) else cut
+        if cut.at is not None and len(cut.at) != partitions - 1:
+            cut = Cut(cut.axis)
+        if cut.whole is None or cut.whole < partitions:
+            found[name] = cut
+    return found
+
+
 def _planned(stage: Stage, cut: Cut, partitions: int, shapes: Shapes) -> StagePlan:
     layers = tuple(shape.index for shape in stage.layers)
     parts = parts_of(stage, cut, partitions, shapes)

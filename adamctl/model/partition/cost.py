@@ -1,0 +1,173 @@
+"""The predicted time, bytes and memory of a plan, and of whole replicas in its place.
+
+A flight is one batch on its way through a replica. With F of them open, one is finished every
+
+    interval = max( max over p of compute_p / threads, bytes of the busiest link / its bandwidth, T1 / F )
+    T1 = sum over stages of (max over p of compute + latency + bytes / bandwidth)
+
+where T1 is the time of one flight alone, forward and backward. Links carry edges and partial gradients between
+partitions, and pushes and fetches between workers and parameter servers, each of which has a link of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from adamctl.model.description import Model
+from adamctl.model.layout import ELEMENT_BYTES, tensors_of
+from adamctl.model.partition.plan import PartitionPlan
+from adamctl.model.partition.rates import Machine
+from adamctl.model.partition.rules import make_plan
+from adamctl.model.partition.work import Memory, Pushing, held_elements, memory_of, parameter_traffic, work_of
+
+
+@dataclass(frozen=True)
+class Link:
+    """The network of one machine, in each direction."""
+
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a plan is priced for.
+
+    Attributes:
+        batch: examples of a flight.
+        threads: of each worker.
+        flights: F with several partitions. A replica of one process has as many as threads.
+        slots: accrued gradients of one thread.
+        steps_per_push: flights of one thread between its pushes.
+        memory_bytes: of one worker; None: no limit.
+    """
+
+    batch: int
+    threads: int
+    flights: int
+    slots: int
+    steps_per_push: int
+    pushing: Pushing
+    link: Link
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a plan costs; lists have an entry per partition.
+
+    Attributes:
+        replicas: that train side by side.
+        interval_s: time between two finished flights of one replica.
+        flight_s: time of one flight alone, T1.
+        examples_per_s: of all replicas.
+        compute_s: of one flight.
+        sent_bytes, received_bytes: of one flight, with what goes to and from parameter servers.
+        server_bytes: through the link of one parameter server, of one flight of each replica.
+        memory: of the partition's process.
+        binds: what the interval comes from, such as `compute in partition 1`.
+        fits: whether the memory of every partition is enough.
+    """
+
+    partitions: int
+    replicas: int
+    interval_s: float
+    flight_s: float
+    examples_per_s: float
+    compute_s: tuple[float, ...]
+    sent_bytes: tuple[float, ...]
+    received_bytes: tuple[float, ...]
+    server_bytes: float
+    memory: tuple[Memory, ...]
+    binds: str
+    fits: bool
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the largest partition."""
+        return max(memory.total for memory in self.memory)
+
+    @property
+    def link_bytes(self) -> float:
+        """What the busiest link carries for one flight, in its busier direction."""
+        return max(*self.sent_bytes, *self.received_bytes, self.server_bytes)
+
+
+def price(plan: PartitionPlan, machine: Machine, conditions: Conditions, replicas: int = 1) -> Price:
+    """Returns what a plan costs, with as many replicas of it side by side."""
+    alone = plan.partitions == 1
+    flights = conditions.threads if alone else conditions.flights
+    everyone = range(plan.partitions)
+    compute = [_compute(plan, p, machine, conditions.batch) for p in everyone]
+    update = [machine.update_seconds(held_elements(plan, p)) for p in everyone]
+    totals = [sum(stages) + more for stages, more in zip(compute, update, strict=True)]
+    sent, received, servers = _link_bytes(plan, conditions, replicas)
+    flight_s = sum(max(stages) for stages in zip(*compute, strict=True)) + max(update)
+    flight_s += _exchanged_s(plan, conditions)
+    bounds = [(seconds / conditions.threads, f"compute in partition {p}") for p, seconds in enumerate(totals)]
+    busiest = [max(pair) for pair in zip(sent, received, strict=True)]
+    bounds += [(size / conditions.link.bytes_per_s, f"link of partition {p}") for p, size in enumerate(busiest)]
+    bounds.append((servers / conditions.link.bytes_per_s, "links of parameter servers"))
+    bounds.append((flight_s / flights, f"a flight's time with {flights} flights"))
+    interval_s, binds = max(bounds, key=lambda bound: bound[0])
+    memory = tuple(
+        memory_of(plan, p, conditions.batch, conditions.threads, conditions.slots, flights) for p in everyone
+    )
+    limit = conditions.memory_bytes
+    return Price(
+        plan.partitions, replicas, interval_s, flight_s, replicas * conditions.batch / interval_s, tuple(totals),
+        tuple(sent), tuple(received), servers, memory, binds.replace("in partition 0", "alone") if alone else binds,
+        limit is None or all(one.total <= limit for one in memory),
+    )  # fmt: skip
+
+
+def price_replicas(model: Model, replicas: int, machine: Machine, conditions: Conditions) -> Price:
+    """Returns what as many whole replicas side by side cost, each in one process."""
+    return price(make_plan(model, 1), machine, conditions, replicas)
+
+
+def _compute(plan: PartitionPlan, partition: int, machine: Machine, batch: int) -> list[float]:
+    works = (work_of(plan, stage.index, partition) for stage in plan.stages)
+    return [0.0 if work is None else machine.seconds(work, batch) for work in works]
+
+
+def _link_bytes(plan: PartitionPlan, conditions: Conditions, replicas: int) -> tuple[list[float], list[float], float]:
+    """Returns what each partition sends and receives for one flight, and what goes through a server's link."""
+    batch, pushing = conditions.batch, conditions.pushing
+    sent, received = [0.0] * plan.partitions, [0.0] * plan.partitions
+    for pair in plan.traffic():
+        size = (pair.up_bytes + pair.down_bytes) * batch + pair.flight_bytes
+        sent[pair.sender] += size
+        received[pair.receiver] += size
+    tensors = tensors_of(plan.model)
+    pushed = fetched = 0.0
+    for p in range(plan.partitions):
+        push, fetch = (size / conditions.steps_per_push for size in parameter_traffic(plan, tensors, p, pushing))
+        sent[p] += push
+        received[p] += fetch
+        pushed, fetched = pushed + push, fetched + fetch
+    return sent, received, max(pushed, fetched) * replicas / pushing.servers
+
+
+def _exchanged_s(plan: PartitionPlan, conditions: Conditions) -> float:
+    """Returns the time in which one flight waits for what goes between partitions."""
+    batch, link = conditions.batch, conditions.link
+    holders = plan.stages[-1].holders
+    rounds = [_busiest((q, p, plan.head_elements(q) * batch) for q in holders for p in holders if p != q)]
+    for stage in range(len(plan.stages)):
+        rounds.append(_busiest((e.producer, e.consumer, e.elements * batch) for e in plan.edges(stage)))
+        rounds.append(_busiest((e.consumer, e.producer, e.elements * batch) for e in plan.backward_edges(stage)))
+        rounds.append(_busiest((p.sender, p.owner, p.elements) for p in plan.partials(stage)))
+    return sum(link.latency_s + elements * ELEMENT_BYTES / link.bytes_per_s for elements in rounds if elements)
+
+
+def _busiest(transfers: Iterable[tuple[int, int, int]]) -> int:
+    """Returns the most elements that one partition sends or receives, of (sender, receiver, elements)."""
+    sent: Counter[int] = Counter()
+    received: Counter[int] = Counter()
+    for sender, receiver, elements in transfers:
+        sent[sender] += elements
+        received[receiver] += elements
+    return max((*sent.values(), *received.values()), default=0)

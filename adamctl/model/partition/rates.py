@@ -1,0 +1,105 @@
+"""Measured rates of a machine, and the time that a part of a stage takes at them (Adam 3.2.4).
+
+A rate holds for one kind of stage, one shape and one working set. A part that was not measured itself is priced by the
+nearest one: of the same shape, in the same cache, of a like working set and batch.
+"""
+
+from __future__ import annotations
+
+from math import log2
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from adamctl.errors import ConfigurationError
+from adamctl.model.partition.work import Work
+
+Level: TypeAlias = Literal["L2", "L3", "memory"]
+_OTHER_SHAPE, _OTHER_LEVEL = 8.0, 4.0
+"""How much farther away another shape, or another cache, is than a doubled working set or batch."""
+
+
+class Machine(Protocol):
+    """What computes: `Rates`, or a function that measures."""
+
+    def seconds(self, work: Work, batch: int) -> float:
+        """Returns the time of a part of a stage, forward and backward, for a batch on one thread."""
+        ...
+
+    def update_seconds(self, parameters: int) -> float:
+        """Returns the time in which one thread accrues, and applies, a gradient of so many parameters."""
+        ...
+
+
+class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One measurement: `amount` of work, as in `Work`, per second of one thread."""
+
+    kind: str
+    label: str
+    working_set_bytes: int
+    batch: int
+    amount_per_s: float
+
+
+class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The rates of a machine.
+
+    Attributes:
+        l2_bytes, l3_bytes: of one core, and of the cores that share it; 0 where unknown.
+        update_per_s: parameters whose gradient one thread accrues and applies per second.
+        stages: one entry per measured part of a stage.
+    """
+
+    l2_bytes: int
+    l3_bytes: int
+    update_per_s: float
+    stages: tuple[Rate, ...]
+
+    def level(self, working_set_bytes: int) -> Level:
+        """Returns the smallest memory that holds a working set."""
+        if working_set_bytes <= self.l2_bytes:
+            return "L2"
+        return "L3" if working_set_bytes <= self.l3_bytes else "memory"
+
+    def seconds(self, work: Work, batch: int) -> float:
+        """Returns the time of a part of a stage, forward and backward, for a batch on one thread.
+
+        Raises:
+            ConfigurationError: no stage of its kind was measured.
+        """
+        known = [rate for rate in self.stages if rate.kind == work.kind]
+        if not known:
+            kinds = ", ".join(sorted({rate.kind for rate in self.stages})) or "none"
+            raise ConfigurationError(
+                f"rates: expected one of {work.kind}; found {kinds}. Measure it: adamctl plan EXP.toml --json > FILE"
+            )
+        nearest = min(known, key=lambda rate: self._distance(rate, work, batch))
+        return work.amount * batch / nearest.amount_per_s
+
+    def update_seconds(self, parameters: int) -> float:
+        """Returns the time in which one thread accrues, and applies, a gradient of so many parameters."""
+        return parameters / self.update_per_s
+
+    def _distance(self, rate: Rate, work: Work, batch: int) -> float:
+        away = _doublings(rate.working_set_bytes, work.working_set_bytes) + _doublings(rate.batch, batch)
+        away += _OTHER_SHAPE * (rate.label != work.label)
+        return away + _OTHER_LEVEL * (self.level(rate.working_set_bytes) != self.level(work.working_set_bytes))
+
+
+def check_rates(rates: Rates) -> None:
+    """Checks rates that come from a file.
+
+    Raises:
+        ConfigurationError: one is not above 0.
+    """
+    for name, value in (("update_per_s", rates.update_per_s), *((r.kind, r.amount_per_s) for r in rates.stages)):
+        if not 0 < value < float("inf"):
+            raise ConfigurationError(f"rates: expected a finite number above 0 for {name}; found {value}")
+    for rate in rates.stages:
+        if rate.batch < 1 or rate.working_set_bytes < 0:
+            found = f"batch {rate.batch}, working_set_bytes {rate.working_set_bytes}"
+            raise ConfigurationError(f"rates: expected a batch of at least 1 for {rate.kind}; found {found}")
+
+
+def _doublings(one: int, other: int) -> float:
+    return abs(log2(max(one, 1) / max(other, 1)))

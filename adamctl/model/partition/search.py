@@ -1,0 +1,188 @@
+"""Looks for better cuts and for the best number of partitions.
+
+The cuts of the rules come first; then boundaries are moved and other axes tried, one stage at a time, as long as that
+helps. That is a small search, not an exhaustive one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from adamctl.errors import ConfigurationError
+from adamctl.model.description import Model
+from adamctl.model.partition.cost import Conditions, Price, price, price_replicas
+from adamctl.model.partition.cuts import Cut
+from adamctl.model.partition.plan import PartitionPlan
+from adamctl.model.partition.rates import Machine
+from adamctl.model.partition.rules import cuts_for, make_plan
+from adamctl.model.partition.stages import CutAxis, Stage, stages_of
+from adamctl.model.partition.work import memory_of
+
+PRICED_MAX = 150
+"""Plans that a search prices; fewer for many partitions, whose plans take longer."""
+WORTH = 0.002
+"""Share of the interval, the memory or the bytes that a change must save to count as a saving."""
+FITTING_MAX = 64
+"""Most partitions that are tried to find what fits."""
+Cuts = Mapping[str, Cut | CutAxis]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A number of partitions beside as many whole replicas, which use the same machines.
+
+    Attributes:
+        plan, price: of the partitions, with the best cuts found.
+        replicas: the price of whole replicas.
+        wins: which of the two trains more examples per second and fits: `partitions`, `replicas`, or `neither`.
+    """
+
+    plan: PartitionPlan
+    price: Price
+    replicas: Price
+    wins: Literal["partitions", "replicas", "neither"]
+
+
+def compare(
+    model: Model, partitions: int, machine: Machine, conditions: Conditions, cuts: Cuts | None = None
+) -> Choice:
+    """Prices the best cuts found for a number of partitions, and as many whole replicas.
+
+    Raises:
+        ConfigurationError: the network cannot be cut into so many partitions, or a cut of the user's cannot be.
+    """
+    plan, priced = find_cuts(model, partitions, machine, conditions, cuts)
+    replicas = price_replicas(model, partitions, machine, conditions)
+    faster = priced.examples_per_s > replicas.examples_per_s * (1 + WORTH)
+    if priced.fits and (faster or not replicas.fits):
+        return Choice(plan, priced, replicas, "partitions")
+    return Choice(plan, priced, replicas, "replicas" if replicas.fits else "neither")
+
+
+def find_cuts(
+    model: Model, partitions: int, machine: Machine, conditions: Conditions, cuts: Cuts | None = None
+) -> tuple[PartitionPlan, Price]:
+    """Returns the plan with the shortest interval found, then the least memory, then the fewest bytes; and its price.
+
+    Args:
+        cuts: of the user; they stay as they are.
+    """
+    chosen = cuts_for(cuts or {}, partitions)
+    best = make_plan(model, partitions, chosen)
+    best_price = price(best, machine, conditions)
+    if partitions == 1:
+        return best, best_price
+    left, fixed = min(PRICED_MAX, 400 // partitions), frozenset(chosen)
+    improved = True
+    while improved and left > 0:
+        improved = False
+        for stage in stages_of(model):
+            if stage.name in fixed or stage.follows:
+                continue
+            for cut in _others(stage, best.stages[stage.index].cut, partitions):
+                if left == 0:
+                    break
+                left -= 1
+                plan = _planned(model, partitions, {**chosen, stage.name: cut})
+                found = None if plan is None else price(plan, machine, conditions)
+                if plan is not None and found is not None and _is_better(found, best_price):
+                    chosen[stage.name], best, best_price, improved = cut, plan, found, True
+    return best, best_price
+
+
+def choose_partitions(
+    model: Model, workers: int, machine: Machine, conditions: Conditions, cuts: Cuts | None = None
+) -> tuple[PartitionPlan, Price]:
+    """Returns the plan for `partitions = "auto"`: of those that fit the memory, the one with most examples per second.
+
+    The numbers tried divide `workers`, so that all of them are at work.
+
+    Raises:
+        ConfigurationError: none fits; the message names the smallest number that would.
+    """
+    best: tuple[PartitionPlan, Price] | None = None
+    for partitions in (number for number in range(1, workers + 1) if workers % number == 0):
+        if _planned(model, partitions, cuts_for(cuts or {}, partitions)) is None:
+            continue
+        plan, _ = find_cuts(model, partitions, machine, conditions, cuts)
+        priced = price(plan, machine, conditions, workers // partitions)
+        if priced.fits and (best is None or priced.examples_per_s > best[1].examples_per_s * (1 + WORTH)):
+            best = plan, priced
+    if best is None:
+        raise too_large(model, conditions, f"{workers} worker{'s' if workers > 1 else ''}", cuts)
+    return best
+
+
+def smallest_that_fits(model: Model, conditions: Conditions, cuts: Cuts | None = None) -> int | None:
+    """Returns the smallest number of partitions whose memory is enough, cut by the rules; None if none was found."""
+    limit = conditions.memory_bytes
+    for partitions in range(1, FITTING_MAX + 1):
+        plan = _planned(model, partitions, cuts_for(cuts or {}, partitions))
+        if plan is not None and (limit is None or largest_bytes(plan, conditions) <= limit):
+            return partitions
+    return None
+
+
+def largest_bytes(plan: PartitionPlan, conditions: Conditions) -> int:
+    """Returns the memory of the largest partition."""
+    flights = conditions.threads if plan.partitions == 1 else conditions.flights
+    sizes = (conditions.batch, conditions.threads, conditions.slots, flights)
+    return max(memory_of(plan, partition, *sizes).total for partition in range(plan.partitions))
+
+
+def too_large(model: Model, conditions: Conditions, what: str, cuts: Cuts | None = None) -> ConfigurationError:
+    """Returns the error for a network that the memory of `what` cannot hold; it names what can."""
+    limit = conditions.memory_bytes or 0
+    found = smallest_that_fits(model, conditions, cuts)
+    if found is None:
+        advice = f"no number of partitions up to {FITTING_MAX} fits; lower train.batch, cluster.threads or the layers"
+    else:
+        advice = f"the smallest number of partitions that fits is {found}: set cluster.partitions = {found}"
+    return ConfigurationError(
+        f"cluster.memory_per_worker: the network does not fit {what} of {limit / 1e9:,.2f} GB each; {advice}"
+    )
+
+
+def _planned(model: Model, partitions: int, cuts: Cuts) -> PartitionPlan | None:
+    """Returns a plan, None if the network cannot be cut so."""
+    try:
+        return make_plan(model, partitions, cuts)
+    except ConfigurationError:
+        return None
+
+
+def _is_better(new: Price, old: Price) -> bool:
+    if new.fits != old.fits:
+        return new.fits
+    for after, before in (
+        (new.interval_s, old.interval_s),
+        (new.memory_bytes, old.memory_bytes),
+        (new.link_bytes, old.link_bytes),
+    ):
+        if abs(before - after) > WORTH * before:
+            return after < before
+    return False
+
+
+def _others(stage: Stage, cut: Cut, partitions: int) -> Iterator[Cut]:
+    """Yields the cuts next to one: other axes, boundaries moved by an eighth of a part or by one, all in one."""
+    for axis in stage.axes:
+        if axis not in (cut.axis, "groups") and stage.extent(axis) >= partitions:
+            yield Cut(axis)
+    if cut.at is not None and stage.groups == 1:
+        yield from _moved(cut, stage.extent(cut.axis), partitions)
+    if stage.axes == ("units",) and cut.axis != "whole":
+        yield from (Cut(whole=partition) for partition in (0, partitions - 1))
+
+
+def _moved(cut: Cut, extent: int, partitions: int) -> Iterator[Cut]:
+    assert cut.at is not None
+    for step in sorted({max(extent // (8 * partitions), 1), 1}, reverse=True):
+        for place in range(len(cut.at)):
+            for way in (-step, step):
+                at = (*cut.at[:place], cut.at[place] + way, *cut.at[place + 1 :])
+                if all(first < last for first, last in pairwise((0, *at, extent))):
+                    yield Cut(cut.axis, at)

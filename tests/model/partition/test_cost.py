@@ -1,0 +1,98 @@
+"""The prices of plans: compute, links or the time of a flight, whichever takes longest."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from adamctl.config.load import load_experiment
+from adamctl.model.description import Conv2D, Dense, Model, Softmax
+from adamctl.model.partition.cost import price, price_replicas
+from adamctl.model.partition.cuts import Cut
+from adamctl.model.partition.plan import PartitionPlan
+from adamctl.model.partition.rules import make_plan
+from adamctl.model.partition.work import PROCESS_BYTES, work_of
+from tests.documents import ROOT
+from tests.model.partition.machines import Even, conditions
+
+DENSE = Model((100,), (Dense(60), Dense(40), Softmax(10)))
+CONVOLUTIONS = Model((12, 12, 2), (Conv2D(4, 3, padding="same"), Conv2D(6, 3, padding="same"), Dense(8), Softmax(4)))
+
+
+def amounts(plan: PartitionPlan, partition: int) -> list[int]:
+    works = (work_of(plan, stage.index, partition) for stage in plan.stages)
+    return [0 if work is None else work.amount for work in works]
+
+
+def test_compute_binds_where_links_are_free() -> None:
+    plan = make_plan(DENSE, 2, {"dense1": Cut("units", (45,))})
+    found = price(plan, Even(), conditions(flights=8))
+    slow = sum(amounts(plan, 0)) * 10 / 1e9
+    assert found.interval_s == pytest.approx(slow) and found.binds == "compute in partition 0"
+    assert found.examples_per_s == pytest.approx(10 / slow)
+    assert price(plan, Even(), conditions(flights=8, threads=3)).interval_s == pytest.approx(slow / 3)
+    slower = price(plan, Even(update_per_s=1e6), conditions(flights=8)).compute_s[0]
+    assert slower == pytest.approx(slow + (45 * 101 + 20 * 61 + 5 * 41) / 1e6)
+
+
+def test_a_flight_alone_waits_for_the_slowest_part_of_each_stage() -> None:
+    plan = make_plan(DENSE, 2, {"dense1": Cut("units", (45,)), "dense2": Cut("units", (10,))})
+    slowest = sum(map(max, amounts(plan, 0), amounts(plan, 1))) * 10 / 1e9
+    found = price(plan, Even(), conditions(flights=1))
+    assert found.flight_s == pytest.approx(slowest)
+    assert found.interval_s == found.flight_s and found.binds == "a flight's time with 1 flights"
+
+
+def test_latency_is_hidden_by_flights() -> None:
+    """Dense, dense and softmax: two edges up, two down, and the logits."""
+    plan = make_plan(DENSE, 2)
+    still = price(plan, Even(), conditions()).flight_s
+    found = price(plan, Even(), conditions(latency_s=1.0, flights=4))
+    assert found.flight_s == pytest.approx(still + 5)
+    assert found.interval_s == pytest.approx(found.flight_s / 4)
+    assert "4 flights" in found.binds
+
+
+def test_links_carry_edges_partial_gradients_pushes_and_fetches() -> None:
+    plan = make_plan(CONVOLUTIONS, 2)
+    pair = plan.traffic()[0]
+    edges = (pair.up_bytes + pair.down_bytes) * 10 + pair.flight_bytes
+    rare = price(plan, Even(), conditions(bytes_per_s=1e3, steps_per_push=10**9))
+    assert rare.sent_bytes == pytest.approx([edges, edges])
+    assert rare.interval_s == pytest.approx(edges / 1e3) and rare.binds.startswith("link of partition")
+    often = price(plan, Even(), conditions(bytes_per_s=1e3, steps_per_push=1))
+    held = 4 * (4 * 19 + 6 * 37 + 4 * 865 + 2 * 9)
+    assert often.received_bytes == pytest.approx([edges + held, edges + held])
+    assert often.server_bytes == pytest.approx(2 * held)
+    assert price(plan, Even(), conditions(servers=4), replicas=3).server_bytes == pytest.approx(2 * held * 3 / 4)
+
+
+def test_whole_replicas_exchange_nothing_and_share_the_servers() -> None:
+    one, four = (price_replicas(DENSE, count, Even(), conditions()) for count in (1, 4))
+    assert four.examples_per_s == pytest.approx(4 * one.examples_per_s) and four.interval_s == one.interval_s
+    assert one.binds == "compute alone" and one.flight_s == pytest.approx(one.interval_s)
+    slow = price_replicas(DENSE, 4, Even(), conditions(bytes_per_s=1e6))
+    assert slow.binds == "links of parameter servers" and slow.link_bytes == slow.server_bytes == 4 * one.server_bytes
+
+
+def test_memory_decides_whether_it_fits() -> None:
+    plan = make_plan(DENSE, 2)
+    needed = price(plan, Even(), conditions()).memory_bytes
+    assert price(plan, Even(), conditions(memory_bytes=needed)).fits
+    assert not price(plan, Even(), conditions(memory_bytes=needed - 1)).fits
+    whole = price_replicas(DENSE, 1, Even(), conditions()).memory[0]
+    assert whole.parameters == 4 * (60 * 101 + 40 * 61 + 10 * 41) * (3 + 4 + 1)
+    assert needed > PROCESS_BYTES
+
+
+def test_large_networks_are_priced_without_arrays() -> None:
+    """The networks of Adam's ImageNet and DistBelief's speech, and one of 20 billion parameters."""
+    wide = Model((64, 64, 3), (Conv2D(512, 9), Dense(20_000), Dense(20_000), Softmax(22_000)))
+    models = [load_experiment(ROOT / "examples" / name).experiment.model for name in ("imagenet.toml", "speech.toml")]
+    tracemalloc.start()
+    for model in (*models, wide):
+        price(make_plan(model, 4), Even(), conditions(batch=128))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 4 << 20

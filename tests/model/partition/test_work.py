@@ -1,0 +1,103 @@
+"""What a partition computes, keeps and sends is counted from the plan alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from adamctl.model.description import Conv2D, Dense, Dropout, Local2D, MaxPool2D, Model, Softmax
+from adamctl.model.layout import tensors_of
+from adamctl.model.partition.cuts import Cut
+from adamctl.model.partition.rules import make_plan
+from adamctl.model.partition.work import (
+    PROCESS_BYTES,
+    Pushing,
+    Work,
+    held_elements,
+    memory_of,
+    parameter_traffic,
+    work_of,
+)
+from adamctl.model.shapes import infer
+from tests.model.partition.any_model import models
+
+MODEL = Model((14, 12, 2), (Conv2D(4, 3), MaxPool2D(2), Dropout(0.5), Dense(8), Softmax(4)))
+
+
+def test_the_work_of_a_whole_replica() -> None:
+    plan = make_plan(MODEL, 1)
+    assert work_of(plan, 0, 0) == Work(
+        "conv2d+maxpool2d", "14x12x2 -> 6x5x4", 2 * (12 * 10 * 4 * 18), 4 * (4 * 18 + 4 + 14 * 12 * 2 + 6 * 5 * 4)
+    )
+    assert work_of(plan, 1, 0) == Work("dropout", "6x5x4 -> 6x5x4", 2 * 2 * 120, 4 * 2 * 120)
+    assert work_of(plan, 2, 0) == Work("dense", "6x5x4 -> 8", 3 * 960, 4 * (960 + 8 + 120 + 8))
+
+
+def test_rows_that_two_windows_share_are_work_for_both() -> None:
+    model = Model((15, 12, 2), (Conv2D(4, 3), MaxPool2D(3, 2), Softmax(4)))
+    whole = work_of(make_plan(model, 1), 0, 0)
+    one, two = (work_of(make_plan(model, 2), 0, partition) for partition in (0, 1))
+    assert whole is not None and one is not None and two is not None
+    assert (one.amount + two.amount) * 13 == whole.amount * (7 + 7)
+    assert work_of(make_plan(model, 2, {"conv2d1": Cut(whole=1)}), 0, 0) is None
+
+
+@settings(deadline=None, max_examples=60, print_blob=True)
+@given(models())
+def test_the_multiply_adds_of_a_stage_are_its_connections(model: Model) -> None:
+    plan, shapes = make_plan(model, 1), infer(model)
+    for stage in plan.stages:
+        connections = sum(shapes[layer].connections for layer in stage.layers)
+        work = work_of(plan, stage.index, 0)
+        assert work is not None
+        if connections:
+            assert work.amount == connections * (2 + plan.needs_input_error(stage.index))
+
+
+def test_places_with_weights_of_their_own() -> None:
+    plan = make_plan(Model((8, 8, 1), (Local2D(3, 3), Softmax(4))), 2)
+    assert [work_of(plan, 0, p).amount for p in (0, 1)] == [2 * 3 * 6 * 3 * 9] * 2  # type: ignore[union-attr]
+
+
+def test_memory_is_vectors_of_parameters_and_flights_of_activations_and_edges() -> None:
+    plan = make_plan(MODEL, 2)
+    held = 4 * 18 + 4 + (120 * 4 + 4) + (8 * 2 + 2)
+    assert [held_elements(plan, p) for p in (0, 1)] == [held, held]
+    kept = 2 * 3 * 5 * 4  # pooled rows, and which pixels won
+    kept += 3 * 5 * 4 + 3 * 5 * 4  # dropout and its error
+    kept += 4 + 120  # dense, and the error at its whole input
+    kept += 2 + 8
+    edges = 8 * 12 * 2  # the batch: half of 12 rows, and what windows read beyond
+    edges += 120 + 8  # assembled inputs of dense and softmax
+    edges += 3 * 5 * 4 + 4  # errors of its own outputs that the other has computed
+    edges += 2  # the other's logits
+    memory = memory_of(plan, 0, batch=10, threads=2, slots=4, flights=3)
+    assert memory == (PROCESS_BYTES, 4 * held * (3 + 4 * 2 + 3), 4 * 10 * 3 * kept, 4 * 10 * 3 * edges)
+    assert memory.total == sum(memory)
+
+
+@pytest.mark.parametrize(
+    ("examples", "servers", "protocol", "push"),
+    [
+        (1, 1, "auto", (76 + 2 + 4 + 8 + 2) * 4 // 2 + (4 + 120 + 2 + 8) * 4),
+        (1, 1, "gradient", (76 // 2 + 484 + 18) * 4),
+        (5, 4, "factors", 4 * (76 // 2 + 5 * (4 + 2 * 120) + 4 + 5 * (2 + 2 * 8) + 2)),
+    ],
+)
+def test_a_partition_pushes_what_it_owns_to_its_own_servers(
+    examples: int, servers: int, protocol: str, push: int
+) -> None:
+    plan = make_plan(MODEL, 2)
+    found, fetched = parameter_traffic(plan, tensors_of(MODEL), 0, Pushing(examples, servers, protocol))
+    own = 76 // 2  # half of the shared convolution
+    if protocol == "auto":
+        push = 4 * (own + (4 + 120) + 4 + (2 + 8) + 2)
+    assert found == push
+    assert fetched == 4 * held_elements(plan, 0)
+
+
+def test_sixteen_bits_and_rare_fetches_are_fewer_bytes() -> None:
+    plan, tensors = make_plan(MODEL, 1), tensors_of(MODEL)
+    whole = held_elements(plan, 0)
+    narrow = Pushing(1000, 1, "auto", "bfloat16", "float16", 0.25)
+    assert parameter_traffic(plan, tensors, 0, narrow) == (2 * whole, 2 * whole * 0.25)
