@@ -55,6 +55,11 @@ ELSEWHERE = (
         "parts of one benchmark",
     ),
     Elsewhere(
+        "e2e/test_partitions.py",
+        tuple(f"roles/worker/partition/{one}" for one in ("engine", "links", "member_session", "work")),
+        "shells around flights, connections and clients: tested with real processes",
+    ),
+    Elsewhere(
         "kernels/partition/test_member.py",
         ("kernels/partition/flight", "kernels/partition/head", "kernels/partition/steps"),
         "parts of a member, which are right when it computes what the whole network does",

@@ -1,0 +1,117 @@
+"""The lead counts a batch when every member has finished it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adamctl.roles.worker.compute import Batch, BatchDone
+from adamctl.roles.worker.partition.lead import Lead, added
+from adamctl.roles.worker.partition.links import Group
+from adamctl.roles.worker.partition.threads import Flight, FlightDone
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import (
+    Empty,
+    FlightReport,
+    GroupMember,
+    Message,
+    PartDoneRequest,
+    PartReadyRequest,
+    PartTaskRequest,
+    TrainTask,
+)
+
+MEMBERS = tuple(GroupMember(f"w{number}", number, "here", ()) for number in range(3))
+GROUP = Group("job", 4, 0, MEMBERS, "plan", 2, 2)
+
+
+class Links:
+    def __init__(self) -> None:
+        self.others, self.told = [1, 2], list[tuple[int, Message]]()
+
+    async def tell(self, partition: int, message: Message, deadline_s: float = 0.0) -> None:
+        self.told.append((partition, message))
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.flights = list[Flight]()
+
+    def submit(self, flight: Flight) -> None:
+        self.flights.append(flight)
+
+
+class Asked:
+    def __init__(self, message: Message) -> None:
+        self.message, self.answer = message, Any
+
+    def reply(self, message: Message) -> None:
+        self.answer = message  # type: ignore[assignment]
+
+    def fail(self, code: int, text: str) -> None:
+        self.answer = code  # type: ignore[assignment]
+
+
+def led() -> tuple[Lead, Links, Engine, list[BatchDone]]:
+    links, engine, done = Links(), Engine(), list[BatchDone]()
+    lead = Lead(GROUP, links, 1, lambda failure: None)  # type: ignore[arg-type]
+    lead.engine = engine  # type: ignore[assignment]
+    lead.takes(done.append)
+    return lead, links, engine, done
+
+
+def batch(task: TrainTask) -> Batch:
+    return Batch(task, np.zeros((2, 1), np.float32), np.zeros(2, np.int32), 0.5, 0.25, None, 9)
+
+
+def own(number: int, flight: Flight) -> FlightDone:
+    return FlightDone(flight, SimpleNamespace(loss=0.0, correct=0), 0.1, 0.0)  # type: ignore[arg-type]
+
+
+async def test_a_task_is_announced_once_and_its_flights_are_numbered_on() -> None:
+    lead, links, engine, _ = led()
+    one, two = TrainTask(1, 0, 0, 4, 0.0, 0.1), TrainTask(2, 0, 4, 8, 0.1, 0.2)
+    for task in (one, one, two):
+        lead.submit(batch(task))
+    await asyncio.sleep(0)
+    assert [flight.number for flight in engine.flights] == [1, 2, 3]
+    assert engine.flights[0].batch.key == 9 and engine.flights[0].rate == 0.25
+    assert sorted(links.told, key=lambda told: told[0]) == [
+        (1, PartTaskRequest(4, 1, (one,))), (1, PartTaskRequest(4, 3, (two,))),
+        (2, PartTaskRequest(4, 1, (one,))), (2, PartTaskRequest(4, 3, (two,))),
+    ]  # fmt: skip
+
+
+async def test_a_batch_is_done_when_all_have_finished_and_its_loss_is_the_reporters() -> None:
+    lead, _, engine, done = led()
+    lead.submit(batch(TrainTask(1, 0, 0, 4, 0.0, 0.1)))
+    await asyncio.sleep(0)
+    lead.flight_done(own(1, engine.flights[0]))
+    asked = Asked(PartDoneRequest(4, 1, (FlightReport(1, 2.5, 1, 0.2, 0.1),), 7, (1, 2), (3,)))
+    lead.handle(asked)  # type: ignore[arg-type]
+    assert asked.answer == Empty() and not done
+    lead.handle(Asked(PartDoneRequest(4, 1, (FlightReport(1, 9.0, 9, 0.2, 0.1),))))  # type: ignore[arg-type]
+    assert not done, "a report that comes twice counts once"
+    lead.handle(Asked(PartDoneRequest(4, 2, (FlightReport(1, 0.0, 0, 0.3, 0.1),), 1, (1, 0, 5))))  # type: ignore[arg-type]
+    assert [(one.loss_sum, one.correct, one.compute_s) for one in done] == [(2.5, 1, 0.3)]
+    counts = lead.take_counts()
+    assert (counts.updates, counts.staleness, counts.ages) == (8, (2, 2, 5), (3,))
+    assert lead.take_counts().updates == 0
+
+
+@pytest.mark.parametrize("epoch", [3, 5])
+async def test_requests_of_other_groups_are_refused(epoch: int) -> None:
+    lead, _, _, _ = led()
+    for message in (PartReadyRequest(epoch, 1), PartDoneRequest(epoch, 1, ())):
+        asked = Asked(message)
+        lead.handle(asked)  # type: ignore[arg-type]
+        assert asked.answer == ErrorCode.STALE_GROUP
+
+
+def test_histograms_of_any_length_are_added() -> None:
+    assert added((1, 2), (1, 0, 3)) == (2, 2, 3)
+    assert added((), ()) == ()
