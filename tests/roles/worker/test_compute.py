@@ -11,7 +11,7 @@ from adamctl.kernels import native
 from adamctl.kernels.backend import installed
 from adamctl.kernels.step.network import Network
 from adamctl.kernels.step.steps import Steps
-from adamctl.model.description import Dense, Model, Softmax
+from adamctl.model.description import Dense, Dropout, Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.roles.worker import compute
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
@@ -19,7 +19,7 @@ from adamctl.roles.worker.pace import StepGate
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import EvaluateTask, TrainTask
 
-MODEL = Model((6,), (Dense(5, "relu"), Softmax(3)))
+MODEL = Model((6,), (Dense(5, "relu"), Dropout(0.4), Softmax(3)))
 BATCH = 4
 RATE = 0.5
 N_PUSH, N_FETCH = 4, 6
@@ -59,7 +59,7 @@ def test_the_local_step_of_a_layer_is_no_longer_than_the_limit(clip_norm: float 
     assert done.failure is None
     assert done.loss_sum > 0
     moved = replica.weights - before
-    for layer in range(2):
+    for layer in (0, 2):
         parts = [t for t in replica.layout.tensors if t.layer == layer]
         norm = np.sqrt(sum(float((moved[t.offset : t.offset + t.size] ** 2).sum()) for t in parts))
         if clip_norm is None:
@@ -109,7 +109,8 @@ class Together:
     def batch(self, size: int = BATCH, label: int = 2, evaluates: bool = False) -> Batch:
         task = EvaluateTask(1, 0, "test", 0, size) if evaluates else TrainTask(1, 0, 0, size, 0.0, 0.1)
         images = self._generator.standard_normal((size, 6), np.float32)
-        return Batch(task, images, np.full(size, label, np.int32), RATE, RATE)
+        key = int(self._generator.integers(2**63))
+        return Batch(task, images, np.full(size, label, np.int32), RATE, RATE, key=key)
 
     def work(self, batches: list[Batch]) -> list[BatchDone]:
         """Returns the reports until a failure."""
@@ -142,7 +143,10 @@ def test_batches_that_wait_are_trained_on_together_up_to_the_next_push_or_fetch(
     expected = alone.work(batches)
     assert alone.sizes == [] and not np.array_equal(before, alone.replica.weights)
     np.testing.assert_array_equal(together.replica.weights, alone.replica.weights)
-    assert [one.loss_sum for one in done] == pytest.approx([one.loss_sum for one in expected])
+    losses = [one.loss_sum for one in done]
+    assert losses == pytest.approx([one.loss_sum for one in expected])
+    others = Together(monkeypatch).work([batch._replace(key=batch.key + 1) for batch in batches])
+    assert losses != pytest.approx([one.loss_sum for one in others]), "the key decides what is dropped"
     assert [one.correct for one in done] == [one.correct for one in expected]
 
 
