@@ -29,6 +29,7 @@ COMMANDS = {
         "adamctl.cli.model.summary:command",
         "Show layers, parameters, memory and bytes per push of an experiment",
     ),
+    "plan": ("adamctl.cli.model.plan:command", "Compare partitions of a network with whole replicas"),
     "config": ("adamctl.cli.model.config:command", "Check an experiment, or show it with the origin of each value"),
     "status": ("adamctl.cli.cluster.status:command", "Show the nodes and jobs of a cluster"),
     "top": ("adamctl.cli.cluster.top:command", "Watch the nodes and jobs of a cluster"),

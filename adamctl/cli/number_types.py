@@ -1,13 +1,17 @@
-"""Numbers on the command line: finite and in a range; an error quotes the value as it was typed."""
+"""Numbers on the command line: finite, in a range, some with a unit; an error quotes the value as it was typed."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from math import isfinite, nan
 from typing import Any
 
 import click
 
 MOST = 1_000_000
+PARTITIONS_MOST = 256
+"""`PARTITIONS_MAX` of `adamctl.model.partition.cuts`, which `--help` need not import; a test compares the two."""
 
 
 class Number(click.FloatRange):
@@ -58,6 +62,51 @@ class Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gener
             self.fail(f"{error.message} in {value!r}; separate several numbers by commas", parameter, context)
 
 
+class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """Several different whole numbers from 1 on, separated by commas."""
+
+    name = "N,N,..."
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def convert(
+        self, value: str | tuple[int, ...], parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= self._most for part in parts):
+            self.fail(
+                f"expected whole numbers from 1 to {self._most}, such as 1,2,4; found {value}", parameter, context
+            )
+        return tuple(dict.fromkeys(map(int, parts)))
+
+
+class Quantity(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A finite number with a unit."""
+
+    def __init__(self, name: str, units: Mapping[str, float], example: str, *, zero: bool = False) -> None:
+        """`units`: unit -> what one is, in the unit of the result; `zero`: 0 is allowed."""
+        self.name, self._units, self._example, self._zero = name, units, example, zero
+
+    def convert(self, value: str | float, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", value.strip())
+        unit = None if found is None else self._units.get(found[2])
+        if found is None or unit is None or not (self._zero or float(found[1]) > 0) or not isfinite(float(found[1])):
+            least = "from 0" if self._zero else "above 0"
+            units = ", ".join(self._units)
+            self.fail(
+                f"expected a number {least} with {units}, such as {self._example}; found {value}", parameter, context
+            )
+        return float(found[1]) * unit
+
+
 FINITE = Number()
 ABOVE_ZERO = Number(above=0, most=MOST)
 DEADLINE_S = Number(least=0, most=MOST)
+BYTES_PER_S = Quantity("RATE", {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "MB": 1e6, "GB": 1e9}, "1Gbit")
+"""Of a network; bits or bytes per second."""
+SECONDS = Quantity("TIME", {"us": 1e-6, "ms": 1e-3, "s": 1.0}, "100us", zero=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from adamctl.cli.number_types import FINITE
+from adamctl.cli.number_types import BYTES_PER_S, FINITE, SECONDS
 from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.net.token_file import environment_token, read_token_file
 
@@ -149,6 +149,32 @@ def experiment_options(command: CommandT) -> CommandT:
         data_option,
         set_option,
         click.argument("experiment", metavar="EXP.toml", type=click.Path()),
+    ):
+        command = option(command)
+    return command
+
+
+def machine_options(command: CommandT) -> CommandT:
+    """Adds the flags that say on what machines partitions are priced."""
+    for option in (
+        click.option(
+            "--rates",
+            "rates_file",
+            metavar="FILE",
+            type=click.Path(),
+            help="Rates of a machine, as plan --json prints them; without it, this machine is measured.",
+        ),
+        click.option(
+            "--latency", "latency_s", type=SECONDS, default="100us", show_default=True, help="Of the network."
+        ),
+        click.option(
+            "--link",
+            "link_bytes_per_s",
+            type=BYTES_PER_S,
+            default="1Gbit",
+            show_default=True,
+            help="Network of each machine: one for each worker and each parameter server.",
+        ),
     ):
         command = option(command)
     return command

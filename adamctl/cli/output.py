@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -40,6 +41,11 @@ def say_which(checkpoint: object, chosen: str) -> None:
     """Prints to stderr which checkpoint of its run was chosen, unless there was no choice."""
     if chosen:
         echo(f"{checkpoint}: {chosen}", err=True)
+
+
+def progress(what: str) -> Callable[[str], None]:
+    """Returns a function that says on stderr what is being done, if a person watches."""
+    return (lambda text: echo(f"{what} {text}", err=True)) if sys.stderr.isatty() else (lambda text: None)
 
 
 def print_json(values: dict[str, Any]) -> None:

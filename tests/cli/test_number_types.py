@@ -8,7 +8,19 @@ import click
 import pytest
 
 from adamctl.cli.main import application
-from adamctl.cli.number_types import ABOVE_ZERO, DEADLINE_S, FINITE, Number, Numbers
+from adamctl.cli.number_types import (
+    ABOVE_ZERO,
+    BYTES_PER_S,
+    DEADLINE_S,
+    FINITE,
+    PARTITIONS_MOST,
+    SECONDS,
+    Counts,
+    Number,
+    Numbers,
+    Quantity,
+)
+from adamctl.model.partition.cuts import PARTITIONS_MAX
 
 
 def flags(command: click.Command, path: str = "adamctl") -> Iterator[tuple[str, click.Parameter]]:
@@ -66,3 +78,37 @@ def test_ends_of_a_range_and_lists() -> None:
     for wrong in ("", "1,", "1;2", "1,0"):
         with pytest.raises(click.BadParameter, match="separate several numbers by commas"):
             Numbers(ABOVE_ZERO).convert(wrong, None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (BYTES_PER_S, "1Gbit", 125e6),
+        (BYTES_PER_S, "2.5 Mbit", 312_500.0),
+        (BYTES_PER_S, "10MB", 1e7),
+        (SECONDS, "100us", 1e-4),
+        (SECONDS, "0ms", 0.0),
+    ],
+)
+def test_quantities_have_units(kind: Quantity, text: str, value: float) -> None:
+    assert kind.convert(text, None, None) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(BYTES_PER_S, "1"), (BYTES_PER_S, "0Mbit"), (BYTES_PER_S, "1gbit"), (SECONDS, "-1s"), (SECONDS, "nan s")],
+)
+def test_a_quantity_without_its_unit_or_range_is_refused(kind: Quantity, text: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"found {text}"):
+        kind.convert(text, None, None)
+
+
+def test_counts_are_different_whole_numbers() -> None:
+    assert Counts(9).convert("4, 1,4", None, None) == (4, 1)
+    for text in ("", "0", "10", "1,,2", "1.5", "-1"):
+        with pytest.raises(click.BadParameter, match="expected whole numbers from 1 to 9, such as 1,2,4"):
+            Counts(9).convert(text, None, None)
+
+
+def test_most_partitions_are_those_of_an_experiment() -> None:
+    assert PARTITIONS_MOST == PARTITIONS_MAX

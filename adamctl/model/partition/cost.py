@@ -67,7 +67,7 @@ class Price:
         sent_bytes, received_bytes: of one flight, with what goes to and from parameter servers.
         server_bytes: through the link of one parameter server, of one flight of each replica.
         memory: of the partition's process.
-        binds: what the interval comes from, such as `compute in partition 1`.
+        binds: what the interval comes from, such as `compute in 1`, the partition.
         fits: whether the memory of every partition is enough.
     """
 
@@ -106,11 +106,15 @@ def price(plan: PartitionPlan, machine: Machine, conditions: Conditions, replica
     sent, received, servers = _link_bytes(plan, conditions, replicas)
     flight_s = sum(max(stages) for stages in zip(*compute, strict=True)) + max(update)
     flight_s += _exchanged_s(plan, conditions)
-    bounds = [(seconds / conditions.threads, f"compute in partition {p}") for p, seconds in enumerate(totals)]
+    bounds = [
+        (seconds / conditions.threads, "compute" if alone else f"compute in {p}") for p, seconds in enumerate(totals)
+    ]
     busiest = [max(pair) for pair in zip(sent, received, strict=True)]
-    bounds += [(size / conditions.link.bytes_per_s, f"link of partition {p}") for p, size in enumerate(busiest)]
-    bounds.append((servers / conditions.link.bytes_per_s, "links of parameter servers"))
-    bounds.append((flight_s / flights, f"a flight's time with {flights} flights"))
+    bounds += [
+        (size / conditions.link.bytes_per_s, "link" if alone else f"link of {p}") for p, size in enumerate(busiest)
+    ]
+    bounds.append((servers / conditions.link.bytes_per_s, "links of servers"))
+    bounds.append((flight_s / flights, f"too few flights: {flights}"))
     interval_s, binds = max(bounds, key=lambda bound: bound[0])
     memory = tuple(
         memory_of(plan, p, conditions.batch, conditions.threads, conditions.slots, flights) for p in everyone
@@ -118,7 +122,7 @@ def price(plan: PartitionPlan, machine: Machine, conditions: Conditions, replica
     limit = conditions.memory_bytes
     return Price(
         plan.partitions, replicas, interval_s, flight_s, replicas * conditions.batch / interval_s, tuple(totals),
-        tuple(sent), tuple(received), servers, memory, binds.replace("in partition 0", "alone") if alone else binds,
+        tuple(sent), tuple(received), servers, memory, binds,
         limit is None or all(one.total <= limit for one in memory),
     )  # fmt: skip
 

@@ -112,7 +112,8 @@ def choose_partitions(
         if priced.fits and (best is None or priced.examples_per_s > best[1].examples_per_s * (1 + WORTH)):
             best = plan, priced
     if best is None:
-        raise too_large(model, conditions, f"{workers} worker{'s' if workers > 1 else ''}", cuts)
+        smallest = smallest_that_fits(model, conditions, cuts)
+        raise too_large(_workers(workers), conditions.memory_bytes or 0, smallest)
     return best
 
 
@@ -133,17 +134,18 @@ def largest_bytes(plan: PartitionPlan, conditions: Conditions) -> int:
     return max(memory_of(plan, partition, *sizes).total for partition in range(plan.partitions))
 
 
-def too_large(model: Model, conditions: Conditions, what: str, cuts: Cuts | None = None) -> ConfigurationError:
-    """Returns the error for a network that the memory of `what` cannot hold; it names what can."""
-    limit = conditions.memory_bytes or 0
-    found = smallest_that_fits(model, conditions, cuts)
-    if found is None:
+def too_large(what: str, memory_bytes: int, smallest: int | None) -> ConfigurationError:
+    """Returns the error for a network that `what`, of so much memory each, cannot hold; it names what can."""
+    if smallest is None:
         advice = f"no number of partitions up to {FITTING_MAX} fits; lower train.batch, cluster.threads or the layers"
     else:
-        advice = f"the smallest number of partitions that fits is {found}: set cluster.partitions = {found}"
-    return ConfigurationError(
-        f"cluster.memory_per_worker: the network does not fit {what} of {limit / 1e9:,.2f} GB each; {advice}"
-    )
+        advice = f"the smallest number of partitions that fits is {smallest}: set cluster.partitions = {smallest}"
+    limit = f"{memory_bytes / 1e9:,.2f} GB"
+    return ConfigurationError(f"cluster.memory_per_worker: the network does not fit {what} of {limit} each; {advice}")
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' if count > 1 else ''}"
 
 
 def _planned(model: Model, partitions: int, cuts: Cuts) -> PartitionPlan | None:

@@ -84,7 +84,9 @@ def test_what_does_not_fit_is_refused_with_the_smallest_number_that_does() -> No
     assert smallest_that_fits(DENSE, limited) == min(p for p in sizes if sizes[p] <= sizes[5]) > 2
     with pytest.raises(ConfigurationError, match=r"does not fit 2 workers of .* GB each; the smallest .* is 5: set"):
         choose_partitions(DENSE, 2, Even(), limited)
-    assert "no number of partitions up to 64 fits" in str(too_large(DENSE, conditions(memory_bytes=1), "a worker"))
+    assert "no number of partitions up to 64 fits" in str(
+        too_large("a worker", 1, smallest_that_fits(DENSE, conditions(memory_bytes=1)))
+    )
 
 
 def test_cuts_for_one_number_of_partitions_are_even_for_another() -> None:
