@@ -48,10 +48,14 @@ def common(one: Region | None, other: Region | None) -> Region | None:
     """Returns the region that two regions of an array share, None if they share nothing."""
     if one is None or other is None:
         return None
-    shared = tuple(
-        (max(first[0], second[0]), min(first[1], second[1])) for first, second in zip(one, other, strict=True)
-    )
-    return shared if all(start < stop for start, stop in shared) else None
+    shared = []
+    for first, second in zip(one, other, strict=True):
+        start = first[0] if first[0] > second[0] else second[0]
+        stop = first[1] if first[1] < second[1] else second[1]
+        if start >= stop:
+            return None
+        shared.append((start, stop))
+    return tuple(shared)
 
 
 def everything(shape: tuple[int, ...]) -> Region:

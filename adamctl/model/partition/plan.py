@@ -216,6 +216,8 @@ class PartitionPlan(msgspec.Struct, frozen=True, dict=True):
 
 
 def _partials(stage: StagePlan) -> Iterator[Partial]:
+    if stage.cut.axis != "rows":  # no two partitions hold the same
+        return
     for owner, mine in enumerate(stage.parts):
         for place, tensor in enumerate(stage.tensors):
             rows = mine.owned[place]

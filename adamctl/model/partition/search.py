@@ -19,7 +19,7 @@ from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Machine
 from adamctl.model.partition.rules import cuts_for, make_plan
 from adamctl.model.partition.stages import CutAxis, Stage, stages_of
-from adamctl.model.partition.work import memory_of
+from adamctl.model.partition.work import Work, memory_of
 
 PRICED_MAX = 150
 """Plans that a search prices; fewer for many partitions, whose plans take longer."""
@@ -70,7 +70,7 @@ def find_cuts(
     Args:
         cuts: of the user; they stay as they are.
     """
-    chosen = cuts_for(cuts or {}, partitions)
+    machine, chosen = _Remembering(machine), cuts_for(cuts or {}, partitions)
     best = make_plan(model, partitions, chosen)
     best_price = price(best, machine, conditions)
     if partitions == 1:
@@ -142,6 +142,23 @@ def too_large(what: str, memory_bytes: int, smallest: int | None) -> Configurati
         advice = f"the smallest number of partitions that fits is {smallest}: set cluster.partitions = {smallest}"
     limit = f"{memory_bytes / 1e9:,.2f} GB"
     return ConfigurationError(f"cluster.memory_per_worker: the network does not fit {what} of {limit} each; {advice}")
+
+
+class _Remembering:
+    """A machine that is asked once about each part: a search prices the same ones many times."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._known: dict[tuple[Work, int], float] = {}
+
+    def seconds(self, work: Work, batch: int) -> float:
+        found = self._known.get((work, batch))
+        if found is None:
+            found = self._known[work, batch] = self._machine.seconds(work, batch)
+        return found
+
+    def update_seconds(self, parameters: int) -> float:
+        return self._machine.update_seconds(parameters)
 
 
 def _workers(count: int) -> str:

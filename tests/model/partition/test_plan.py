@@ -108,6 +108,15 @@ def test_bytes_between_a_pair() -> None:
     assert make_plan(MODEL, 1).traffic() == ()
 
 
+def test_fewer_maps_than_partitions_have_fewer_owners() -> None:
+    plan = make_plan(Model((12, 12, 2), (Conv2D(1, 3), Softmax(4))), 2)
+    assert [part.owned for part in plan.stages[0].parts] == [(None, None), ((0, 1), (0, 1))]
+    assert [(partial.sender, partial.owner, partial.elements) for partial in plan.partials(0)] == [
+        (0, 1, 18),
+        (0, 1, 1),
+    ]
+
+
 def test_the_first_parameters_get_no_error_back() -> None:
     model = Model((12, 12, 2), (LocalContrastNorm(3), Conv2D(4, 3), Conv2D(4, 3), Softmax(4)))
     plan = make_plan(model, 2)
