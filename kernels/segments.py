@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.native import REFUSED, Call, Instructions, compile_function, word_place
+from adamctl.kernels.native import REFUSED, Call
+from adamctl.kernels.native_function import Instructions, compile_function, word_place
 
 Words: TypeAlias = NDArray[np.int64]
 """One int64 on its own cache line, [1], shared with other threads or processes."""

@@ -59,6 +59,7 @@ ELSEWHERE = (
         tuple(f"roles/worker/partition/{one}" for one in ("engine", "links", "member_session", "work")),
         "shells around flights, connections and clients: tested with real processes",
     ),
+    Elsewhere("kernels/test_native.py", ("kernels/native_function",), "calls are tested as parts of a function"),
     Elsewhere(
         "kernels/partition/test_member.py",
         ("kernels/partition/flight", "kernels/partition/head", "kernels/partition/steps"),
@@ -132,7 +133,9 @@ ELSEWHERE = (
         ("roles/ps/store/recovered_jobs", "roles/ps/store/log_index"),
         "what a server takes up again",
     ),
-    Elsewhere("roles/worker/test_server.py", ("roles/worker/session",), "parts of one worker"),
+    Elsewhere(
+        "roles/worker/test_server.py", ("roles/worker/session", "roles/worker/whole_replica"), "parts of one worker"
+    ),
 )
 
 

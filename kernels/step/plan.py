@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.layers.losses import LABEL_TYPES, Labels, Loss
-from adamctl.kernels.native import Call, NativeSteps, Result, can_compile, compile_calls
+from adamctl.kernels.native import Call, NativeSteps, Result, can_compile
+from adamctl.kernels.native_function import compile_calls
 from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Key, Operation
 
 Position: TypeAlias = int

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.layers.losses import Loss
-from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word, can_compile, compile_calls, joined
+from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word, can_compile, joined
+from adamctl.kernels.native_function import compile_calls
 from adamctl.kernels.numeric.accrue import Accrual
 from adamctl.kernels.operation import Array, Key
 from adamctl.kernels.step.plan import BoundLayer, Piece, StepOutputs, step_pieces

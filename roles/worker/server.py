@@ -33,7 +33,8 @@ from adamctl.roles.worker.core.shares import shares_of
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.partition.links import NeighbourError
 from adamctl.roles.worker.partition.work import GroupEndedError, GroupWork
-from adamctl.roles.worker.session import Session, SessionRunner
+from adamctl.roles.worker.session import SessionRunner
+from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
@@ -86,9 +87,7 @@ class WorkerProcess:
             else:
                 self.group.handle(request)
         else:
-            request.fail(
-                ErrorCode.UNKNOWN_OPCODE, "a worker serves its group, STATUS and SHUTDOWN alone"
-            )
+            request.fail(ErrorCode.UNKNOWN_OPCODE, "a worker serves its group, STATUS and SHUTDOWN alone")
 
 
 async def run(context: RoleContext) -> None:

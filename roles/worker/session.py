@@ -7,34 +7,22 @@ the next batch in memory. It ends when the coordinator says that the run has end
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from adamctl.config.experiment import Experiment
 from adamctl.config.schedule import learning_rate
 from adamctl.errors import RunFailedError
 from adamctl.kernels.numeric.mix import step_key
-from adamctl.kernels.step.network import Network
-from adamctl.model.layout import ParameterLayout
-from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.data.client import Batch as Examples
-from adamctl.roles.data.client import DataClient, DataSet
-from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core.batches import Task, TaskLedger, cut
-from adamctl.roles.worker.core.following import Following
-from adamctl.roles.worker.core.foresight import Momentum
 from adamctl.roles.worker.divergence import DivergedError
-from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import Lockstep, place_of
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
 from adamctl.roles.worker.pace import Pacer
 from adamctl.roles.worker.partition.lead import Lead, added
-from adamctl.roles.worker.protocol import PushProtocol
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
+from adamctl.roles.worker.whole_replica import Session, make_whole_replica
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
 
 POLL_S = 5.0
@@ -42,38 +30,6 @@ SIGN_OF_LIFE_S = 20.0
 """How often a replica with long ranges at least tells the coordinator that its batches make progress."""
 BATCHES_AHEAD_PER_THREAD = 3  # so that the next one is in memory when a thread has finished one
 RANGES_MIN = 3  # one being computed, one being read, one requested
-
-
-@dataclass(frozen=True)
-class Session:
-    """The inputs of a session.
-
-    Attributes:
-        node, incarnation: this worker's.
-        network: None where the replica is a group of workers.
-        batch: examples of one step.
-        threads: compute threads.
-        shares: how many steps a batch is cut into, each done by one thread, which pushes after that many.
-        lead: where the replica is a group of workers, which this one leads; it is at work already.
-        group_epoch: of that group.
-    """
-
-    job: str
-    node: str
-    incarnation: int
-    experiment: Experiment
-    dataset: DataSet
-    network: Network | None
-    batch: int
-    layout: ParameterLayout
-    threads: int
-    shares: int
-    coordinator: CoordinatorClient
-    parameters: ParameterClient
-    data: DataClient
-    log: logging.Logger
-    lead: Lead | None = None
-    group_epoch: int = 0
 
 
 class SessionRunner:
@@ -87,14 +43,16 @@ class SessionRunner:
         self._local_rate = 0.0 if experiment.train.local_lr == "auto" else experiment.train.local_lr
         applies_locally = (factor if factor is not None else self._local_rate) != 0.0
         train = experiment.train
+        self._threads: ComputeThreads | Lead
         self._pacer: Pacer | None = None
         self._loop = asyncio.get_running_loop()
         if session.lead is None:
-            self._make_replica(applies_locally)
+            whole = make_whole_replica(session, applies_locally, Mailbox(self._loop, self._done).put, self.fail)
+            self._replica, self._threads, self._downpour, self._pacer = whole
         else:
             engine = session.lead.engine
             self._replica, self._downpour = engine.replica, engine.downpour
-            self._threads: ComputeThreads | Lead = session.lead
+            self._threads = session.lead
             session.lead.takes(self._done)
         self._lockstep = self._make_lockstep() if train.in_step else None
         batches = BATCHES_AHEAD_PER_THREAD * session.threads
@@ -113,46 +71,6 @@ class SessionRunner:
         self.batches_done = 0
         self._began_s = self._trained_until_s = self._loop.time()
         self.compute_s = self.wait_s = 0.0
-
-    def _make_replica(self, applies_locally: bool) -> None:
-        """Makes a replica that this process has for itself."""
-        session, experiment, train = self._session, self._session.experiment, self._session.experiment.train
-        network = session.network
-        assert network is not None
-        protocol = PushProtocol(
-            train,
-            session.layout,
-            session.parameters.servers_of_tensors(),
-            applies_locally=applies_locally,
-            log=session.log,
-        )
-        if train.max_staleness is not None:
-            self._pacer = Pacer(session.node, session.incarnation, session.coordinator.step)
-        self._replica = Replica(
-            network,
-            session.layout,
-            session.threads,
-            session.batch,
-            train.steps_per_push * session.shares,
-            train.steps_per_fetch,
-            protocol.kept,
-            applies_locally,
-            # In step, the parts of replicas that died are kept beside this one's until their step is complete.
-            max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
-            Following(applies_locally, experiment.first_pushes) if experiment.fetch_follows_push else None,
-            Momentum(experiment.kept_direction) if experiment.kept_direction else None,
-        )
-        session.parameters.shared.add(self._replica.memory)
-        self._threads = ComputeThreads(
-            network,
-            self._replica,
-            session.threads,
-            done=Mailbox(self._loop, self._done).put,
-            skip_dense_gradients=protocol.skips_gradients,
-            clip_norm=experiment.optimizer.clip_norm,
-            gate=self._pacer.gate if self._pacer is not None else None,
-        )
-        self._downpour = Downpour(self._replica, session.parameters, self.fail, protocol)
 
     async def run(self, stopping: asyncio.Event) -> str:
         """Trains until the run ends or `stopping` is set; returns the reason.

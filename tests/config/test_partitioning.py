@@ -48,7 +48,20 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert memory_of_worker(experiment) == 3 << 29
     plan = plan_of(experiment)
     assert [str(stage.cut) for stage in plan.stages] == ["maps at 5", "units at 30", "units at 30", "whole in 0"]
-    with pytest.raises(ConfigurationError, match=r"cluster\.partitions: found 2; this version plans partitions"):
+    refuse_partitions(experiment)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ('train.consistency="sync"', r"train\.consistency: found sync .* set it to async"),
+        ("train.max_staleness=2", r"train\.max_staleness: found 2 .* set it to none"),
+        ('train.wire_push="bfloat16"', r"train\.wire_push: found bfloat16 .* set it to float32"),
+    ],
+)
+def test_what_partitions_cannot_do_yet_is_refused(tmp_path: Path, setting: str, message: str) -> None:
+    experiment = load_experiment(write(tmp_path, GOOD), settings=[parse_setting(setting)]).experiment
+    with pytest.raises(ConfigurationError, match=message):
         refuse_partitions(experiment)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from adamctl.kernels import native
 from adamctl.kernels.backend import compiled
+from adamctl.kernels.blas import blas
+from adamctl.kernels.native_function import compile_calls
 from adamctl.kernels.numeric.accrue import Accrual
 from adamctl.kernels.step import plan
 from adamctl.kernels.step.clip import LayerNormClip
@@ -31,7 +33,7 @@ from adamctl.model.description import (
 )
 from tests.kernels.kernel_checks import BACKENDS
 
-needs_blas = pytest.mark.skipif(native.blas() is None, reason="numpy's BLAS is not one that is known")
+needs_blas = pytest.mark.skipif(blas() is None, reason="numpy's BLAS is not one that is known")
 pytestmark = pytest.mark.skipif("numba" not in BACKENDS or not native.can_compile(), reason="no compiler here")
 
 PLAIN = (Conv2D(5, 3, activation="relu"), MaxPool2D(2), Dense(7, "relu"), Dense(6, "relu"), Softmax(4))
@@ -93,7 +95,7 @@ BOTH_WAYS = [(False, False), (False, True), (True, False), (True, True)]
 def multiplied(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
     calls = native.product(a, b, out)
     assert calls is not None
-    assert native.compile_calls(calls)(0, 1) == 0
+    assert compile_calls(calls)(0, 1) == 0
     return out
 
 
@@ -135,7 +137,7 @@ def test_a_loop_makes_its_calls_turn_by_turn() -> None:
     failing = native.NativeCheck(native.Word(0))
     calls = native.joined(native.loop(5, native.product(a, b, between[0]), [fold]), [failing])
     assert calls is not None
-    steps, table = native.compile_calls(calls), np.array([0, -1])
+    steps, table = compile_calls(calls), np.array([0, -1])
     for row in (0, 1):
         images[...] = 9
         assert steps(address(table[row:]), 1) == (native.REFUSED if row else 0)
@@ -155,7 +157,7 @@ def test_results_come_back_and_images_may_lie_anywhere() -> None:
     kernels = compiled("losses")
     labels, error, result = np.array([1, 0, 2]), np.zeros((3, 4), np.float32), np.zeros(2, np.int64)
     stand_in = np.zeros((3, 4), np.float32)
-    step = native.compile_calls(
+    step = compile_calls(
         [native.NativeCall(kernels.squared_error_error, (stand_in, labels, error), result)], {0: stand_in}
     )
     for seed in range(3):
@@ -170,22 +172,22 @@ def test_results_come_back_and_images_may_lie_anywhere() -> None:
 def test_an_argument_that_does_not_fit_is_named_before_anything_is_compiled() -> None:
     add_bias = compiled("elementwise").add_bias
     with pytest.raises(TypeError, match=r"add_bias: expected .* found float64 \[2, 3\]"):
-        native.compile_calls([native.NativeCall(add_bias, (np.zeros((2, 3)), np.zeros(3, np.float32), 0))])
+        compile_calls([native.NativeCall(add_bias, (np.zeros((2, 3)), np.zeros(3, np.float32), 0))])
     with pytest.raises(TypeError, match="add_bias"):
-        native.compile_calls([native.NativeCall(add_bias, (matrix(2, 6)[:, ::2], np.zeros(3, np.float32), 0))])
+        compile_calls([native.NativeCall(add_bias, (matrix(2, 6)[:, ::2], np.zeros(3, np.float32), 0))])
     with pytest.raises(TypeError, match=r"product: expected .* found \[\[2, 3\], \[4, 2\], \[2, 2\]\]"):
-        native.compile_calls([native.NativeProduct(matrix(2, 3), matrix(4, 2), matrix(2, 2))])
+        compile_calls([native.NativeProduct(matrix(2, 3), matrix(4, 2), matrix(2, 2))])
     many, one, out = stack(2, 2, 3), matrix(3, 2), stack(2, 2, 2)
     with pytest.raises(TypeError, match="product: expected stacks of one length; found"):
-        native.compile_calls([native.NativeProduct(many, stack(3, 3, 2), out)])
+        compile_calls([native.NativeProduct(many, stack(3, 3, 2), out)])
     with pytest.raises(TypeError, match="product: expected a stack for the results of 2 matrices; found one"):
-        native.compile_calls([native.NativeProduct(many, one, out[0])])
+        compile_calls([native.NativeProduct(many, one, out[0])])
     with pytest.raises(TypeError, match="loop: expected stacks of 3 matrices; found 2"):
-        native.compile_calls([native.NativeLoop(3, [native.NativeProduct(many, one, out)])])
+        compile_calls([native.NativeLoop(3, [native.NativeProduct(many, one, out)])])
     kernels, image = compiled("contrast"), np.zeros((1, 2, 2, 3), np.float32)
     rest = (np.zeros((1, 2, 2), np.float32), np.ones((1, 2, 2), np.float32), image.copy(), 0, 0, 0)
     with pytest.raises(TypeError, match=r"divide: expected .* 0\.5"):
-        native.compile_calls([native.NativeCall(kernels.divide, (image, *rest, 0.5))])
+        compile_calls([native.NativeCall(kernels.divide, (image, *rest, 0.5))])
 
 
 def test_a_kernel_that_fails_ends_the_calls_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +199,7 @@ def test_a_kernel_that_fails_ends_the_calls_with_its_status(monkeypatch: pytest.
     broken.library.get_pointer_to_function = lambda name: ctypes.cast(failing, ctypes.c_void_p).value
     real, order = native._overload, iter([found, broken, found])
     monkeypatch.setattr(native, "_overload", lambda call: next(order))
-    step = native.compile_calls([native.NativeCall(add_bias, (outputs, bias, 0))] * 3)
+    step = compile_calls([native.NativeCall(add_bias, (outputs, bias, 0))] * 3)
     monkeypatch.setattr(native, "_overload", real)
     assert step(0, 1) == 7
     np.testing.assert_array_equal(outputs, 1)
@@ -291,7 +293,7 @@ def test_every_row_of_a_table_is_gone_through_with_its_own_arrays_numbers_and_re
         native.NativeCall(kernels.squared_error_error, (stand_in, labels, error), native.Word(1)),
         native.NativeCall(compiled("accrual").subtract_scaled, (moved, ones, native.Word(3))),
     ]
-    steps = native.compile_calls(calls, {0: stand_in}, 4)
+    steps = compile_calls(calls, {0: stand_in}, 4)
     table, outputs = np.zeros((rows, 4), np.int64), [matrix(3, 4, seed) for seed in range(rows)]
     for row, array in zip(table, outputs, strict=True):
         row[0] = address(array)
@@ -307,7 +309,7 @@ def test_every_row_of_a_table_is_gone_through_with_its_own_arrays_numbers_and_re
 def test_a_word_below_zero_ends_the_calls_where_it_is_looked_at() -> None:
     add_bias, outputs = compiled("elementwise").add_bias, np.zeros((2, 3), np.float32)
     call = native.NativeCall(add_bias, (outputs, np.ones(3, np.float32), 0))
-    steps = native.compile_calls([call, native.NativeCheck(native.Word(0)), call], words=1)
+    steps = compile_calls([call, native.NativeCheck(native.Word(0)), call], words=1)
     table = np.array([5, 0, -1, 5])
     assert steps(address(table), 2) == 0
     np.testing.assert_array_equal(outputs, 4)
@@ -318,7 +320,7 @@ def test_a_word_below_zero_ends_the_calls_where_it_is_looked_at() -> None:
 def test_words_of_a_row_are_an_argument_where_they_lie() -> None:
     kernels, dropped = compiled("elementwise"), np.zeros((2, 2), np.float32)
     bias = np.zeros(2, np.float32)
-    steps = native.compile_calls([native.NativeCall(kernels.add_bias, (dropped, bias, 0))], words=2, in_row={1: bias})
+    steps = compile_calls([native.NativeCall(kernels.add_bias, (dropped, bias, 0))], words=2, in_row={1: bias})
     table = np.zeros((3, 2), np.int64)
     table.view(np.float32)[:, 2:] = [(1, 2), (10, 20), (100, 200)]
     assert steps(address(table), 3) == 0
@@ -332,7 +334,7 @@ def test_accruing_is_a_call_that_takes_the_rate_and_says_that_something_is_there
     arrays = [(matrix(1, 1003, 2)[0], matrix(1, 1003, 3)[0]) for _ in range(2)]
     (accrued, weights), filled = arrays[0], np.zeros(1, np.int64)
     calls = accrual.native(accrued, weights if local else None, gradient, filled, native.Word(0))
-    steps, row = native.compile_calls(calls or []), np.zeros(1, np.int64)
+    steps, row = compile_calls(calls or []), np.zeros(1, np.int64)
     for number, rate in enumerate((0.1, 1e-3, 0.5)):
         row.view(np.float32)[0] = rate
         assert steps(address(row), 1) == 0

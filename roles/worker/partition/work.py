@@ -22,7 +22,8 @@ from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.partition.links import Group, Links, NeighbourError
 from adamctl.roles.worker.partition.member_session import LEAD, MemberSession
 from adamctl.roles.worker.partition.threads import SPINS
-from adamctl.roles.worker.session import Session, SessionRunner
+from adamctl.roles.worker.session import SessionRunner
+from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import GroupWatchRequest, PartAttachRequest
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from adamctl.kernels import native
+from adamctl.kernels.native_function import compile_calls
 from adamctl.kernels.partition.regions import BlockMove, Box, Held, box_of, extents, intersection, whole_box
 from tests.kernels.kernel_checks import BACKENDS
 
@@ -45,7 +46,7 @@ def test_a_block_moves_to_its_place(one: Box, other: Box, adds: bool, batch: int
         return
     target.array[...] = before
     calls = move.native("numba")
-    assert calls is not None and native.compile_calls(calls)(0, 1) == 0
+    assert calls is not None and compile_calls(calls)(0, 1) == 0
     np.testing.assert_array_equal(target.array, expected)
 
 

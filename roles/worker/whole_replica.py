@@ -1,0 +1,116 @@
+"""The inputs of a worker's session, and the replica that a worker has for itself: threads, slots, pushes, fetches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from adamctl.config.experiment import Experiment
+from adamctl.kernels.step.network import Network
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.coordinator.client import CoordinatorClient
+from adamctl.roles.data.client import DataClient, DataSet
+from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.worker.compute import BatchDone, ComputeThreads
+from adamctl.roles.worker.core.following import Following
+from adamctl.roles.worker.core.foresight import Momentum
+from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.pace import Pacer
+from adamctl.roles.worker.partition.lead import Lead
+from adamctl.roles.worker.protocol import PushProtocol
+from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
+
+
+@dataclass(frozen=True)
+class Session:
+    """The inputs of a session.
+
+    Attributes:
+        node, incarnation: this worker's.
+        network: None where the replica is a group of workers.
+        batch: examples of one step.
+        threads: compute threads.
+        shares: how many steps a batch is cut into, each done by one thread, which pushes after that many.
+        lead: where the replica is a group of workers, which this one leads; it is at work already.
+        group_epoch: of that group.
+    """
+
+    job: str
+    node: str
+    incarnation: int
+    experiment: Experiment
+    dataset: DataSet
+    network: Network | None
+    batch: int
+    layout: ParameterLayout
+    threads: int
+    shares: int
+    coordinator: CoordinatorClient
+    parameters: ParameterClient
+    data: DataClient
+    log: logging.Logger
+    lead: Lead | None = None
+    group_epoch: int = 0
+
+
+class WholeReplica(NamedTuple):
+    """A replica of one process. `pacer`: where replicas may be only so many steps apart."""
+
+    replica: Replica
+    threads: ComputeThreads
+    downpour: Downpour
+    pacer: Pacer | None
+
+
+def make_whole_replica(
+    session: Session,
+    applies_locally: bool,
+    done: Callable[[BatchDone], None],
+    failed: Callable[[BaseException], None],
+) -> WholeReplica:
+    """Returns a replica that this process has for itself.
+
+    Args:
+        applies_locally: gradients are applied to its own weights, too.
+        done: called by the threads for every batch.
+        failed: told of pushes and fetches that fail.
+    """
+    experiment, train, network = session.experiment, session.experiment.train, session.network
+    assert network is not None
+    protocol = PushProtocol(
+        train,
+        session.layout,
+        session.parameters.servers_of_tensors(),
+        applies_locally=applies_locally,
+        log=session.log,
+    )
+    pacer = None
+    if train.max_staleness is not None:
+        pacer = Pacer(session.node, session.incarnation, session.coordinator.step)
+    replica = Replica(
+        network,
+        session.layout,
+        session.threads,
+        session.batch,
+        train.steps_per_push * session.shares,
+        train.steps_per_fetch,
+        protocol.kept,
+        applies_locally,
+        # In step, the parts of replicas that died are kept beside this one's until their step is complete.
+        max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
+        Following(applies_locally, experiment.first_pushes) if experiment.fetch_follows_push else None,
+        Momentum(experiment.kept_direction) if experiment.kept_direction else None,
+    )
+    session.parameters.shared.add(replica.memory)
+    threads = ComputeThreads(
+        network,
+        replica,
+        session.threads,
+        done=done,
+        skip_dense_gradients=protocol.skips_gradients,
+        clip_norm=experiment.optimizer.clip_norm,
+        gate=pacer.gate if pacer is not None else None,
+    )
+    return WholeReplica(replica, threads, Downpour(replica, session.parameters, failed, protocol), pacer)
