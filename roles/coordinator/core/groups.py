@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from adamctl.roles.coordinator.core import events
-from adamctl.roles.coordinator.core.group_book import Group, Member, Seat
+from adamctl.roles.coordinator.core.group_book import Group, Member
 from adamctl.roles.coordinator.core.instructions import AnswerWatch, Confirm, KeepInLobby, Outbox, TakeSeat
 from adamctl.roles.coordinator.core.lobby import Guest
 from adamctl.roles.coordinator.core.report import lobby_text
@@ -179,22 +179,23 @@ class Groups:
     def look(self) -> None:
         """Dissolves groups of silent members and those that do not begin, forms new ones, and ends waits."""
         run = self._run
-        for seat in list(run.groups.seats.values()):
-            if seat.group.epoch in run.groups.groups:
-                self._look_at(seat)
+        for group in list(run.groups.groups.values()):
+            self._look_at(group)
+        for _, member in list(run.groups.seats.values()):  # after all who have news were told
+            if member.watch is not None and run.now_s >= member.watch[1]:
+                self._answer_watch(member, "alive")
         while len(run.groups) < run.plan.workers and (guests := run.lobby.choose(run.now_s)):
             self._form(guests)
         for guest in run.lobby.expire(run.now_s):
             self._out.put(KeepInLobby(guest.joins.token, lobby_text(run)))
 
-    def _look_at(self, seat: Seat) -> None:
-        run, group, member = self._run, seat.group, seat.member
-        if run.now_s >= member.deadline_s(run.plan.silent_after_s):
-            if member.watch is not None:
-                self._answer_watch(member, "alive")
-            else:
-                self.lose(member.key, f"no message from it for {run.plan.silent_after_s:g} s")
-        elif not group.begun and run.now_s >= group.formed_s + run.plan.group_ready_s:
+    def _look_at(self, group: Group) -> None:
+        run, silent_after_s = self._run, self._run.plan.silent_after_s
+        for member in group.members:
+            if member.watch is None and run.now_s >= member.deadline_s(silent_after_s):
+                self.lose(member.key, f"no message from it for {silent_after_s:g} s")
+                return
+        if not group.begun and run.now_s >= group.formed_s + run.plan.group_ready_s:
             self.lose(group.lead.key, f"its replica was not ready within {run.plan.group_ready_s:g} s")
 
     def _form(self, guests: list[Guest]) -> None:
