@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from adamctl.errors import RemoteError, UnreachableError
+from adamctl.config.records import NodeRecord
+from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
+from adamctl.model.description import Dense, Model, Softmax
+from adamctl.model.layout import build_layout
 from adamctl.roles.coordinator import job, room, server
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
+from adamctl.roles.coordinator.service import WAIT_S_MAX, _bounded
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import GroupWatchReply, GroupWatchRequest, NextTaskRequest, TaskReport
 from tests.roles.coordinator.played_run import EXAMPLES, PlayedWorker, World, make_experiment, until, world
@@ -196,6 +201,22 @@ def test_replicas_are_counted_and_not_workers(tmp_path: Path, workers: int) -> N
     plan = server.plan_of(experiment, "j", 1.0, tended=False)
     assert (plan.workers, plan.partitions) == (workers // PARTITIONS, PARTITIONS)
     assert job.replicas_of(experiment) == workers // PARTITIONS
+
+
+def test_a_server_needs_room_for_one_part_of_each_replica_in_step(tmp_path: Path) -> None:
+    """By default there is room for 16 of them."""
+    server_record = NodeRecord("ps-0", "ps", 1, (), "h", 1)
+    for workers, fits in ((32, True), (34, False)):
+        experiment = make_experiment(tmp_path, train={"consistency": "sync"}, workers=workers)
+        layout = build_layout(Model((8,), (Dense(2_000_000), Softmax(4))), 1)
+        expected = pytest.raises(ConfigurationError, match="expected at most 32 for this model; found 34")
+        with nullcontext() if fits else expected:
+            room.check_room(experiment, layout, [server_record])
+
+
+@pytest.mark.parametrize(("asked_s", "given_s"), [(5.0, 5.0), (1e9, WAIT_S_MAX), (-1.0, 0.0), (float("nan"), 0.0)])
+def test_no_request_waits_for_ever(asked_s: float, given_s: float) -> None:
+    assert _bounded(GroupWatchRequest("w1", 1, 1, asked_s)).wait_s == given_s
 
 
 def test_workers_are_a_multiple_of_partitions(tmp_path: Path) -> None:
