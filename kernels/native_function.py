@@ -77,7 +77,7 @@ def compile_function(name: str, text: str, held: Collection[Any]) -> NativeSteps
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
     engine.finalize_object()
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)(engine.get_functionaddress_of(name))
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)(engine.get_function_address(name))
     function.holds = (engine, held)  # type: ignore[attr-defined]
     return function
 

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from adamctl.kernels import native
+from adamctl.kernels import native, native_function
 from adamctl.kernels.backend import compiled
 from adamctl.kernels.blas import blas
 from adamctl.kernels.native_function import compile_calls
@@ -194,13 +194,13 @@ def test_a_kernel_that_fails_ends_the_calls_with_its_status(monkeypatch: pytest.
     add_bias = compiled("elementwise").add_bias
     outputs, bias = np.zeros((2, 3), np.float32), np.ones(3, np.float32)
     failing = ctypes.CFUNCTYPE(ctypes.c_int32)(lambda: 7)
-    found = native._overload(native.NativeCall(add_bias, (outputs, bias, 0)))
+    found = native_function._overload(native.NativeCall(add_bias, (outputs, bias, 0)))
     broken = type("Compiled", (), {"library": type("Library", (), {})(), "fndesc": found.fndesc})()
     broken.library.get_pointer_to_function = lambda name: ctypes.cast(failing, ctypes.c_void_p).value
-    real, order = native._overload, iter([found, broken, found])
-    monkeypatch.setattr(native, "_overload", lambda call: next(order))
+    real, order = native_function._overload, iter([found, broken, found])
+    monkeypatch.setattr(native_function, "_overload", lambda call: next(order))
     step = compile_calls([native.NativeCall(add_bias, (outputs, bias, 0))] * 3)
-    monkeypatch.setattr(native, "_overload", real)
+    monkeypatch.setattr(native_function, "_overload", real)
     assert step(0, 1) == 7
     np.testing.assert_array_equal(outputs, 1)
 

@@ -104,6 +104,19 @@ class Trainer:
                 raise self._failure
             return Rate(self._examples_done, time.perf_counter() - start)
 
+    def run_batches(self, count: int) -> float:
+        """Trains on so many batches; returns the seconds that took."""
+        with self._lock:
+            start = time.perf_counter()
+            self._deadline = 0.0
+            for _ in range(count):
+                self._submit()
+            while self._in_flight:
+                self._idle.wait()
+            if self._failure is not None:
+                raise self._failure
+            return time.perf_counter() - start
+
     def close(self) -> None:
         self._compute.stop()
         self._compute.join(JOIN_S)

@@ -37,6 +37,10 @@ command = TableGroup(
             "adamctl.cli.bench.bench:worker",
             "Training steps per second by threads and batch size, against PyTorch",
         ),
+        "partition": (
+            "adamctl.cli.bench.partition:partition",
+            "Replicas of several partitions against one process with as many threads",
+        ),
     },
 )
 COUNT = click.IntRange(min=1)

@@ -1,0 +1,46 @@
+"""`adamctl bench partition`: what it costs to hold a replica in several processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.bench.bench import COUNT, Counts, print_results
+from adamctl.cli.number_types import ABOVE_ZERO
+from adamctl.cli.output import echo, print_json
+
+
+@click.command("partition")
+@options.experiment_options
+@click.option("--partition-counts", type=Counts(), default="2,4", show_default=True, help="Partitions of a replica.")
+@click.option("--all-threads", type=COUNT, default=2, show_default=True, help="Threads of a replica, together.")
+@click.option("--flight-counts", type=Counts(), help="Open flights.  [default: as a run has them]")
+@click.option("--examples", type=COUNT, default=32, show_default=True, help="Examples per step.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per setting; the median counts.")
+@click.option("--seconds", type=ABOVE_ZERO, default=5.0, show_default=True, help="About how long a round takes.")
+@options.json_option
+def partition(
+    experiment: str, settings: tuple[str, ...], data: tuple[str, ...], partition_counts: tuple[int, ...],
+    all_threads: int, flight_counts: tuple[int, ...] | None, examples: int, rounds: int, seconds: float, as_json: bool,
+    **flags: Any,
+) -> None:  # fmt: skip
+    """Train EXP.toml's network in one process and in several partitions, in turn, with the same number of threads."""
+    loaded = options.load(experiment, settings, data, flags)
+    from adamctl.bench.partition.partition import run_partition_benchmark
+
+    report = run_partition_benchmark(
+        loaded.experiment,
+        [count for count in partition_counts if count > 1],
+        threads=all_threads,
+        batch=examples,
+        flights=flight_counts or (),
+        rounds=rounds,
+        seconds=seconds,
+        progress=lambda line: echo(line, err=True),
+    )
+    if as_json:
+        print_json(report)
+        return
+    print_results(report)
