@@ -40,7 +40,7 @@ class Setting:
 
     Attributes:
         rates: images per second of each round.
-        waiting: share of the flights' time that they waited, of each round.
+        waiting: share of their time that threads slept, of each round.
     """
 
     partitions: int
@@ -123,7 +123,7 @@ def _row(experiment: Experiment, setting: Setting, whole: Setting, batch: int) -
 
 
 Run = Callable[[int], tuple[float, float]]
-"""Runs so many batches; returns the seconds that took, and the share of the flights' time that they waited."""
+"""Runs so many batches; returns the seconds that took, and the share of their time that threads slept."""
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class Spec(NamedTuple):
 
 
 class MemberRound(NamedTuple):
-    """A member's round: seconds of all its threads that computed, and that flights waited."""
+    """A member's round: seconds that its threads computed and slept, together; the summed loss."""
 
     compute_s: float
     wait_s: float

@@ -42,7 +42,10 @@ class Flight(NamedTuple):
 
 
 class FlightDone(NamedTuple):
-    """The result of a flight. `wait_s`: how long it could not go on; a `failure` ends the worker."""
+    """The result of a flight. A `failure` ends the worker.
+
+    `compute_s`: seconds that threads worked on it; `wait_s`: that they slept since the flight before was done.
+    """
 
     flight: Flight
     found: Row
@@ -62,12 +65,12 @@ class Slots(Protocol):
 class _Open:
     """An open flight."""
 
-    __slots__ = ("begun", "compute_s", "flight", "opened_s", "program", "taken")
+    __slots__ = ("begun", "compute_s", "flight", "program", "taken")
 
     def __init__(self, flight: Flight, program: Program) -> None:
         self.flight, self.program = flight, program
         self.begun = self.taken = False
-        self.compute_s, self.opened_s = 0.0, time.perf_counter()
+        self.compute_s = 0.0
 
 
 class FlightThreads:
@@ -91,6 +94,7 @@ class FlightThreads:
         self._waiting: list[Flight] = []
         self._open: dict[int, _Open] = {}  # by context
         self._stopping = False
+        self._slept_s = 0.0
         self._binder = Binder(threads)
         self._limits = threadpool_limits(limits=1, user_api="blas")
         self._threads = [
@@ -136,7 +140,10 @@ class FlightThreads:
             self._sleeping.begin()
             try:
                 if not self._stopping and not self._go_on(0):
+                    began_s = time.perf_counter()
                     self._sleeping.sleep()
+                    with self._lock:
+                        self._slept_s += time.perf_counter() - began_s
             finally:
                 self._sleeping.end()
 
@@ -197,7 +204,8 @@ class FlightThreads:
 
     def _finish(self, one: _Open) -> None:
         """Reports a flight before the next one of its context begins, which may use the same slot."""
-        wait_s = time.perf_counter() - one.opened_s - one.compute_s
+        with self._lock:
+            wait_s, self._slept_s = self._slept_s, 0.0
         self._done(FlightDone(one.flight, one.program.found, one.compute_s, wait_s))
         with self._lock:
             del self._open[one.flight.number % self._flights]
