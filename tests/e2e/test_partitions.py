@@ -47,7 +47,7 @@ def test_two_replicas_of_two_partitions_train_together(adamctl: Runner) -> None:
     assert "takes part as partition 1 of replica 1" in stderr
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
 def test_a_partition_is_killed_and_the_replica_goes_on_without_losing_a_range(adamctl: Runner, seed: int) -> None:
     command = partitioned(adamctl, 2, 2, "--seed", str(seed))
     command.wait_until(command.trained)
