@@ -13,11 +13,13 @@ in a request.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import sys
 import tempfile
 from bisect import bisect_right
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from math import prod
@@ -141,13 +143,17 @@ class SharedMemory:
         self._close_unused()
 
     def _copied(self, extents: list[_Extent], region: Region) -> list[_Extent]:
-        """Copies arrays one after another into a new region, and returns where they are there."""
+        """Copies arrays one after another into a new region, and returns where they are there.
+
+        Pages that were never touched stay so: a partition of a model touches some of its vectors.
+        """
         found: list[_Extent] = []
         offset = 0
         with mmap.mmap(region.descriptor, region.size_bytes) as fresh:
             for extent in extents:
                 inside, size_bytes = extent.start - self._start, extent.stop - extent.start
-                fresh[offset : offset + size_bytes] = memoryview(self._map)[inside : inside + size_bytes]
+                for start, stop in _written(extent.place, size_bytes):
+                    fresh[offset + start : offset + stop] = memoryview(self._map)[inside + start : inside + stop]
                 found.append(_Extent(extent.start, extent.stop, Place(region, offset)))
                 offset += size_bytes
         return found
@@ -171,6 +177,23 @@ class SharedMemory:
     def __del__(self) -> None:
         if hasattr(self, "_descriptors"):
             self.close()
+
+
+def _written(place: Place, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yields the parts of an array whose pages have been touched, in bytes from its start."""
+    descriptor, first = place.region.descriptor, place.offset
+    stop = 0
+    while stop < size_bytes:
+        try:
+            start = os.lseek(descriptor, first + stop, os.SEEK_DATA) - first
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing after that
+                return
+            raise
+        if start >= size_bytes:
+            return
+        stop = min(os.lseek(descriptor, first + start, os.SEEK_HOLE) - first, size_bytes)
+        yield start, stop
 
 
 def array_bytes(*shape: int) -> int:

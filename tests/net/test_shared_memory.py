@@ -190,3 +190,18 @@ def test_pages_that_were_taken_away_twice_are_not_kept() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
     memory.close()
     assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+@linux_only
+def test_pages_that_were_never_touched_stay_so_when_an_array_is_renewed() -> None:
+    memory = SharedMemory(64 << 20)
+    array = memory.array(16 << 20)
+    page = mmap.PAGESIZE // 4
+    array[5 * page : 7 * page] = 1
+    array[-1] = 2
+    memory.renew(array)
+    assert array[5 * page] == array[7 * page - 1] == 1 and array[-1] == 2
+    place = memory.find(array)
+    assert place is not None
+    assert os.fstat(place.region.descriptor).st_blocks * 512 <= 16 * mmap.PAGESIZE, "a few pages of 64 MiB"
+    assert not array[:page].any()
