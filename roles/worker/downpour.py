@@ -153,7 +153,8 @@ class Downpour:
             push_set = await self._push_set(slot)
             push_set.place = place
             client = self._client if channel == 0 else await self._sibling(channel)
-            pending = client.start_push(push_set, only=self._owned)
+            owned = self._owned
+            pending = client.start_push(push_set) if owned is None else client.start_push(push_set, only=owned)
             slot.sequences = pending.sequences
             outcome = await pending
         finally:

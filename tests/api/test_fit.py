@@ -202,10 +202,13 @@ def test_a_run_that_fails_tells_its_cause(tmp_path: Path, monkeypatch: pytest.Mo
         adam.fit(NET, arrays(), optimizer=adam.SGD(1e38), runs=tmp_path, quiet=True, threads=1)
 
 
-def test_partitions_are_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_a_replica_of_two_partitions_is_fitted(tmp_path: Path) -> None:
     cuts = {"dense1": adam.Cut("units", at=[2])}
-    with pytest.raises(ConfigurationError, match="this version plans partitions"):
-        adam.fit(NET, arrays(), workers=2, partitions=2, cuts=cuts, runs=tmp_path, quiet=True)
+    fitted = adam.fit(NET, arrays(), workers=2, partitions=2, cuts=cuts, runs=tmp_path, quiet=True, threads=1)
+    assert fitted.result["best_test_top1"] > 1 / CLASSES
+
+
+def test_cuts_that_cannot_be_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"partition\.dense1: expected 1 boundaries"):
         adam.fit(NET, arrays(), workers=2, partitions=2, cuts={"dense1": adam.Cut("units", at=())}, runs=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -56,9 +56,19 @@ def refused(*arguments: str, code: int, **environment: str) -> str:
     [
         (["train", "EXP", "--set", "train.batch=0", "--json"], 2, "train.batch: found 0"),
         (
-            ["train", "EXP", "--json", "--workers", "2", "--set", "cluster.partitions=2"],
+            [
+                "train",
+                "EXP",
+                "--json",
+                "--workers",
+                "2",
+                "--set",
+                "cluster.partitions=2",
+                "--set",
+                "train.max_staleness=2",
+            ],
             2,
-            "this version plans partitions",
+            "train.max_staleness: found 2 with cluster.partitions = 2",
         ),
         (["train", "EXP", "--json", "--wrokers", "2"], 2, "No such option"),
         (["train", "EXP", "--detach", "--json", "--resume", "nowhere"], 2, "the run could not be started"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from adamctl.kernels import native
+from adamctl.kernels.blas import blas
 from adamctl.kernels.layers.dropout import Dropout as DropoutOperation
 from adamctl.kernels.native import Word
 from adamctl.kernels.numeric.accrue import Accrual
@@ -19,7 +20,7 @@ from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, 
 from tests.kernels.kernel_checks import BACKENDS
 
 pytestmark = pytest.mark.skipif(
-    "numba" not in BACKENDS or not native.can_compile() or native.blas() is None, reason="no compiler or BLAS here"
+    "numba" not in BACKENDS or not native.can_compile() or blas() is None, reason="no compiler or BLAS here"
 )
 
 BATCH, SLOTS = 8, 2

@@ -9,6 +9,7 @@ import pytest
 
 from adamctl.kernels import native
 from adamctl.kernels.backend import installed
+from adamctl.kernels.blas import blas
 from adamctl.kernels.step.network import Network
 from adamctl.kernels.step.steps import Steps
 from adamctl.model.description import Dense, Dropout, Model, Softmax
@@ -25,7 +26,7 @@ RATE = 0.5
 N_PUSH, N_FETCH = 4, 6
 
 needs_native = pytest.mark.skipif(
-    "numba" not in installed() or not native.can_compile() or native.blas() is None, reason="no compiler or BLAS here"
+    "numba" not in installed() or not native.can_compile() or blas() is None, reason="no compiler or BLAS here"
 )
 
 
