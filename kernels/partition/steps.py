@@ -18,7 +18,7 @@ from adamctl.kernels.partition.memory import Kind
 from adamctl.kernels.partition.program import LOSS, Batch, Row, Step, check_of_labels
 from adamctl.kernels.partition.regions import BlockMove, Box, Clear, Held, whole_box
 from adamctl.kernels.partition.stages import HeldTensor, MemberTensors
-from adamctl.kernels.segments import Words
+from adamctl.kernels.segments import Post, Words
 
 
 def training_steps(arrays: FlightArrays, loss: Loss) -> list[Step]:
@@ -183,9 +183,9 @@ def _backward(arrays: FlightArrays, number: int) -> Step:
                 back, inputs, bound.weights, bound.gradients, bound.buffers, bound.needs_input_error
             )
 
-    posts = arrays.post("error", number, {source for source, _ in network.sources(number, own)})
-    if number <= network.backward_stop:
-        posts = []
+    posts: list[Post] = []
+    if number > network.backward_stop:
+        posts += arrays.post("error", number, {source for source, _ in network.sources(number, own)})
     for tensor, owners in network.stages[number].shared.items():
         posts += arrays.post("partial", tensor, {owner.partition for owner in owners})
     return Step(tuple(words), calls, work, posts)

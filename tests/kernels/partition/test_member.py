@@ -72,6 +72,11 @@ LOCAL = Model(
     "logistic",
 )
 BY_ROWS = cut(LOCAL, [("rows", [4, 9]), ("rows", [1, 4]), ("rows", [3, 4]), ("units", [2, 6]), ("units", [3, 4])])
+PLAIN_FIRST = Model(
+    (9, 8, 2), (LocalContrastNorm(3), MaxPool2D(2, 1), Conv2D(3, 3, activation="tanh"), Dense(5)), "squared_error"
+)
+"""Nobody needs the errors at its first layers, which have no parameters."""
+PLAIN_BY_ROWS = cut(PLAIN_FIRST, [("rows", [4, 9]), ("rows", [6, 8]), ("rows", [2, 6]), ("units", [2, 5])])
 VECTOR = Model((6,), (Dense(9, "relu"), Dense(5), Dense(4, "relu")), "squared_error")
 NINE = cut(
     VECTOR,
@@ -123,7 +128,10 @@ def test_small_integers_give_the_same_bits(case: str, backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("model", "cuts"), [(LOCAL, BY_ROWS), (IMAGES, ROWS_AND_UNITS), (IMAGES, UNEVEN)])
+@pytest.mark.parametrize(
+    ("model", "cuts"),
+    [(LOCAL, BY_ROWS), (IMAGES, ROWS_AND_UNITS), (IMAGES, UNEVEN), (PLAIN_FIRST, PLAIN_BY_ROWS)],
+)
 def test_real_numbers_agree_within_rounding(model: Model, cuts: list[StageCut], backend: Backend) -> None:
     generator = np.random.default_rng(5)
     weights, batch = small_integers(model, 4)
