@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -65,10 +65,12 @@ class Replica:
         following: Following | None = None,
         foresight: Momentum | None = None,
         ranges: Sequence[slice] | None = None,
+        freed: Callable[[], None] | None = None,
     ) -> None:
         """Args:
         foresight: how far weights are moved ahead of the fetched ones; with it, nothing is applied locally.
         ranges: the parts of the vectors that this process holds, None: all; it never touches the rest.
+        freed: called, by any thread, when a slot may have become free.
         """
         self._ranges = (slice(0, layout.flat_size),) if ranges is None else tuple(ranges)
         self.layout, self.factor_tensors = layout, tuple(factor_tensors)
@@ -80,6 +82,7 @@ class Replica:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._stopping = False
+        self._freed = freed
         slots = threads * slots_per_thread
         rows = n_push * batch
         factored = [layout.tensors[index] for index in self.factor_tensors]
@@ -196,6 +199,7 @@ class Replica:
         with self._room:
             self.core.acknowledged(slot)
             self._room.notify_all()
+        self._tell_freed()
 
     def fetch_started(self) -> None:
         with self._room:
@@ -218,6 +222,11 @@ class Replica:
         with self._room:
             self.core.installed(time.monotonic())
             self._room.notify_all()
+        self._tell_freed()
+
+    def _tell_freed(self) -> None:
+        if self._freed is not None:
+            self._freed()
 
     def _look_ahead(self, foresight: Foresight) -> None:
         if foresight.way is not Way.KEEP:

@@ -65,6 +65,7 @@ class PartitionEngine:
         self.local_rate = 0.0 if experiment.train.local_lr == "auto" else experiment.train.local_lr
         applies_locally = (self.local_factor if self.local_factor is not None else self.local_rate) != 0.0
         tensors = MemberTensors(parts.network, group.own)
+        self._threads: FlightThreads | None = None
         self.replica = Replica(
             parts.network,
             parts.layout,
@@ -76,12 +77,12 @@ class PartitionEngine:
             applies_locally,
             SLOTS_PER_THREAD,
             ranges=tensors.ranges,
+            freed=self._freed,
         )
         parameters.shared.add(self.replica.memory)
         owned = owned_shards(parts.layout, group.own)
         self.downpour = Downpour(self.replica, parameters, failed, owned=owned)
         self._loop = asyncio.get_running_loop()
-        self._threads: FlightThreads | None = None
         self._evaluation: tuple[int, asyncio.Task[None]] | None = None
 
     async def start(self) -> None:
@@ -149,14 +150,13 @@ class PartitionEngine:
             self._failed(done.failure)
             return
         if actions is not None and actions.push is not None:
-            pushing = self.downpour.push(actions.push)
-            pushing.add_done_callback(self._pushed)
+            self.downpour.push(actions.push)
         if actions is not None and actions.fetch:
             self.downpour.want_fetch()
         self._done(done)
 
-    def _pushed(self, pushing: asyncio.Task[bool]) -> None:
-        """A slot may be free again."""
+    def _freed(self) -> None:
+        """A slot may be free again: its push is answered, or what lacked it is installed."""
         if self._threads is not None:
             self._threads.look()
 

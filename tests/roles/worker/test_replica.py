@@ -129,6 +129,21 @@ def test_who_keeps_factors_accrues_in_python(network: Network) -> None:
     assert without is not None and without.weights is None
 
 
+def test_who_waits_for_a_slot_is_told_when_a_push_is_answered_and_when_a_fetch_is_installed(network: Network) -> None:
+    """A slot whose push is answered during a fetch is kept until that is installed."""
+    told: list[int | None] = []
+    replica = Replica(
+        network, build_layout(MODEL, 1), 1, 4, 1, 1, (), True, 1, freed=lambda: told.append(replica.try_step(0))
+    )
+    context = network.context()
+    slot, _ = one_step(network, replica, context)
+    replica.fetch_started()
+    replica.acknowledged(slot)
+    assert told == [None]
+    replica.install(nothing_contained(replica))
+    assert told == [None, 0]
+
+
 def test_stop_wakes_a_thread_that_waits_for_a_slot(network: Network) -> None:
     replica, context = make(network), network.context()
     for _ in range(4):
