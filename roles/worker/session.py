@@ -33,7 +33,11 @@ RANGES_MIN = 3  # one being computed, one being read, one requested
 
 
 class SessionRunner:
-    """Runs one session to its end. Everything happens on the event loop except what `ComputeThreads` does."""
+    """Runs one session to its end. Everything happens on the event loop except what `ComputeThreads` does.
+
+    Attributes:
+        over: the coordinator has said that the run is over.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -68,6 +72,7 @@ class SessionRunner:
         self._failure: BaseException | None = None
         self._evaluation: tuple[int, asyncio.Task[None]] | None = None
         self._updates_reported = 0
+        self.over = False
         self.batches_done = 0
         self._began_s = self._trained_until_s = self._loop.time()
         self.compute_s = self.wait_s = 0.0
@@ -151,6 +156,7 @@ class SessionRunner:
                 reply = asking.result()
                 asking = None
                 if reply.ended:
+                    self.over = True
                     return reply.reason
                 await self._act(reply)
 

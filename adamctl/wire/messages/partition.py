@@ -73,7 +73,7 @@ class PartFlushRequest(Message, frozen=True):
 
 
 class PartEndRequest(Message, frozen=True):
-    """The lead ends the group's work, or a member tells that it cannot go on."""
+    """The lead tells the others that the run is over. Whatever else ends a group, the coordinator tells its members."""
 
     group_epoch: int
     partition: int

@@ -173,7 +173,7 @@ class Lead:
         await asyncio.gather(self.engine.flush(), *others)
 
     async def end(self, cause: str) -> None:
-        """Tells the others that the group's work is over."""
+        """Tells the others that the run is over."""
         message: Message = PartEndRequest(self._group.epoch, self._group.own, cause)
         await asyncio.gather(*(self._links.tell(one, message) for one in self._links.others), return_exceptions=True)
 

@@ -1,7 +1,7 @@
 """A member's part in one group, unless it leads: flights as the lead says, its own pushes and fetches.
 
 It takes ranges from the lead, reads their examples by itself, and tells the lead what it has finished. It ends when the
-lead or the coordinator says so.
+lead says that the run is over, or the coordinator that the group is.
 """
 
 from __future__ import annotations

@@ -180,12 +180,12 @@ class GroupWork:
             )
         )
         context.log.info("run %s: replica of %d partitions, led here", group.job, len(group.members))
-        cause = "the lead failed"
         try:
             cause = await self.runner.run(context.stopping)
+            if self.runner.over:  # if not, the coordinator tells the others, and they join again
+                await lead.end(cause)
             return cause
         finally:
-            await lead.end(cause)
             await lead.close()
 
     async def _watch(self, group: Group) -> None:

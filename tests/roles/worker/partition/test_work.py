@@ -1,0 +1,82 @@
+"""The end of a group is not the end of the run: only the second is told to the others by their lead."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from adamctl.errors import RunFailedError
+from adamctl.roles.worker.partition import work
+from adamctl.roles.worker.partition.work import GroupWork
+
+CAUSE = "all passes are done"
+
+
+class Lead:
+    engine: Any = None
+    flight_done = None
+
+    def __init__(self, *of_group: Any) -> None:
+        self.told: list[str] = []
+        self.closed = False
+
+    async def begin(self) -> None: ...
+
+    async def end(self, cause: str) -> None:
+        self.told.append(cause)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Runner:
+    """Ends as told."""
+
+    over, failure = False, False
+
+    def __init__(self, session: Any) -> None: ...
+
+    async def run(self, stopping: asyncio.Event) -> str:
+        if self.failure:
+            raise RunFailedError("a server is gone")
+        return CAUSE
+
+
+async def led(monkeypatch: pytest.MonkeyPatch, *, over: bool, failure: bool = False) -> Lead:
+    """Returns the lead of a group whose session has ended."""
+    for name, instead in {
+        "Lead": Lead,
+        "PartitionEngine": lambda *parts: None,
+        "SessionRunner": type("Ending", (Runner,), {"over": over, "failure": failure}),
+        "Session": lambda *inputs: None,
+        "reporter_of": lambda network: 0,
+    }.items():
+        monkeypatch.setattr(work, name, instead)
+    context = SimpleNamespace(node="w1", incarnation=1, stopping=asyncio.Event(), log=logging.getLogger("test_work"))
+    part: Any = GroupWork.__new__(GroupWork)
+    part._context, part._own, part._links, part._coordinator = context, 0, object(), None
+    group = SimpleNamespace(job="job", members=(1, 2), batch=4, epoch=3)
+    parts = SimpleNamespace(group=group, network=None, experiment=None, layout=None, threads=1)
+    try:
+        assert await part._work(parts, None, None, None) == CAUSE
+    except RunFailedError:
+        assert failure
+    lead = part._lead
+    assert isinstance(lead, Lead) and lead.closed
+    return lead
+
+
+async def test_the_others_are_told_when_the_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await led(monkeypatch, over=True)).told == [CAUSE]
+
+
+@pytest.mark.parametrize("failure", [False, True])
+async def test_a_lead_that_stops_or_fails_does_not_end_the_run_for_the_others(
+    failure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hear of it from the coordinator, and join again."""
+    assert not (await led(monkeypatch, over=False, failure=failure)).told
