@@ -85,13 +85,15 @@ def parts_of(stage: Stage, cut: Cut, partitions: int, tensors: tuple[tuple[int, 
 
 def _part(stage: Stage, axis: str, made: Range, tensors: tuple[tuple[int, ...], ...]) -> StagePart:
     outputs = _along(stage.output, axis, made)
-    convolved = None
+    is_whole, convolved = made == (0, stage.extent(axis)), None
     if stage.pooling is not None:
         shape = stage.layers[0].output
         if axis == "rows":
-            made = stage.pooling.reads(*made, shape[0])
+            made = (0, shape[0]) if is_whole else stage.pooling.reads(*made, shape[0])
+            is_whole = made == (0, shape[0])
         convolved = _along(shape, axis, made)
-    inputs = _inputs(stage, axis, made)
+    # Who makes all outputs of a layer runs it whole, and reads rows, too, that no window reaches.
+    inputs = everything(stage.input) if is_whole else _inputs(stage, axis, made)
     shared = _shares(stage, axis)
     held: tuple[Region | None, ...] = tuple(
         everything(shape) if shared else (made, *everything(shape[1:])) for shape in tensors

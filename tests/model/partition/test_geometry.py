@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import get_args
 
@@ -72,13 +73,18 @@ def plain(region: Slices, shape: tuple[int, ...]) -> Region:
 
 
 def as_the_kernels_say(layers: list[Operation], axis: str, start: int, stop: int) -> StagePart:
-    """Returns the part that the operations' own slices make; owned ranges are not theirs to say."""
+    """Returns the part that the operations' own slices make; owned ranges are not theirs to say.
+
+    A part that makes all outputs of an operation is that operation, and reads rows, too, that no window reaches.
+    """
     outputs = convolved = None
     inputs: Region = ()
     parameters: tuple[Region, ...] = ()
     part = OutputSlice(axis, start, stop)  # type: ignore[arg-type]
     for number, operation in reversed(list(enumerate(layers))):
         sliced = operation.slice(part)
+        if part.stop - part.start == operation.output_shape[-1 if axis == "maps" else 0]:
+            sliced = replace(sliced, operation=operation, inputs=(slice(None),) * len(operation.input_shape))
         inputs = plain(sliced.inputs, operation.input_shape)
         made = plain(sliced.outputs, operation.output_shape)
         held = [plain(region, shape) for region, shape in zip(sliced.parameters, operation.parameters, strict=True)]
