@@ -11,7 +11,6 @@ import contextvars
 import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 from tests.sim.sim_process import RunView
@@ -199,9 +198,13 @@ def _close(work: Any) -> None:
         inner = getattr(work, "cr_await", None)
         if hasattr(inner, "close"):
             _close(inner)
-        with suppress(RuntimeError):
+        try:
             work.close()
-            return
+        except RuntimeError:
+            continue
+        except Exception:  # it has ended by itself, and nobody is there to hear of it
+            pass
+        return
     raise AssertionError(f"{work} does not end")
 
 

@@ -7,6 +7,9 @@ from tests.sim.job_mutants import MUTANTS as JOB_MUTANTS
 from tests.sim.keeping_mutants import MUTANTS as KEEPING_MUTANTS
 from tests.sim.loss_mutants import MUTANTS as LOSS_MUTANTS
 from tests.sim.mutants import MUTANTS
+from tests.sim.partition_mutants import MUTANTS as PARTITION_MUTANTS
+from tests.sim.partition_scenario import EVENTS_MIN as PARTITION_EVENTS_MIN
+from tests.sim.partition_scenario import PartitionScenario
 from tests.sim.run_mutants import MUTANTS as RUN_MUTANTS
 from tests.sim.run_scenario import RunScenario
 from tests.sim.runner import Suite
@@ -51,4 +54,20 @@ RUNS = Suite(
     ("roles/coordinator/core/**/*.py", "tests/sim/run_[ls]*.py", *SERVERS.sources),
     SERVER_EVENTS_MIN,
 )
-SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS, RUNS)}
+PARTITIONS = Suite(
+    "partitions",
+    PartitionScenario,
+    PARTITION_MUTANTS,
+    (
+        "adamctl/model/**/*.py",
+        "kernels/**/*.py",
+        "roles/coordinator/core/**/*.py",
+        "roles/worker/**/*.py",
+        "tests/kernels/partition/replica.py",
+        "tests/roles/coordinator/core/group*.py",
+        "tests/sim/partition_*.py",
+        *(f"tests/sim/{part}.py" for part in ("engine", "run_ledger", "sim_loop", "sim_process", "sim_real_worker")),
+    ),
+    PARTITION_EVENTS_MIN,
+)
+SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS, RUNS, PARTITIONS)}

@@ -94,6 +94,7 @@ def test_sources_are_the_whole_of_what_decides(suite: Suite) -> None:
         "controllers": ["roles/controller/core"],
         "servers": ["roles/controller/core", "roles/ps"],
         "runs": ["roles/controller/core", "roles/ps", "roles/coordinator/core"],
+        "partitions": ["kernels/partition", "roles/worker", "roles/coordinator/core"],
     }
     for folder in decides[suite.name]:
         assert set((ROOT / folder).rglob("*.py")) <= sources

@@ -74,9 +74,8 @@ class Coordinator:
         match message:
             case RunJoinRequest():
                 self._connection_of[key] = connection
-                self.step(
-                    events.WorkerJoins(token, *key, 1, message.host, message.addresses, message.wait_s, PLAN_HASH)
-                )
+                joins = 1, message.host, message.addresses, message.wait_s, message.plan_hash
+                self.step(events.WorkerJoins(token, *key, *joins))
             case NextTaskRequest():
                 if not message.group_epoch:
                     self._connection_of[key] = connection
