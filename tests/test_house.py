@@ -134,9 +134,7 @@ ELSEWHERE = (
         ("roles/ps/store/recovered_jobs", "roles/ps/store/log_index"),
         "what a server takes up again",
     ),
-    Elsewhere(
-        "roles/worker/test_server.py", ("roles/worker/session", "roles/worker/whole_replica"), "parts of one worker"
-    ),
+    Elsewhere("roles/worker/test_server.py", ("roles/worker/whole_replica",), "parts of one worker"),
 )
 
 

@@ -326,10 +326,11 @@ class SessionRunner:
         else:
             self._threads.engine.stop()
             await asyncio.to_thread(self._threads.engine.join, 30.0)
-        for task in (*self._taking, *self._background):
+        pulling = () if self._evaluation is None else (self._evaluation[1],)
+        for task in (*self._taking, *self._background, *pulling):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await asyncio.gather(*self._taking, return_exceptions=True)
+        await asyncio.gather(*self._taking, *pulling, return_exceptions=True)
         await self._downpour.close()
         for examples in self._examples.values():
             examples.release()
