@@ -100,8 +100,12 @@ class Member:
         return self._program(arrays, evaluation_steps(arrays, self._loss, self._snapshot), None)
 
     def _program(self, arrays: FlightArrays, steps: Sequence[Step], own: Accruing | None) -> Program:
-        """Returns a program; smaller batches come once in a pass, and are not worth compiling for."""
-        words, posts = arrays.window(self._flights)
+        """Returns a program; smaller batches come once in a pass, and are not worth compiling for.
+
+        All flights of a context wait for, and are counted by, the same partitions, whatever each of them reads: the
+        next one may read more than the one before it.
+        """
+        words, posts = self.arrays(arrays.context).window(self._flights)
         whole = [Step(words, [], _nothing), *steps, Step((), [], _nothing, posts)]
         stand_ins = {IMAGES: arrays.images, LABELS: arrays.labels}
         slots, filled = (own.slots, own.filled) if own is not None else ((), None)

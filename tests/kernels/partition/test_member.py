@@ -169,6 +169,17 @@ def test_delays_change_nothing(seed: int) -> None:
                 np.testing.assert_array_equal(left, right)
 
 
+def test_a_smaller_evaluation_is_waited_for_by_the_flight_after_it() -> None:
+    """In an evaluation the first partition reads nothing of the second one, whose next error waits for it."""
+    model = Model((6,), (Dense(4, "relu"), Dense(3)), "squared_error")
+    network = cut_network(model, cut(model, [("units", [4, 4]), ("units", [0, 3])]), BACKENDS[-1])
+    weights, batch = small_integers(model, 3)
+    smaller = Batch(batch.images[:3], batch.labels[:3])
+    replica = Replica(network, BATCH, 1, weights)
+    found = replica.run([smaller, smaller, batch, smaller, batch], evaluations=frozenset({0, 3}))
+    assert found[2][1:] == found[4][1:]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_dropout_drops_what_it_drops_in_the_whole(backend: Backend) -> None:
     layers = (*EXACT.layers[:2], Dropout(0.5), EXACT.layers[2], Dropout(0.25), *EXACT.layers[3:])
