@@ -77,7 +77,9 @@ class Clipping:
         """Returns the steps between the sums of gradients and their use."""
         arrays = self._arrays
         own, partitions = arrays.neighbours.own, range(arrays.network.partitions)
-        of_all: list[NDArray[np.float64]] = [arrays.shown(one, "norms", 0) for one in partitions]  # type: ignore[misc]
+        of_all: list[NDArray[np.float64]] = [np.zeros(len(arrays.network.stages))]
+        if len(partitions) > 1:
+            of_all = [arrays.shown(one, "norms", 0) for one in partitions]  # type: ignore[misc]
         words = tuple(arrays.word(one, "norms", 0) for one in partitions if one != own)
         found = Step(
             (), self._native_squares(of_all[own]), lambda batch, row: self._squares(of_all[own]),

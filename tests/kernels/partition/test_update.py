@@ -13,13 +13,14 @@ from adamctl.kernels.step.clip import LayerNormClip
 from adamctl.kernels.step.network import Network
 from tests.kernels.kernel_checks import BACKENDS
 from tests.kernels.partition.replica import Replica
-from tests.kernels.partition.test_member import BATCH, IMAGES, ROWS_AND_UNITS, UNEVEN, small_integers
+from tests.kernels.partition.test_member import BATCH, IMAGES, ROWS_AND_UNITS, UNEVEN, cut, small_integers
 
 RATE = 0.125
+ALONE = cut(IMAGES, [("rows", [5]), ("rows", [4]), ("units", [7]), ("units", [5])], {0: 1})
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("cuts", [ROWS_AND_UNITS, UNEVEN])
+@pytest.mark.parametrize("cuts", [ROWS_AND_UNITS, UNEVEN, ALONE], ids=["even", "uneven", "one partition"])
 @pytest.mark.parametrize("norm_max", [None, 0.05, 1e3])
 def test_a_flight_is_clipped_and_applied_as_a_step(
     cuts: list[StageCut], norm_max: float | None, backend: Backend
