@@ -5,7 +5,7 @@ The choice is first by bytes alone; once servers and network are measured, by ti
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -136,8 +136,7 @@ class Prices:
 
 
 def push_costs(
-    layout: ParameterLayout,
-    tensors: Iterable[int],
+    tensors: Mapping[int, Tensor],
     examples: int,
     copies: Sequence[int],
     wire: WireType = "float32",
@@ -147,11 +146,11 @@ def push_costs(
         PushCost(
             index,
             examples,
-            layout.tensors[index].size,
-            gradient_bytes(layout.tensors[index], wire),
-            factors_bytes(layout.tensors[index], examples, copies[index], wire),
+            tensor.size,
+            gradient_bytes(tensor, wire),
+            factors_bytes(tensor, examples, copies[index], wire),
         )
-        for index in tensors
+        for index, tensor in tensors.items()
     ]
 
 

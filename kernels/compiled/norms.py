@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from adamctl.kernels.compiled.accrual import sum_of_squares
-from adamctl.kernels.compiled.jit import IN1, OUT1, f64, i64, kernel, readable, writable
+from adamctl.kernels.compiled.jit import IN1, IN2, OUT1, OUT2, f64, i64, kernel, readable, writable
 
 PARTS = readable(i64, 2)
 """[n, 3]: start and stop in the gradient, and the number of the layer."""
@@ -20,6 +20,27 @@ def squares_of_layers(gradient: Any, parts: Any, squares: Any) -> None:
     squares[:] = 0
     for part in range(len(parts)):
         squares[parts[part, 2]] += sum_of_squares(gradient[parts[part, 0] : parts[part, 1]])
+
+
+@kernel((writable(f64, 1), i64, IN2, IN2))
+def add_square_of_product(squares: Any, layer: int, of_errors: Any, of_activations: Any) -> None:
+    """squares [layers]: the layer's gets that of E^T A, from E E^T and A A^T [n, n]."""
+    total = 0.0
+    for i in range(of_errors.shape[0]):
+        for j in range(of_errors.shape[1]):
+            total += np.float64(of_errors[i, j]) * np.float64(of_activations[i, j])
+    squares[layer] += total
+
+
+@kernel((OUT2, readable(f64, 1), i64, f64))
+def scale_errors(errors: Any, squares: Any, layer: int, norm_max: float) -> None:
+    """Scales the errors [n, units] of a layer that `scale_layers` scales."""
+    norm = math.sqrt(squares[layer])
+    if norm_max < norm and norm < math.inf:
+        scale = np.float32(norm_max / norm)
+        for i in range(errors.shape[0]):
+            for j in range(errors.shape[1]):
+                errors[i, j] *= scale
 
 
 @kernel((writable(f64, 1), readable(f64, 1), i64))

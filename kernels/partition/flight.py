@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.operation import Array, Buffers, Key, Operation
+from adamctl.kernels.operation import Array, Buffers, Factors, Key, Operation
 from adamctl.kernels.partition.memory import BlockName, Kind, SharedMemory
 from adamctl.kernels.partition.regions import Held, extents
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, StagePart
@@ -36,13 +36,14 @@ class BoundOperation(NamedTuple):
     """An operation of a part, and the arrays it works on.
 
     Attributes:
-        gradients: of its tensors; those of tensors that others hold, too, lie in memory that their owners read.
+        gradients: of its tensors; those of tensors that others hold, too, lie in memory that their owners read. None:
+            it is not computed.
         needs_input_error: whether backward goes on below it.
     """
 
     operation: Operation
     weights: list[Array]
-    gradients: list[Array]
+    gradients: list[Array | None]
     buffers: Buffers
     needs_input_error: bool
 
@@ -62,9 +63,20 @@ class FlightArrays:
     """
 
     def __init__(
-        self, network: CutNetwork, neighbours: Neighbours, context: int, batch: int, weights: Sequence[Array]
+        self,
+        network: CutNetwork,
+        neighbours: Neighbours,
+        context: int,
+        batch: int,
+        weights: Sequence[Array],
+        skipped: frozenset[int] = frozenset(),
     ) -> None:
-        """`context`: which of the open flights; `weights`: one array for each held tensor."""
+        """Args:
+        context: which of the open flights.
+        weights: one array for each held tensor.
+        skipped: dense weights whose gradient is not computed.
+        """
+        self.skipped = skipped
         self.network, self.neighbours, self.context, self.batch = network, neighbours, context, batch
         tensors = MemberTensors(network, neighbours.own)
         self.gradient = np.zeros(tensors.flat_size, np.float32)
@@ -110,6 +122,23 @@ class FlightArrays:
         self.read_by.update(others)
         return [Post(self.word(self.neighbours.own, kind, number), tuple(self.neighbours.wakes[one] for one in others))]
 
+    def inputs_of(self, stage: int, place: int) -> Array:
+        """Returns the inputs of one of a stage's operations."""
+        if place:
+            return self.operations[stage][place - 1].buffers.output
+        inputs = self.inputs[stage]
+        assert inputs is not None
+        return inputs.array
+
+    def factors(self, tensor: int) -> Factors:
+        """Returns the factors of a dense weight: the errors and inputs of its layer's part, when backward is done."""
+        for number, stage in enumerate(self.network.stages):
+            for place, layer in enumerate(stage.layers):
+                if tensor in layer.tensors:
+                    inputs = self.inputs_of(number, place)
+                    return Factors(self._errors_of(number, place), inputs.reshape(len(inputs), -1))
+        raise ValueError(f"expected a tensor of the network; found {tensor}")
+
     def window(self, flights: int) -> tuple[tuple[Words, ...], list[Post]]:
         """Returns what a flight waits for before it overwrites blocks, and how to say that it needs no others' blocks.
 
@@ -141,7 +170,11 @@ class FlightArrays:
             needs_error = number > stop or (number == stop and place > 0)
             own = [left.pop(0) for _ in part.tensors[place]]
             found = [
-                self._partial(tensor) if tensor in network.stages[number].shared else gradient
+                None
+                if tensor in self.skipped
+                else self._partial(tensor)
+                if tensor in network.stages[number].shared
+                else gradient
                 for _, gradient, (tensor, _) in own
             ]
             buffers = operation.allocate(self.batch, needs_error)
@@ -157,6 +190,14 @@ class FlightArrays:
         if number > stop:
             self.input_errors[-1] = Held(first.input_error, part.inputs)
         self.inputs[-1] = self._input(number, part)
+
+    def _errors_of(self, stage: int, place: int) -> Array:
+        """Returns the errors that one of a stage's operations goes back from."""
+        if place + 1 < len(self.operations[stage]):
+            return self.operations[stage][place + 1].buffers.input_error
+        error = self.output_errors[stage]
+        assert error is not None
+        return error.array
 
     def _input(self, number: int, part: StagePart) -> Held:
         before = self.outputs[number - 1] if number else Held(self.images, self._whole_images)

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from adamctl.kernels.layers.losses import make_loss
 from adamctl.kernels.native import can_compile
 from adamctl.kernels.operation import Array
+from adamctl.kernels.partition.accruing import IMAGES, LABELS, Accruing
 from adamctl.kernels.partition.flight import FlightArrays, Neighbours
-from adamctl.kernels.partition.program import IMAGES, LABELS, Batch, Program, Row, Step
+from adamctl.kernels.partition.program import Batch, Program, Row, Step
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
 from adamctl.kernels.partition.steps import evaluation_steps, training_steps
-from adamctl.kernels.partition.update import Accruing, Clipping, accruing_step
+from adamctl.kernels.partition.update import Clipping, accruing_steps
 
 
 class Member:
@@ -82,17 +83,18 @@ class Member:
         """Returns the arrays of a context, for batches of so many examples (None: whole ones)."""
         key = context, self._batch if examples is None else examples
         if key not in self._arrays:
-            self._arrays[key] = FlightArrays(self._network, self._neighbours, *key, self._weights)
+            skipped = self._accruing[context].skipped if self._accruing else frozenset()
+            self._arrays[key] = FlightArrays(self._network, self._neighbours, *key, self._weights, skipped)
         return self._arrays[key]
 
     def _train(self, context: int, examples: int) -> Program:
         arrays = self.arrays(context, examples)
         steps = training_steps(arrays, self._loss)
-        if self._clip_norm is not None:
-            steps += Clipping(arrays, self._clip_norm).steps()
         own = self._accruing[context] if self._accruing else None
+        if self._clip_norm is not None:
+            steps += Clipping(arrays, self._clip_norm, own).steps()
         if own is not None:
-            steps.append(accruing_step(arrays, own))
+            steps += accruing_steps(arrays, own)
         return self._program(arrays, steps, own)
 
     def _evaluate(self, context: int, examples: int) -> Program:
@@ -108,9 +110,8 @@ class Member:
         words, posts = self.arrays(arrays.context).window(self._flights)
         whole = [Step(words, [], _nothing), *steps, Step((), [], _nothing, posts)]
         stand_ins = {IMAGES: arrays.images, LABELS: arrays.labels}
-        slots, filled = (own.slots, own.filled) if own is not None else ((), None)
         native = self._native and arrays.batch == self._batch
-        return Program(whole, stand_ins, native, arrays.key, slots, filled)
+        return Program(whole, stand_ins, native, arrays.key, own)
 
 
 def _nothing(batch: Batch, row: Row) -> None:

@@ -20,15 +20,20 @@ from numpy.typing import NDArray
 from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word
 from adamctl.kernels.numeric.mix import set_key
 from adamctl.kernels.operation import Array, Key
-from adamctl.kernels.segments import FIRST_FREE_WORD, FLIGHT, SPINS, Advance, Post, Segment, Words, compile_segments
-
-IMAGES, LABELS, ACCRUED, FILLED, RATE, LOSS, CORRECT, CLIPPED = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 8)
-"""Words of a flight's row.
-
-Addresses of its images and labels, of the slot in which it accrues and that slot's flag; the learning rate of its local
-update (float32); its loss (float64), correct examples and layers that were scaled down.
-"""
-WORDS = FIRST_FREE_WORD + 8
+from adamctl.kernels.partition.accruing import (
+    ACCRUED,
+    CLIPPED,
+    CORRECT,
+    IMAGES,
+    LABELS,
+    LOSS,
+    RATE,
+    WORDS,
+    Accruing,
+    SlotPlace,
+    address_of,
+)
+from adamctl.kernels.segments import FLIGHT, SPINS, Advance, Post, Segment, Words, compile_segments
 
 
 class Batch(NamedTuple):
@@ -47,14 +52,14 @@ class Row:
     """What a flight is told, and what it finds.
 
     Attributes:
-        slot: where it accrues.
+        place: where it accrues.
         rate: learning rate of its local update.
         loss: summed loss of its batch; 0 where another partition computes it.
         correct: its correctly classified examples.
         clipped: layers whose gradient was scaled down.
     """
 
-    slot: int = 0
+    place: SlotPlace = field(default_factory=SlotPlace)
     rate: float = 0.0
     loss: float = 0.0
     correct: int = 0
@@ -95,21 +100,17 @@ class Program:
         stand_ins: Mapping[int, NDArray[np.generic]],
         native: bool,
         key: Key,
-        slots: Sequence[Array] = (),
-        filled: NDArray[np.int64] | None = None,
+        accruing: Accruing | None = None,
     ) -> None:
         """Args:
         stand_ins: IMAGES and LABELS -> the arrays that stand for them in the calls.
         key: what the steps read the flight's key from.
-        slots, filled: where flights accrue, if they do; the calls name the first.
+        accruing: where flights accrue, if they do; the calls name the first slot.
         """
-        stand_ins = dict(stand_ins)
-        if filled is not None:
-            stand_ins |= {ACCRUED: slots[0], FILLED: filled[:1]}
-            self._slots = [(address_of(slot), address_of(filled[place:])) for place, slot in enumerate(slots)]
-        else:
-            self._slots = [(0, 0)]
-        self._words = np.zeros(WORDS, np.int64)
+        stand_ins, self._accruing = dict(stand_ins), accruing
+        if accruing is not None:
+            stand_ins |= accruing.stand_ins()
+        self._words = np.zeros(WORDS + (2 * len(accruing.factors) if accruing is not None else 0), np.int64)
         self._place = address_of(self._words)
         self._key = key
         self._row = Row()
@@ -131,15 +132,16 @@ class Program:
             self._pieces.append(_Native(compile_segments(waiting, stand_ins), len(waiting)))
             waiting.clear()
 
-    def begin(self, flight: int, batch: Batch, slot: int = 0, rate: float = 0.0) -> None:
-        """Begins a flight, whose number is greater than all before; `slot`, `rate`: see `Row`."""
+    def begin(self, flight: int, batch: Batch, place: SlotPlace = SlotPlace(), rate: float = 0.0) -> None:
+        """Begins a flight, whose number is greater than all before; `place`, `rate`: see `Row`."""
         self._piece = self._segment = 0
-        self._batch, self._row = batch, Row(slot, rate)
+        self._batch, self._row = batch, Row(place, rate)
         set_key(self._key, batch.key)
         words = self._words
         words[FLIGHT] = flight
         words[IMAGES], words[LABELS] = address_of(batch.images), address_of(batch.labels)
-        words[ACCRUED], words[FILLED] = self._slots[slot]
+        if self._accruing is not None:
+            words[ACCRUED:] = self._accruing.addresses(place)
         words[RATE : RATE + 1].view(np.float32)[0] = rate
         words[LOSS : CLIPPED + 1] = 0
 
@@ -220,10 +222,6 @@ def post_by_python(post: Post, flight: int) -> None:
     for wake in asleep:
         with suppress(BlockingIOError):  # it is full of wakes
             os.write(wake.descriptor, b"\0")
-
-
-def address_of(array: NDArray[np.generic]) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def check_of_labels() -> list[Call]:

@@ -8,7 +8,7 @@ Parts of a convolution that is cut by rows share all of its tensors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -290,22 +290,28 @@ class MemberTensors:
     def __init__(self, network: CutNetwork, partition: int) -> None:
         parts = [stage.parts[partition] for stage in network.stages]
         self.held = tuple(held for part in parts if part is not None for rows in part.tensors for held in rows)
-        self.offsets: list[int] = []
-        self.shapes: list[tuple[int, ...]] = []
-        self.ranges: list[slice] = []
+        self._tensors = network.tensors
         last = network.tensors[-1]
         self.flat_size = _aligned(last.offset + last.size)
-        for index, (start, stop) in self.held:
-            tensor = network.tensors[index]
-            offset = tensor.offset + start * tensor.row_size
-            self.offsets.append(offset)
-            self.shapes.append((stop - start, *tensor.shape[1:]))
-            end = offset + (stop - start) * tensor.row_size
-            end = _aligned(end) if stop == tensor.shape[0] else end
-            if self.ranges and self.ranges[-1].stop == offset:
-                self.ranges[-1] = slice(self.ranges[-1].start, end)
+        self.offsets = [
+            self._tensors[index].offset + start * self._tensors[index].row_size for index, (start, _) in self.held
+        ]
+        self.shapes = [(stop - start, *self._tensors[index].shape[1:]) for index, (start, stop) in self.held]
+        self.ranges = self.ranges_without(frozenset())
+
+    def ranges_without(self, tensors: Collection[int]) -> list[slice]:
+        """Returns the ranges of all but some of the held tensors."""
+        ranges: list[slice] = []
+        for (index, (_, stop)), offset, shape in zip(self.held, self.offsets, self.shapes, strict=True):
+            if index in tensors:
+                continue
+            end = offset + prod(shape)
+            end = _aligned(end) if stop == self._tensors[index].shape[0] else end
+            if ranges and ranges[-1].stop == offset:
+                ranges[-1] = slice(ranges[-1].start, end)
             else:
-                self.ranges.append(slice(offset, end))
+                ranges.append(slice(offset, end))
+        return ranges
 
     def views(self, flat: Array) -> list[Array]:
         """Returns one array for each held tensor, of a flat vector."""

@@ -12,10 +12,11 @@ from adamctl.kernels.layers.dropout import Dropout
 from adamctl.kernels.layers.losses import Loss
 from adamctl.kernels.native import Call, Word, joined
 from adamctl.kernels.operation import Array
+from adamctl.kernels.partition.accruing import LOSS
 from adamctl.kernels.partition.flight import FlightArrays
 from adamctl.kernels.partition.head import ExchangedHead, GatheredHead
 from adamctl.kernels.partition.memory import Kind
-from adamctl.kernels.partition.program import LOSS, Batch, Row, Step, check_of_labels
+from adamctl.kernels.partition.program import Batch, Row, Step, check_of_labels
 from adamctl.kernels.partition.regions import BlockMove, Box, Clear, Held, whole_box
 from adamctl.kernels.partition.stages import HeldTensor, MemberTensors
 from adamctl.kernels.segments import Post, Words
@@ -162,7 +163,7 @@ def _backward(arrays: FlightArrays, number: int) -> Step:
     bound_operations = arrays.operations[number]
     for place in reversed(range(len(bound_operations))):
         bound = bound_operations[place]
-        inputs = _inputs_of(arrays, number, place)
+        inputs = arrays.inputs_of(number, place)
         calls = joined(
             calls,
             bound.operation.native_backward(
@@ -176,7 +177,7 @@ def _backward(arrays: FlightArrays, number: int) -> Step:
             move.make()
         back: Array | None = error.array
         for place in reversed(range(len(bound_operations))):
-            bound, inputs = bound_operations[place], _inputs_of(arrays, number, place)
+            bound, inputs = bound_operations[place], arrays.inputs_of(number, place)
             inputs = batch.images if inputs is arrays.images else inputs
             assert back is not None
             back = bound.operation.backward(
@@ -277,15 +278,6 @@ def _error_of(arrays: FlightArrays, number: int, partition: int) -> Held:
     part = arrays.network.stages[number].parts[partition]
     assert part is not None
     return Held(arrays.shown(partition, "error", number), part.inputs)  # type: ignore[arg-type]
-
-
-def _inputs_of(arrays: FlightArrays, number: int, place: int) -> Array:
-    """Returns the inputs of one of a stage's operations."""
-    if place:
-        return arrays.operations[number][place - 1].buffers.output
-    inputs = arrays.inputs[number]
-    assert inputs is not None
-    return inputs.array
 
 
 def _flat(array: NDArray[np.generic]) -> Array:

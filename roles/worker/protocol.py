@@ -8,10 +8,10 @@ both and apply the same update.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from adamctl.config.experiment import TrainConfig
-from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
+from adamctl.model.layout import ELEMENT_BYTES, Tensor
 from adamctl.model.protocol import Prices, choose_protocol, has_factors, push_costs, weigh_protocols
 
 WEIGH_EVERY_S = 5.0
@@ -21,10 +21,12 @@ KEPT_BYTES_MAX = 1 << 20
 """Bound on the factors of one tensor in one slot that are kept although its gradient is pushed."""
 
 
-def factor_tensors(train: TrainConfig, layout: ParameterLayout, copies: Sequence[int]) -> tuple[int, ...]:
+def factor_tensors(train: TrainConfig, tensors: Mapping[int, Tensor], copies: Sequence[int]) -> tuple[int, ...]:
     """Returns the tensors that are pushed as factors: all dense weights, none, or those for which that is fewer bytes.
 
-    `copies`: how many times each tensor's activations are sent.
+    Args:
+        tensors: those that this process pushes, or the rows of them that it does.
+        copies: how many times each tensor's activations are sent.
     """
     protocol = train.push_protocol
     if protocol == "gradient":
@@ -32,7 +34,7 @@ def factor_tensors(train: TrainConfig, layout: ParameterLayout, copies: Sequence
     examples = train.batch * train.steps_per_push
     return tuple(
         index
-        for index, tensor in enumerate(layout.tensors)
+        for index, tensor in tensors.items()
         if has_factors(tensor)
         and (protocol == "factors" or choose_protocol(tensor, examples, copies[index], train.wire_push) == "factors")
     )
@@ -51,29 +53,30 @@ class PushProtocol:
     def __init__(
         self,
         train: TrainConfig,
-        layout: ParameterLayout,
+        tensors: Mapping[int, Tensor],
         copies: Sequence[int],
         *,
         applies_locally: bool,
         log: logging.Logger,
     ) -> None:
-        """`copies`: how often each tensor's activations are sent; `applies_locally`: gradients are used here too."""
-        chosen = factor_tensors(train, layout, copies)
+        """Args:
+        tensors: those that the replica pushes, by index; of those that it pushes a part of, that part.
+        copies: how often each tensor's activations are sent.
+        applies_locally: gradients are used here too.
+        """
+        chosen = factor_tensors(train, tensors, copies)
         examples = train.batch * train.steps_per_push
-        others = [
-            index for index, tensor in enumerate(layout.tensors) if has_factors(tensor) and index not in set(chosen)
-        ]
+        others = [index for index, tensor in tensors.items() if has_factors(tensor) and index not in set(chosen)]
         small = all(
-            examples * (layout.tensors[index].shape[0] + layout.tensors[index].row_size) * ELEMENT_BYTES
-            <= KEPT_BYTES_MAX
+            examples * (tensors[index].shape[0] + tensors[index].row_size) * ELEMENT_BYTES <= KEPT_BYTES_MAX
             for index in others
         )
         self.factors = frozenset(chosen)
         self.skips_gradients = bool(chosen) and not applies_locally and small
         self.kept = tuple(sorted((*chosen, *others))) if self.skips_gradients else chosen
         self.fixed = train.protocol != "auto" or train.push_protocol != "auto" or not chosen
-        self._costs = push_costs(layout, chosen, examples, copies, train.wire_push)
-        self._names = {index: layout.tensors[index].name for index in chosen}
+        self._costs = push_costs({index: tensors[index] for index in chosen}, examples, copies, train.wire_push)
+        self._names = {index: tensors[index].name for index in chosen}
         self._log = log
         self._weighed_s, self._pause_s = float("-inf"), WEIGH_EVERY_S
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adamctl.kernels.backend import Backend
 from adamctl.kernels.numeric.accrue import Accrual
 from adamctl.kernels.operation import Array, Factors
+from adamctl.kernels.partition.accruing import Accruing as FlightAccruing
+from adamctl.kernels.partition.accruing import KeptFactors, SlotPlace
 from adamctl.kernels.rules.factors import gradient_rows
 from adamctl.kernels.step.network import Context
 from adamctl.kernels.step.steps import Accruing
@@ -66,14 +67,19 @@ class Replica:
         foresight: Momentum | None = None,
         ranges: Sequence[slice] | None = None,
         freed: Callable[[], None] | None = None,
+        rows: Mapping[int, tuple[int, int]] | None = None,
+        skips: bool = False,
     ) -> None:
         """Args:
         foresight: how far weights are moved ahead of the fetched ones; with it, nothing is applied locally.
         ranges: the parts of the vectors that this process holds, None: all; it never touches the rest.
         freed: called, by any thread, when a slot may have become free.
+        rows: of each factor tensor, those that this process holds, None: all.
+        skips: a partition leaves out the gradients of tensors whose factors it keeps.
         """
         self._ranges = (slice(0, layout.flat_size),) if ranges is None else tuple(ranges)
         self.layout, self.factor_tensors = layout, tuple(factor_tensors)
+        self._rows, self._skips = rows, skips
         self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, applies_locally, following)
         self.applies_locally = applies_locally
         self.foresight = foresight
@@ -84,9 +90,9 @@ class Replica:
         self._stopping = False
         self._freed = freed
         slots = threads * slots_per_thread
-        rows = n_push * batch
+        kept = n_push * batch
         factored = [layout.tensors[index] for index in self.factor_tensors]
-        shapes = [(rows, size) for tensor in factored for size in (tensor.shape[0], tensor.row_size)]
+        shapes = [(kept, size) for tensor in factored for size in (tensor.shape[0], tensor.row_size)]
         flat_bytes = array_bytes(layout.flat_size)
         factor_bytes = sum(array_bytes(*shape) for shape in shapes)
         self.memory = SharedMemory((3 + slots) * flat_bytes + slots * factor_bytes)
@@ -109,19 +115,32 @@ class Replica:
             return None
         return Accruing(self._accrual, self._gradients, self._filled, self.weights if self.applies_locally else None)
 
-    def slots_of(self, thread: int) -> tuple[list[Array], NDArray[np.int64]]:
-        """Returns a thread's slots, and the flags that say whether they hold anything, which its steps set."""
-        own = slice(*(self.core.slots_per_thread * (thread + more) for more in (0, 1)))
-        return self._gradients[own], self._filled[own]
+    def accruing_of(self, context: int) -> FlightAccruing:
+        """Returns where the flights of a context of a partition accrue; each context has the slots of a thread."""
+        own = slice(*(self.core.slots_per_thread * (context + more) for more in (0, 1)))
+        kept = [
+            KeptFactors(
+                index,
+                self._rows_of(index),
+                [arrays[2 * position] for arrays in self._factors[own]],
+                [arrays[2 * position + 1] for arrays in self._factors[own]],
+            )
+            for position, index in enumerate(self.factor_tensors)
+        ]
+        weights = self.weights if self.applies_locally else None
+        return FlightAccruing(self._gradients[own], weights, self._filled[own], kept, self._skips)
 
-    def try_step(self, thread: int, local_lr: float = 0.0) -> int | None:
-        """Returns the number, among the thread's own, of the slot to accrue into; None while all are in use."""
+    def _rows_of(self, tensor: int) -> tuple[int, int]:
+        return (0, self.layout.tensors[tensor].shape[0]) if self._rows is None else self._rows[tensor]
+
+    def try_step(self, thread: int, local_lr: float = 0.0) -> SlotPlace | None:
+        """Returns where, among the thread's own slots, to accrue; None while all are in use."""
         with self._lock:
             slot = self.core.begin_step(thread, local_lr, time.monotonic())
             if slot is None:
                 return None
             self._filled[slot.index] = slot.steps
-            return slot.index - thread * self.core.slots_per_thread
+            return SlotPlace(slot.index - thread * self.core.slots_per_thread, slot.examples)
 
     def begin_step(self, thread: int, local_lr: float = 0.0) -> Slot | None:
         """Returns the slot to accrue into, after waiting while all are in use; None when the replica is stopping."""
@@ -192,8 +211,9 @@ class Replica:
     def multiply_factors(self, slot: Slot, index: int) -> None:
         """Computes a tensor's gradient from the slot's factors, in place of the accrued one."""
         factors = self.factors(slot)[index]
-        out = self._gradient_views[slot.index][index]
-        gradient_rows(factors.errors, factors.activations, 0, len(out), out)
+        first, stop = self._rows_of(index)
+        out = self._gradient_views[slot.index][index][first:stop]
+        gradient_rows(factors.errors, factors.activations, first, stop, out)
 
     def acknowledged(self, slot: Slot) -> None:
         with self._room:

@@ -81,7 +81,7 @@ def make_whole_replica(
     assert network is not None
     protocol = PushProtocol(
         train,
-        session.layout,
+        dict(enumerate(session.layout.tensors)),
         session.parameters.servers_of_tensors(),
         applies_locally=applies_locally,
         log=session.log,

@@ -43,7 +43,7 @@ def test_a_replica_of_two_partitions_trains_and_its_checkpoint_is_any_replicas(a
 
 
 def test_two_replicas_of_two_partitions_train_together(adamctl: Runner) -> None:
-    stderr = reaches(partitioned(adamctl, 4, 2))
+    stderr = reaches(partitioned(adamctl, 4, 2, "--set", "train.protocol=factors"))
     assert "takes part as partition 1 of replica 1" in stderr
 
 

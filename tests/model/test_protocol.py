@@ -121,8 +121,8 @@ def work_s(costs: list[PushCost], choice: frozenset[int], now: Prices) -> float:
 def test_costs_count_a_copy_of_the_activations_for_each_way() -> None:
     layout = build_layout(MODEL, 2)
     index = layout.tensors.index(tensor_named(layout, "dense1.weight"))
-    (one,) = push_costs(layout, [index], 32, [1] * len(layout.tensors))
-    (two,) = push_costs(layout, [index], 32, [2] * len(layout.tensors))
+    (one,) = push_costs({index: layout.tensors[index]}, 32, [1] * len(layout.tensors))
+    (two,) = push_costs({index: layout.tensors[index]}, 32, [2] * len(layout.tensors))
     assert two.factors_bytes - one.factors_bytes == 4 * 32 * layout.tensors[index].row_size
     assert one.gradient_bytes == 4 * one.size == 4 * layout.tensors[index].size and one.examples == 32
 
@@ -135,6 +135,6 @@ def test_sixteen_bits_halve_the_bytes_of_either_protocol_and_leave_the_choice(wi
         assert one.gradient_bytes == 2 * other.gradient_bytes
         assert one.protocol == other.protocol
         assert one.factors_bytes is None or one.factors_bytes == 2 * (other.factors_bytes or 0)
-    (cost,), (narrow_cost,) = (push_costs(layout, [2], 32, (1,) * 6, of) for of in ("float32", wire))
+    (cost,), (narrow_cost,) = (push_costs({2: layout.tensors[2]}, 32, (1,) * 6, of) for of in ("float32", wire))
     assert cost.gradient_bytes == 2 * narrow_cost.gradient_bytes
     assert cost.factors_bytes == 2 * narrow_cost.factors_bytes

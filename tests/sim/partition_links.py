@@ -216,6 +216,9 @@ class SimParameters:
     def transports(self) -> dict[str, str]:
         return {}
 
+    def servers_of_tensors(self) -> tuple[int, ...]:
+        return (1,) * len(self.layout.tensors)
+
     async def close(self) -> None:
         """Nothing is kept."""
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from adamctl.kernels.partition.accruing import Accruing, SlotPlace
 from adamctl.kernels.partition.flight import FlightArrays, Neighbours
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.program import Batch, Program, Step
-from adamctl.kernels.partition.update import Accruing
 from adamctl.kernels.segments import Post, Wake, Words
 from adamctl.roles.worker.partition.threads import Flight, FlightThreads, _Open
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD
 from tests.sim.engine import ViolationError
 from tests.sim.partition_blocks import Source, address
 from tests.sim.partition_truth import Done, GroupTruth
@@ -120,7 +119,7 @@ class Seat:
         done.gradient = program.arrays.gradient.copy()
         self.view.world.note(self.view.process.name, "finishes", flight.number, "of", self.group.name, done.loss)
         if flight.trains:
-            self.slots.setdefault(context * SLOTS_PER_THREAD + found.slot, []).append(flight.number)
+            self.slots.setdefault(context * self.member.slots_each + found.place.slot, []).append(flight.number)
 
 
 class _SeenNeighbours(Neighbours):
@@ -150,9 +149,9 @@ class SimProgram(Program):
     def steps(self) -> list[Step]:
         return self._pieces  # type: ignore[return-value]
 
-    def begin(self, flight: int, batch: Batch, slot: int = 0, rate: float = 0.0) -> None:
+    def begin(self, flight: int, batch: Batch, place: Any = SlotPlace(), rate: float = 0.0) -> None:
         self.done = self.seat.begins(self, self.flight)
-        super().begin(flight, batch, slot, rate)
+        super().begin(flight, batch, place, rate)
 
     def _run(self, step: Step) -> bool:
         seat = self.seat
@@ -181,6 +180,7 @@ class SimMember(Member):
         self.seat: Seat = neighbours.seat  # type: ignore[attr-defined]
         self.seat.member = self
         self.flat, self.flat_snapshot = weights, snapshot
+        self.slots_each = len(accruing[0].slots)
         self.slot_arrays = [slot for own in accruing for slot in own.slots]
         self.slot_addresses = {address(slot): place for place, slot in enumerate(self.slot_arrays)}
         super().__init__(

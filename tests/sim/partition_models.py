@@ -82,6 +82,7 @@ def random_setting(random: Random, seed: int) -> Setting:
         train=TrainConfig(
             passes=passes,
             batch=batch,
+            protocol="gradient",  # factors are made by compiled steps, which are not simulated
             n_push=random.choice(("auto", 1, 2, 3)),
             n_fetch=random.choice(("auto", 1, 2, 5)),
             local_lr=random.choice(("auto", "auto", 0.0, 0.002)),

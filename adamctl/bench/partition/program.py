@@ -13,6 +13,7 @@ import threading
 import time
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from adamctl.bench.child import Pipe
@@ -20,14 +21,16 @@ from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of
 from adamctl.kernels.backend import choose
 from adamctl.kernels.numeric.mix import step_key
+from adamctl.kernels.partition.accruing import SlotPlace
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
 from adamctl.kernels.partition.program import Batch
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, cut_network, cuts_of
-from adamctl.kernels.partition.update import Accruing
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
+from adamctl.model.protocol import choose_protocol
+from adamctl.roles.worker.partition.engine import slots_per_flight
 from adamctl.roles.worker.partition.sleeping import Sleeping, Waker
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
 from adamctl.roles.worker.replica import Replica
@@ -72,7 +75,7 @@ class _Slots:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
 
-    def begin(self, context: int, flight: Flight) -> int | None:
+    def begin(self, context: int, flight: Flight) -> SlotPlace | None:
         return self._replica.try_step(context, flight.rate)
 
 
@@ -111,19 +114,23 @@ class BenchMember:
         tensors, train = MemberTensors(network, spec.own), spec.experiment.train
         local = spec.experiment.local_learning_rate_factor() != 0.0
         layout = build_layout(spec.experiment.model, 1)
+        examples = spec.batch * train.steps_per_push
+        factors = [
+            held.tensor
+            for held, shape in zip(tensors.held, tensors.shapes, strict=True)
+            if choose_protocol(msgspec.structs.replace(network.tensors[held.tensor], shape=shape), examples, 1)
+            == "factors"
+        ]
         self._replica = Replica(
-            network, layout, spec.flights, spec.batch, train.steps_per_push, train.steps_per_fetch, (), local,
-            ranges=tensors.ranges,
+            network, layout, spec.flights, spec.batch, train.steps_per_push, train.steps_per_fetch, factors, local,
+            slots_per_flight(spec.threads, spec.flights), ranges=tensors.ranges,
+            rows={held.tensor: held.rows for held in tensors.held}, skips=bool(factors) and not local,
         )  # fmt: skip
         for view, (index, (start, stop)) in zip(tensors.views(self._replica.weights), tensors.held, strict=True):
             view[...] = initial_rows(network.tensors[index], index, start, stop, spec.experiment.seed).reshape(
                 view.shape
             )
-        weights = self._replica.weights if local else None
-        accruing = []
-        for context in range(spec.flights):
-            slots, filled = self._replica.slots_of(context)
-            accruing.append(Accruing(slots, weights, filled))
+        accruing = [self._replica.accruing_of(context) for context in range(spec.flights)]
         member = Member(
             network, Neighbours(spec.own, self._memories, wakes), spec.batch, spec.flights, self._replica.weights,
             accruing=accruing, clip_norm=spec.experiment.optimizer.clip_norm,

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import msgspec
+
 from adamctl.config.experiment import Experiment
+from adamctl.kernels.partition.accruing import SlotPlace
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
-from adamctl.kernels.partition.update import Accruing
-from adamctl.model.layout import ParameterLayout
+from adamctl.model.layout import ParameterLayout, Tensor
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.slots import StepActions
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.partition.links import Group, Links
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
+from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
 
 
@@ -65,6 +68,14 @@ class PartitionEngine:
         self.local_rate = 0.0 if experiment.train.local_lr == "auto" else experiment.train.local_lr
         applies_locally = (self.local_factor if self.local_factor is not None else self.local_rate) != 0.0
         tensors = MemberTensors(parts.network, group.own)
+        owned = owned_shards(parts.layout, group.own)
+        protocol = PushProtocol(
+            experiment.train,
+            pushed_tensors(parts.layout, owned),
+            parameters.servers_of_tensors(),
+            applies_locally=applies_locally,
+            log=parts.log,
+        )
         self._threads: FlightThreads | None = None
         self.replica = Replica(
             parts.network,
@@ -73,15 +84,16 @@ class PartitionEngine:
             group.batch,
             experiment.train.steps_per_push,
             experiment.train.steps_per_fetch,
-            (),
+            protocol.kept,
             applies_locally,
-            SLOTS_PER_THREAD,
+            slots_per_flight(parts.threads, group.flights),
             ranges=tensors.ranges,
             freed=self._freed,
+            rows={held.tensor: held.rows for held in tensors.held},
+            skips=protocol.skips_gradients,
         )
         parameters.shared.add(self.replica.memory)
-        owned = owned_shards(parts.layout, group.own)
-        self.downpour = Downpour(self.replica, parameters, failed, owned=owned)
+        self.downpour = Downpour(self.replica, parameters, failed, protocol, owned)
         self._loop = asyncio.get_running_loop()
         self._evaluation: tuple[int, asyncio.Task[None]] | None = None
 
@@ -96,11 +108,7 @@ class PartitionEngine:
         parts = self._parts
 
         def make() -> Member:
-            weights = self.replica.weights if self.replica.applies_locally else None
-            accruing = []
-            for context in range(parts.group.flights):
-                slots, filled = self.replica.slots_of(context)
-                accruing.append(Accruing(slots, weights, filled))
+            accruing = [self.replica.accruing_of(context) for context in range(parts.group.flights)]
             return Member(
                 parts.network,
                 neighbours,
@@ -128,7 +136,7 @@ class PartitionEngine:
     def open_flights(self) -> dict[int, tuple[int, int]]:
         return {} if self._threads is None else self._threads.open_flights
 
-    def begin(self, context: int, flight: Flight) -> int | None:
+    def begin(self, context: int, flight: Flight) -> SlotPlace | None:
         """See `adamctl.roles.worker.partition.threads.Slots`."""
         return self.replica.try_step(context, flight.rate)
 
@@ -191,6 +199,24 @@ class PartitionEngine:
             self._evaluation[1].cancel()
         await self.downpour.close()
         self.replica.memory.close()
+
+
+def slots_per_flight(threads: int, flights: int) -> int:
+    """Returns how many slots each open flight has: as many as so many threads have together, and at least two each."""
+    return max(2, -(-SLOTS_PER_THREAD * threads // flights))
+
+
+def pushed_tensors(layout: ParameterLayout, owned: Collection[int]) -> dict[int, Tensor]:
+    """Returns the parts of tensors that a member pushes, by index. Its rows of a tensor lie side by side."""
+    rows: dict[int, int] = {}
+    for index in owned:
+        shard = layout.shards[index]
+        rows[shard.tensor] = rows.get(shard.tensor, 0) + shard.row_stop - shard.row_start
+    return {
+        index: msgspec.structs.replace(tensor, shape=(rows[index], *tensor.shape[1:]))
+        for index, tensor in enumerate(layout.tensors)
+        if index in rows
+    }
 
 
 def owned_shards(layout: ParameterLayout, partition: int) -> tuple[int, ...]:

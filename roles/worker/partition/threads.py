@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from threadpoolctl import threadpool_limits
 
+from adamctl.kernels.partition.accruing import SlotPlace
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.program import Batch, Program, Row
 from adamctl.kernels.threads import Binder
@@ -57,8 +58,8 @@ class FlightDone(NamedTuple):
 class Slots(Protocol):
     """Where flights accrue."""
 
-    def begin(self, context: int, flight: Flight) -> int | None:
-        """Returns the slot of a context for its next flight; None while all of its slots are in use."""
+    def begin(self, context: int, flight: Flight) -> SlotPlace | None:
+        """Returns where the next flight of a context accrues; None while all of its slots are in use."""
         ...
 
 
@@ -188,12 +189,12 @@ class FlightThreads:
         """Returns whether the flight is done, and whether anything was."""
         began_s, flight = time.perf_counter(), one.flight
         if not one.begun:
-            slot: int | None = 0
+            place: SlotPlace | None = SlotPlace()
             if self._slots is not None and flight.trains:
-                slot = self._slots.begin(flight.number % self._flights, flight)
-            if slot is None:
+                place = self._slots.begin(flight.number % self._flights, flight)
+            if place is None:
                 return False, False
-            one.program.begin(flight.number, flight.batch, slot, flight.rate)
+            one.program.begin(flight.number, flight.batch, place, flight.rate)
             one.begun = True
         before = one.program.position
         finished = one.program.advance(spins)

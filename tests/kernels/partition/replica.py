@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from random import Random
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from adamctl.kernels.operation import Array
+from adamctl.kernels.partition.accruing import Accruing, KeptFactors, SlotPlace
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
 from adamctl.kernels.partition.program import Batch, Program, Row
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
-from adamctl.kernels.partition.update import Accruing
 
 
 class Own(NamedTuple):
-    """A member's flat vectors."""
+    """A member's flat vectors, and the factors that its flights keep."""
 
     weights: Array
     slots: list[Array]
+    factors: list[KeptFactors]
 
 
 class Replica:
@@ -28,9 +29,14 @@ class Replica:
 
     def __init__(
         self, network: CutNetwork, batch: int, flights: int, weights: list[Array], *, clip_norm: float | None = None,
-        accrues: bool = False,
+        accrues: bool = False, keeps: Literal["nothing", "beside", "instead"] = "nothing", rows: int = 64,
     ) -> None:  # fmt: skip
-        """`weights`: of the whole network, one array for each tensor; `accrues`: in two slots, and to the weights."""
+        """Args:
+        weights: of the whole network, one array for each tensor.
+        accrues: in two slots, and to the weights.
+        keeps: factors of up to `rows` examples in each slot, beside gradients or instead of them.
+        """
+        self.batch = batch
         self.network, self.flights = network, flights
         layouts = [SharedLayout(network, number, batch, flights) for number in range(network.partitions)]
         memories = [SharedMemory(layout, np.zeros(layout.size_bytes, np.uint8)) for layout in layouts]
@@ -45,11 +51,16 @@ class Replica:
                 view[...] = weights[tensor][start:stop]
             neighbours = Neighbours(number, memories, _NoWakes())
             slots = [np.zeros_like(flat) for _ in range(2 * flights)]
-            accruing = [Accruing(slots[2 * one : 2 * one + 2], flat) for one in range(flights)] if accrues else []
+            factors = [] if keeps == "nothing" else _room_for_factors(network, tensors, rows)
+            own = None if keeps == "instead" else flat
+            accruing = [
+                Accruing(slots[2 * one : 2 * one + 2], own, None, factors, keeps == "instead")
+                for one in range(flights if accrues else 0)
+            ]
             self.members.append(
                 Member(network, neighbours, batch, flights, flat, accruing=accruing, clip_norm=clip_norm)
             )
-            self.own.append(Own(flat, slots))
+            self.own.append(Own(flat, slots, factors))
 
     def run(
         self, batches: list[Batch], random: Random | None = None, evaluations: frozenset[int] = frozenset()
@@ -108,7 +119,7 @@ class Replica:
         total = 0
         for flight, batch in enumerate(batches, 1):
             for member in self.members:
-                member.programs[0].begin(flight, batch, slot=1, rate=rate)
+                member.programs[0].begin(flight, batch, SlotPlace(1, (flight - 1) * self.batch), rate)
             left = list(self.members)
             while left:
                 left = [member for member in left if not member.programs[0].advance()]
@@ -135,6 +146,17 @@ class Replica:
                 np.testing.assert_array_equal(there[known], gradient[known])
                 there[...] = gradient
         return whole
+
+
+def _room_for_factors(network: CutNetwork, tensors: MemberTensors, rows: int) -> list[KeptFactors]:
+    """Returns room in two slots for the factors of each matrix."""
+    kept = []
+    for index, held in tensors.held:
+        shape = network.tensors[index].shape
+        if len(shape) == 2:
+            errors, activations = ([np.full((rows, size), np.nan, np.float32) for _ in range(2)] for size in shape)
+            kept.append(KeptFactors(index, held, errors, activations))
+    return kept
 
 
 class _NoWakes(dict):  # type: ignore[type-arg]

@@ -55,7 +55,7 @@ def test_python_stands_between_native_steps(native: bool) -> None:
 
     def look(batch: Batch, row: Row) -> None:
         seen.append(float(total[0, 0]))
-        row.loss, row.correct = row.rate, row.slot
+        row.loss, row.correct = row.rate, row.place.slot
 
     program = Program([Step((), calls, add), Step((), None, look), Step((), calls, add)], {}, native, KEY)
     program.begin(1, BATCH, rate=0.5)

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 
+from adamctl.kernels.partition.accruing import SlotPlace
 from adamctl.kernels.step.network import Network
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
@@ -131,7 +132,7 @@ def test_who_keeps_factors_accrues_in_python(network: Network) -> None:
 
 def test_who_waits_for_a_slot_is_told_when_a_push_is_answered_and_when_a_fetch_is_installed(network: Network) -> None:
     """A slot whose push is answered during a fetch is kept until that is installed."""
-    told: list[int | None] = []
+    told: list[SlotPlace | None] = []
     replica = Replica(
         network, build_layout(MODEL, 1), 1, 4, 1, 1, (), True, 1, freed=lambda: told.append(replica.try_step(0))
     )
@@ -141,7 +142,7 @@ def test_who_waits_for_a_slot_is_told_when_a_push_is_answered_and_when_a_fetch_i
     replica.acknowledged(slot)
     assert told == [None]
     replica.install(nothing_contained(replica))
-    assert told == [None, 0]
+    assert told == [None, SlotPlace(0, 0)]
 
 
 def test_stop_wakes_a_thread_that_waits_for_a_slot(network: Network) -> None:

@@ -32,7 +32,9 @@ log = logging.getLogger("adamctl.test")
 
 def make(applies_locally: bool = True, **train: Any) -> PushProtocol:
     settings = {"batch": 16, "n_push": 2} | train
-    return PushProtocol(TrainConfig(**settings), LAYOUT, COPIES, applies_locally=applies_locally, log=log)
+    return PushProtocol(
+        TrainConfig(**settings), dict(enumerate(LAYOUT.tensors)), COPIES, applies_locally=applies_locally, log=log
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ def make(applies_locally: bool = True, **train: Any) -> PushProtocol:
     [("gradient", ()), ("factors", ("dense1.weight", "softmax1.weight")), ("auto", ("dense1.weight",))],
 )
 def test_factors_are_pushed_where_asked_for_or_where_they_are_smaller(protocol: Any, expected: tuple[str, ...]) -> None:
-    chosen = factor_tensors(TrainConfig(batch=16, n_push=2, protocol=protocol), LAYOUT, COPIES)
+    chosen = factor_tensors(TrainConfig(batch=16, n_push=2, protocol=protocol), dict(enumerate(LAYOUT.tensors)), COPIES)
     assert tuple(LAYOUT.tensors[index].name for index in chosen) == expected
 
 
@@ -85,7 +87,7 @@ def test_gradients_are_left_out_of_steps_only_if_all_that_is_pushed_can_be_made_
     assert not make(applies_locally=False, protocol="gradient").skips_gradients
     wide = build_layout(Model((3000,), (Dense(3000), Softmax(100))), 1)
     train = TrainConfig(batch=500, n_push=1)
-    large = PushProtocol(train, wide, (1,) * len(wide.tensors), applies_locally=False, log=log)
+    large = PushProtocol(train, dict(enumerate(wide.tensors)), (1,) * len(wide.tensors), applies_locally=False, log=log)
     assert large.factors and not large.skips_gradients, "the factors of the last layer would be many times its gradient"
 
 
