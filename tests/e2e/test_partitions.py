@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from adamctl.roles.worker.partition.sleeping import NAMELESS
 from tests.e2e.conftest import EXAMPLES, Command, Runner
 
 DIGITS = EXAMPLES / "digits.toml"
@@ -17,9 +18,9 @@ QUICK = (
 )  # fmt: skip
 
 
-def partitioned(adamctl: Runner, workers: int, partitions: int, *arguments: str) -> Command:
+def partitioned(adamctl: Runner, workers: int, partitions: int, *arguments: str, **environment: str) -> Command:
     cluster = ("--workers", str(workers), "--set", f"cluster.partitions={partitions}")
-    return adamctl.start("train", DIGITS, *QUICK, *cluster, *arguments)
+    return adamctl.start("train", DIGITS, *QUICK, *cluster, *arguments, **environment)
 
 
 def reaches(command: Command, top1: float = 0.95) -> str:
@@ -47,13 +48,25 @@ def test_two_replicas_of_two_partitions_train_together(adamctl: Runner) -> None:
     assert "takes part as partition 1 of replica 1" in stderr
 
 
+def logs_of_workers(adamctl: Runner) -> str:
+    found = [path.read_text() for path in adamctl.folder.rglob("worker*.log")]
+    assert found, "every worker has a log"
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
-def test_a_partition_is_killed_and_the_replica_goes_on_without_losing_a_range(adamctl: Runner, seed: int) -> None:
-    command = partitioned(adamctl, 2, 2, "--seed", str(seed))
+def test_a_partition_is_killed_and_the_replica_goes_on_without_losing_a_range(
+    adamctl: Runner, seed: int, transport: str
+) -> None:
+    """Over TCP its block may be half sent."""
+    command = partitioned(adamctl, 2, 2, "--seed", str(seed), ADAMCTL_TRANSPORT=transport)
     command.wait_until(command.trained)
     random.Random(seed).choice(command.roles("worker")).kill()
     stderr = reaches(command)
     assert "is dissolved: partition" in stderr
+    how = "TCP" if transport == "tcp" or not NAMELESS else "shared memory"
+    assert set(re.findall(r"blocks to and from partition \d \(.*\) go by (.*)", logs_of_workers(adamctl))) == {how}
 
 
 def test_a_run_is_interrupted_and_leaves_nothing(adamctl: Runner) -> None:

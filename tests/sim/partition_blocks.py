@@ -1,7 +1,7 @@
 """Which blocks go between the partitions of a replica, by the plan; and of which flight each place holds what.
 
 The plan's geometry (`adamctl.model.partition`) is computed apart from the kernels': a link carries exactly what the
-plan says, and everything else in a reader's copy is NaN.
+plan says, and a reader's copy has room for that and nothing else.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ class Blocks:
         self.planned, self.flights, self._copied = planned, flights, copied
         layouts = [SharedLayout(network, number, batch, flights) for number in range(network.partitions)]
         self._memories = [_memory(layout, flights) for layout in layouts]
-        self._copies = {pair: _memory(layouts[pair[0]], flights) for pair in sorted(copied)}
+        self._copies = {
+            (producer, reader): _memory(SharedLayout(network, producer, batch, flights, reader), flights)
+            for producer, reader in sorted(copied)
+        }
         self._holds: dict[tuple[int, Source, int], int] = {}  # holder, block, context -> flight
         self._read: dict[tuple[int, Source, int], int] = {}  # reader, block, context -> flight
         self._readers: dict[tuple[Source, int], frozenset[int]] = {}  # of what the block holds now
@@ -152,9 +155,14 @@ class Blocks:
         copy = self._array(reader, source, context)
         if source[1] in PER_EXAMPLE:
             chosen: tuple[slice, ...] = (slice(examples), *(place or ()))
+            copy = copy[:examples]
         else:
             chosen = place or (slice(None),)
-        copy[chosen] = array[chosen]
+        content = array[chosen]
+        if copy.shape != content.shape:
+            told = f"{source} at {reader}, {list(copy.shape)} of {list(content.shape)}"
+            raise ViolationError(f"a copy has no room for what the plan says, or room for more: {told}")
+        copy[...] = content
 
     def arrived(self, source: Source, context: int, flight: int, reader: int) -> None:
         """All of a block that a reader needs is there."""

@@ -65,6 +65,7 @@ class SimLinks:
         self._group, self._worker = group, worker_at_work()
         worker = self._worker
         self.sleeping = SimSleeping()
+        self.transports: dict[int, str] = {}
         self._loop = worker.loop
         self._truth = worker.scenario.group_truth(group, network, worker)
         self._seat = worker.seat = Seat(self._truth, group.own, worker.view, group.flights)
@@ -95,7 +96,13 @@ class SimLinks:
         await asyncio.sleep(world.random.random() * 0.02)
         return self._seat.neighbours()
 
+    def watch(self, failed: Callable[[BaseException], None]) -> None:
+        """A connection that is lost fails what is asked on it; the coordinator hears of the rest."""
+
     # --- blocks -------------------------------------------------------------------------------------------------------
+
+    def submitted(self, flight: int, examples: int) -> None:
+        """A seat knows how many examples its flights have."""
 
     def _send(self, source: Source, context: int, flight: int, value: int, reader: int, examples: int) -> None:
         """Shows a reader a block, or sends it, and wakes it."""
