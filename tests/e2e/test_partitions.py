@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+from pathlib import Path
 
 import pytest
 
 from adamctl.roles.worker.partition.sleeping import NAMELESS
 from tests.e2e.conftest import EXAMPLES, Command, Runner
+from tests.e2e.test_by_hand import Cluster
 
 DIGITS = EXAMPLES / "digits.toml"
 QUICK = (
@@ -93,3 +96,28 @@ def test_what_cannot_be_is_refused_before_anything_is_started(
     code, _, stderr = adamctl.run("train", DIGITS, "--workers", "2", *options)
     assert code == 2
     assert re.search(message, stderr), stderr
+
+
+def test_a_replica_of_two_machines_trains(adamctl: Runner, tmp_path: Path) -> None:
+    """One worker runs where the machine has another name, so it shares no memory and no Unix socket with anybody."""
+    elsewhere = tmp_path / "site"
+    elsewhere.mkdir()
+    (elsewhere / "sitecustomize.py").write_text("import platform\nplatform.node = lambda: 'elsewhere'\n")
+    cluster = Cluster(adamctl)
+    cluster.start("ps", "--name", "ps-1")
+    cluster.start("data", "--name", "data-1")
+    path = os.pathsep.join([str(elsewhere), *filter(None, [os.environ.get("PYTHONPATH")])])
+    start = ("worker", "start", "--threads", "1", "--once", "--name")
+    workers = [
+        adamctl.start(*start, "worker-1", **cluster.environment),
+        adamctl.start(*start, "worker-2", **cluster.environment, PYTHONPATH=path),
+    ]
+    folder = adamctl.folder / "by-hand"
+    settings = ["--set", "cluster.workers=2", "--set", "cluster.partitions=2", "--set", "train.target=0.9", *QUICK[-6:]]
+    coordinator = cluster.start("coordinator", "--experiment", str(DIGITS), *settings, "--run-dir", str(folder))
+    code, _, stderr = coordinator.wait()
+    assert code == 0, stderr
+    assert json.loads((folder / "summary.json").read_text())["best_test_top1"] > 0.5
+    for worker in workers:
+        code, _, stderr = worker.wait()
+        assert code == 0 and "go by TCP" in stderr, stderr
