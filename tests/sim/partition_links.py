@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import Neighbours
-from adamctl.kernels.partition.memory import BlockName
 from adamctl.kernels.partition.stages import CutNetwork
 from adamctl.roles.data.client import DataSet
 from adamctl.roles.ps.client.outcomes import PendingPush, PushOutcome
@@ -114,16 +113,11 @@ class SimLinks:
 
         def copy() -> None:
             if seat.alive:  # a process that has ended sends nothing more
-                if source[1] != "free":
-                    blocks.leaves(source, context, flight, reader, examples)
+                blocks.leaves(source, context, flight, value, reader, examples)
                 later((source, context), 0.3, word)
 
         def word() -> None:
-            if source[1] != "free":
-                blocks.arrived(source, context, flight, reader)
-            memory = blocks.seen_by(reader)[self._group.own]
-            place = memory.word(BlockName(source[1], source[2], context))
-            place[0] = max(int(place[0]), value)
+            blocks.arrived(source, context, flight, reader)
             _wake(peer, theirs)
 
         def later(key: tuple[object, ...], share: float, action: Callable[[], None]) -> None:

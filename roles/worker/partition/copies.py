@@ -16,19 +16,11 @@ from numpy.typing import NDArray
 
 from adamctl.errors import ProtocolError
 from adamctl.kernels.partition.flight import PER_EXAMPLE
-from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
-from adamctl.net.shared_memory import SharedMemory as Region
+from adamctl.kernels.partition.memory import WORD_BYTES, SharedLayout, SharedMemory
 from adamctl.wire.messages import PartDataRequest
 
 PIECE_BYTES = 4 << 20
 """Longest body of a frame: what a connection hands to the kernel in one call."""
-
-
-def memory_of(size_bytes: int) -> tuple[Region, NDArray[np.uint8]]:
-    """Returns memory for what members show, zeroed, and its bytes: at least so many. Raises MemoryError."""
-    elements = -(-size_bytes // 4)
-    region = Region(4 * elements)
-    return region, region.array(elements).view(np.uint8)
 
 
 @dataclass
@@ -53,7 +45,7 @@ class MemoryCopy:
         sender: what to call the other member in messages.
         awaken: wakes a thread of this process, if one sleeps.
         """
-        self._region, array = memory_of(layout.size_bytes)
+        array = _memory(layout.size_bytes)
         self.memory = SharedMemory(layout, array)
         self.memory.begin(flights)
         self.received_bytes = 0
@@ -121,5 +113,9 @@ class MemoryCopy:
     def _refused(self, what: str) -> ProtocolError:
         return ProtocolError(f"PART_DATA from {self._sender}: {what}")
 
-    def close(self) -> None:
-        self._region.close()
+
+def _memory(size_bytes: int) -> NDArray[np.uint8]:
+    """Returns zeroed memory in which the layout's alignment holds."""
+    whole = np.zeros(size_bytes + WORD_BYTES, np.uint8)
+    start = -int(whole.__array_interface__["data"][0]) % WORD_BYTES
+    return whole[start : start + size_bytes]

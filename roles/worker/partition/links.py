@@ -19,8 +19,9 @@ from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
 from adamctl.kernels.partition.stages import CutNetwork
 from adamctl.kernels.segments import Wake
+from adamctl.net.shared_memory import SharedMemory as Region
 from adamctl.net.transport import Connection, Request
-from adamctl.roles.worker.partition.copies import MemoryCopy, memory_of
+from adamctl.roles.worker.partition.copies import MemoryCopy
 from adamctl.roles.worker.partition.sending import Outbox, Parcel, Sender, Sent
 from adamctl.roles.worker.partition.sleeping import Sleeping, Waker, unique_name
 from adamctl.wire.constants import ErrorCode
@@ -94,7 +95,9 @@ class Links:
         """`connect(node)` connects to a member."""
         self._group, self._network, self._connect = group, network, connect
         self._layout = SharedLayout(network, group.own, group.batch, group.flights)
-        self._region, self._array = memory_of(self._layout.size_bytes)
+        elements = -(-self._layout.size_bytes // 4)
+        self._region = Region(4 * elements)
+        self._array: NDArray[np.uint8] = self._region.array(elements).view(np.uint8)
         self._memory = SharedMemory(self._layout, self._array)
         self._memory.begin(group.flights)
         self.sleeping = Sleeping(self._memory.sleepers, unique_name(group.members[group.own].node))
@@ -334,8 +337,6 @@ class Links:
             await connection.close()
         for _, waker in self._mapped.values():
             waker.close()
-        for copy in self._copies.values():
-            copy.close()
         if self._sender is not None:
             self._sender.close()
         self.sleeping.close()

@@ -90,7 +90,8 @@ class _Ready(NamedTuple):
 class Outbox:
     """What goes to one neighbour, in the order in which blocks become complete. Runs on the event loop.
 
-    Bounded: a block is in it once at most, because its next flight waits until the neighbour has it.
+    Bounded: a block is in it once at most, because its next flight waits until the neighbour has it; a word without
+    content twice.
     """
 
     def __init__(self, group_epoch: int, connection: Connection, parcels: dict[int, Parcel]) -> None:

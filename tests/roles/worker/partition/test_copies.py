@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 
 import numpy as np
 import pytest
 
 from adamctl.errors import ProtocolError
-from adamctl.kernels.partition.memory import BlockName, SharedLayout, SharedMemory
+from adamctl.kernels.partition.memory import WORD_BYTES, BlockName, SharedLayout, SharedMemory
 from adamctl.kernels.partition.stages import cut_network
 from adamctl.roles.worker.partition import copies
 from adamctl.roles.worker.partition.copies import MemoryCopy
@@ -39,10 +38,8 @@ class Copy(MemoryCopy):
 
 
 @pytest.fixture
-def copy() -> Iterator[Copy]:
-    made = Copy()
-    yield made
-    made.close()
+def copy() -> Copy:
+    return Copy()
 
 
 def block_of(kind: str, flight: int) -> tuple[int, int]:
@@ -55,6 +52,7 @@ def test_a_new_copy_stands_before_the_first_flight(copy: Copy) -> None:
     expected = SharedMemory(LAYOUT, np.zeros(LAYOUT.size_bytes, np.uint8))
     expected.begin(FLIGHTS)
     assert copy.memory.words.tolist() == expected.words.tolist()
+    assert not copy.memory.word(NAMES[0]).__array_interface__["data"][0] % WORD_BYTES
 
 
 @pytest.mark.parametrize("kind", ["output", "error", "partial", "sum", "norms"])
