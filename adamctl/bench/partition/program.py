@@ -195,7 +195,7 @@ class BenchMember:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._round = MemberRound(0.0, 0.0, 0.0)
-        self._next = 1
+        self._next = self._first = 1
 
     def begin(self, addresses: tuple[str, ...]) -> None:
         """Attaches to the others, compiles, and starts the threads; `addresses`: of all members."""
@@ -236,6 +236,7 @@ class BenchMember:
     def run(self, flights: int) -> MemberRound:
         """Runs so many flights."""
         self._round = MemberRound(0.0, 0.0, 0.0)
+        self._first = self._next
         self.links.submitted(range(self._next, self._next + flights), self._spec.batch)
         for number in range(self._next, self._next + flights):
             batch = self._batches[number % len(self._batches)]
@@ -269,8 +270,9 @@ class BenchMember:
                 self._replica.acknowledged(actions.push)
             with self._lock:
                 before = self._round
+                wait_s = 0.0 if flight.number == self._first else done.wait_s  # before it nothing was to be done
                 self._round = MemberRound(
-                    before.compute_s + done.compute_s, before.wait_s + done.wait_s, before.loss_sum + done.found.loss
+                    before.compute_s + done.compute_s, before.wait_s + wait_s, before.loss_sum + done.found.loss
                 )
         self._done.release()
 
