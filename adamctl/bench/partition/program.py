@@ -34,7 +34,7 @@ from adamctl.net.loop import new_event_loop
 from adamctl.net.server import StreamServer
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Connection, Request
-from adamctl.roles.worker.partition.links import Group, Links
+from adamctl.roles.worker.partition.links import Group, Links, ways
 from adamctl.roles.worker.partition.sending import Sent
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
 from adamctl.roles.worker.replica import Replica
@@ -173,7 +173,7 @@ class MemberLinks:
         async def sent() -> Sent:
             return self.links.sent
 
-        return " and ".join(sorted(set(self.links.transports.values()))), self._loop.do(sent())
+        return ways(self.links.transports), self._loop.do(sent())
 
     def close(self) -> None:
         async def close() -> None:

@@ -74,9 +74,9 @@ class NeighbourError(RunFailedError):
         self.partition = partition
 
 
-def named(transports: Mapping[int, str]) -> dict[str, str]:
-    """Returns how blocks travel, for a status: "partition 1" -> "TCP"."""
-    return {f"partition {one}": how for one, how in sorted(transports.items())}
+def ways(transports: Mapping[int, str]) -> str:
+    """Returns how blocks travel between a member and the others, for a status: each way once."""
+    return ", ".join(sorted(set(transports.values())))
 
 
 class LostNeighbourError(NeighbourError):
