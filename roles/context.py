@@ -17,7 +17,7 @@ from adamctl.config.records import AddressKind, NodeRecord, node_key
 from adamctl.errors import AdamctlError, UnreachableError, WrongClusterError
 from adamctl.net.address import TransportKind, host_id, parse_address, usable
 from adamctl.net.handshake import make_hello
-from adamctl.net.transport import ArrivalHandler, Connection, Handler, Request, Server, Transport
+from adamctl.net.transport import ArrivalHandler, Connection, Handler, PlacingHandler, Request, Server, Transport
 from adamctl.roles.addresses import BoundAddresses, places
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
 from adamctl.roles.cluster_binding import bind, bound_to
@@ -137,12 +137,14 @@ class RoleContext:
         replication: Sequence[str] = (),
         on_disconnect: Callable[[int], None] | None = None,
         arriving: ArrivalHandler | None = None,
+        placing: PlacingHandler | None = None,
         region_bytes_max: int | None = None,
     ) -> Server:
         """Listens, registers, starts the beacons and reports ready. May be called once.
 
         Answers STATUS and SHUTDOWN itself, and everything else with NOT_READY until it is registered. `handler` gets
-        the rest, `arriving` can look at large bodies while they arrive. `addresses` default to those of the role's
+        the rest, `arriving` can look at large bodies while they arrive, `placing` says where the bodies of one-way
+        requests go. `addresses` default to those of the role's
         `--bind` and `--port` flags and a Unix socket for peers on this host. The driver closes the server after `run`
         has returned.
 
@@ -171,6 +173,7 @@ class RoleContext:
             lambda request: self._handle(request, handler),
             on_disconnect=on_disconnect,
             arriving=None if arriving is None else partial(self._arriving, arriving),
+            placing=None if placing is None else partial(self._placing, placing),
             limits=limits,
         )
         self._server = server
@@ -263,6 +266,11 @@ class RoleContext:
         """Keeps `arriving` from seeing a body whose request will be refused."""
         opcode = OPCODE_OF_REQUEST[type(request.message)]
         return None if refusal(request.peer, opcode, request.message) else arriving(request)
+
+    def _placing(self, placing: PlacingHandler, request: Request) -> memoryview | None:
+        """As `_arriving`."""
+        opcode = OPCODE_OF_REQUEST[type(request.message)]
+        return None if refusal(request.peer, opcode, request.message) else placing(request)
 
     def _handle(self, request: Request, handler: Handler) -> None:
         if self.failure_detector is not None:

@@ -56,7 +56,7 @@ ELSEWHERE = (
     ),
     Elsewhere(
         "e2e/test_partitions.py",
-        tuple(f"roles/worker/partition/{one}" for one in ("links", "member_session")),
+        tuple(f"roles/worker/partition/{one}" for one in ("member_session",)),
         "shells around flights, connections and clients: tested with real processes",
     ),
     Elsewhere("kernels/test_native.py", ("kernels/native_function",), "calls are tested as parts of a function"),

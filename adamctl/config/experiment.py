@@ -223,8 +223,7 @@ class ClusterConfig(_Section, frozen=True):
         loss_window_bytes: the most bytes of a server's shards that may differ from its disk; beyond that, pushes wait.
         connections: connections from a worker to each parameter server; use several if one cannot fill the network.
         partitions: workers that hold a replica together, each a part of every layer; `workers` is a multiple of it.
-            They run on one machine (docs/partitions.md). `auto` is one, for now; `adamctl plan` says what would be
-            faster.
+            See docs/partitions.md. `auto` is one, for now; `adamctl plan` says what would be faster.
         flights: batches of a replica that may be on their way through its partitions at a time. `auto`: one more than
             threads, at least 2.
         memory_per_worker: memory that a worker may use, such as "2GB" or "1500MiB"; unset: what this machine, or the

@@ -390,6 +390,11 @@ class StreamConnection:
     def closed(self) -> bool:
         return self._protocol.closing
 
+    async def wait_lost(self) -> str:
+        """See `adamctl.net.transport.Connection.wait_lost`."""
+        await asyncio.shield(self._protocol.lost)
+        return str(self._protocol.reason or "the peer has closed the connection")
+
     async def close(self) -> None:
         self._protocol.end(UnreachableError("closed on this side"))
         await self._protocol.wait_lost()

@@ -97,6 +97,11 @@ class StreamRequest:
         return bool(self._head.flags & _ONE_WAY)
 
     @property
+    def body_bytes(self) -> int:
+        """See `adamctl.net.transport.Request.body_bytes`."""
+        return self._head.body_bytes
+
+    @property
     def answered(self) -> bool:
         return self._answered
 

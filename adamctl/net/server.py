@@ -21,7 +21,7 @@ from adamctl.net.regions import RegionQuota, RegionTable
 from adamctl.net.reply_quota import ReplyQuota
 from adamctl.net.request import StreamRequest
 from adamctl.net.sources import LineQuota, Newcomers
-from adamctl.net.transport import ArrivalHandler, Handler
+from adamctl.net.transport import ArrivalHandler, Handler, PlacingHandler
 from adamctl.net.turns import Turns
 from adamctl.wire.codec import FrameHead, decode_message, encode_error, encode_reply, encode_request
 from adamctl.wire.constants import ErrorCode, Flag, Opcode
@@ -30,7 +30,7 @@ from adamctl.wire.messages import CreditGrant, Empty, Hello, MemoryRegisterReque
 from adamctl.wire.permissions import refusal
 
 _LOG = logging.getLogger(__name__)
-_REPLY = int(Flag.REPLY)
+_REPLY, _ONE_WAY = int(Flag.REPLY), int(Flag.ONE_WAY)
 
 
 class ServerProtocol(FrameProtocol):
@@ -82,15 +82,25 @@ class ServerProtocol(FrameProtocol):
         self.body_begins()
         if not admits(self._body_bytes, head.body_bytes, self._server.limits.credit_bytes):
             return None  # beyond its credit: wait until `finish` frees some
+        target = self._placed(head) or self._pooled(head)
+        self._body_bytes += 0 if target is None else head.body_bytes
+        return target
+
+    def _placed(self, head: FrameHead) -> BodyTarget | None:
+        """Returns where the handler wants a one-way body, if it does."""
+        if self._server.placing is None or not head.flags & _ONE_WAY:
+            return None
+        request = self._request(head, self.decoder.typed_header, None, self._body_began_s)
+        place = self._server.placing(request)
+        return None if place is None else BodyTarget((place,), request)
+
+    def _pooled(self, head: FrameHead) -> BodyTarget | None:
         buffer = self._server.turns.allocate(self, head.body_bytes)
         if buffer is None:
             return None
         if head.body_bytes >= ARRIVING_BYTES_MIN and self._server.arriving is not None:
-            target = self._arriving(self._server.arriving, head, buffer)
-        else:
-            target = BodyTarget((buffer.view,), buffer)
-        self._body_bytes += head.body_bytes
-        return target
+            return self._arriving(self._server.arriving, head, buffer)
+        return BodyTarget((buffer.view,), buffer)
 
     def _arriving(self, handler: ArrivalHandler, head: FrameHead, buffer: PooledBuffer) -> BodyTarget:
         """Returns where a large body goes: into pieces, if the handler wants them as they arrive."""
@@ -142,13 +152,15 @@ class ServerProtocol(FrameProtocol):
                 refused = refusal(self.peer, head.opcode, message)
                 if refused:
                     raise RemoteError(ErrorCode.NOT_ALLOWED, refused)
-                self._register(message)
+                self.regions.register(self.socket, message)
                 request.reply(Empty())
                 return
             self._server.handler(request)
         except Exception as error:
             if not request.answered:
                 report_failure(request, error)
+                if request.one_way and isinstance(error, ProtocolError):
+                    raise  # no answer would tell the peer
             elif self._server.may_log(self.source):
                 _LOG.exception("the handler failed after it answered %s", self.peer_name)
 
@@ -175,9 +187,6 @@ class ServerProtocol(FrameProtocol):
             self.peer_name = f"{self.peer.role}/{self.peer.node}@{self.local_address}"
             self.greeted = True
         self.send(encode_reply(head.opcode, head.request_id, reply))
-
-    def _register(self, message: MemoryRegisterRequest) -> None:
-        self.regions.register(self.socket, message)
 
     def release_target(self, target: BodyTarget | None) -> None:
         if target is None:
@@ -250,13 +259,14 @@ class StreamServer:
         limits: ServerLimits,
         on_disconnect: Callable[[int], None] | None,
         arriving: ArrivalHandler | None = None,
+        placing: PlacingHandler | None = None,
         *,
         sweep: bool = True,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.identity = identity
         self.handler = handler
-        self.arriving = arriving
+        self.arriving, self.placing = arriving, placing
         self.limits = limits
         self.pool = BufferPool(limits.memory_bytes_max)
         self.turns = Turns(self.pool)

@@ -18,7 +18,7 @@ from adamctl.net.limits import ClientLimits, ServerLimits
 from adamctl.net.pool import BufferPool
 from adamctl.net.server import StreamServer
 from adamctl.net.sockets import bind_tcp, bind_unix
-from adamctl.net.transport import ArrivalHandler, Handler
+from adamctl.net.transport import ArrivalHandler, Handler, PlacingHandler
 from adamctl.wire.messages import Hello
 
 _RETRY_INTERVAL_S = 0.02
@@ -78,6 +78,7 @@ class StreamTransport:
         *,
         on_disconnect: Callable[[int], None] | None = None,
         arriving: ArrivalHandler | None = None,
+        placing: PlacingHandler | None = None,
         limits: ServerLimits | None = None,
     ) -> StreamServer:
         """Listens on all addresses; see `adamctl.net.transport.Transport.serve`.
@@ -86,7 +87,7 @@ class StreamTransport:
             ConfigurationError: an address is malformed or taken; the message names it and says what to do.
         """
         targets = [parse_address(address) for address in addresses]
-        server = StreamServer(identity, handler, limits or self.server_limits, on_disconnect, arriving)
+        server = StreamServer(identity, handler, limits or self.server_limits, on_disconnect, arriving, placing)
         try:
             for target in targets:
                 await _listen(server, target)

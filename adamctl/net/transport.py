@@ -74,6 +74,11 @@ class Request(Protocol):
         ...
 
     @property
+    def body_bytes(self) -> int:
+        """Length of the body, wherever it was received."""
+        ...
+
+    @property
     def answered(self) -> bool: ...
 
     def region(self, number: int) -> memoryview:
@@ -113,6 +118,12 @@ class Arrival(Protocol):
 ArrivalHandler: TypeAlias = Callable[[Request], Arrival | None]
 """Called on the loop when all of a request except its large body has arrived; `body` is where that will be. The request
 must not be answered: it goes to the `Handler` when complete, if ever. Return None to do nothing meanwhile."""
+
+
+PlacingHandler: TypeAlias = Callable[[Request], memoryview | None]
+"""Called on the loop when all of a one-way request except its body has arrived: returns where the body is to be
+received, writable and of its length, None for a buffer of the server's. `Request.body` stays empty if it is placed. The
+request must not be answered: it goes to the `Handler` when complete. An error ends the connection."""
 
 
 class Connection(Protocol):
@@ -166,6 +177,10 @@ class Connection(Protocol):
     @property
     def closed(self) -> bool: ...
 
+    async def wait_lost(self) -> str:
+        """Waits until the connection is gone; returns why."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -212,11 +227,12 @@ class Transport(Protocol):
         *,
         on_disconnect: Callable[[int], None] | None = None,
         arriving: ArrivalHandler | None = None,
+        placing: PlacingHandler | None = None,
         limits: ServerLimits | None = None,
     ) -> Server:
         """Listens on all addresses. `identity` gives this side's role, node, incarnation and required token.
 
-        `arriving` is called for requests with large bodies before the bodies arrive.
+        `arriving` is called for requests with large bodies before the bodies arrive, `placing` for one-way requests.
 
         Raises:
             ConfigurationError: an address is malformed or taken; the message names it and says what to do.

@@ -81,6 +81,7 @@ class Opcode(IntEnum):
     PART_DONE = 83
     PART_FLUSH = 84
     PART_END = 85
+    PART_DATA = 86
     BENCH_BLOCK = 96
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from adamctl.kernels.operation import Array, Buffers, Factors, Key, Operation
 from adamctl.kernels.partition.memory import BlockName, Kind, SharedMemory
-from adamctl.kernels.partition.regions import Held, extents
+from adamctl.kernels.partition.regions import Box, Held, extents
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, StagePart
 from adamctl.kernels.segments import Post, Wake, Words
 
@@ -24,12 +24,17 @@ class Neighbours(NamedTuple):
     Attributes:
         own: its number.
         memories: of each partition, its own included: mapped, or copies that are filled from frames.
-        wakes: partition -> how to wake those of its threads that wait for this one.
+        wakes: partition -> how to wake those of its threads that wait for this one, or what sends them what they read.
     """
 
     own: int
     memories: Sequence[SharedMemory]
     wakes: dict[int, Wake]
+
+    def wakes_of(self, partitions: Sequence[int]) -> tuple[Wake, ...]:
+        """Returns whom to wake for several partitions: what sends to several of them, once."""
+        found = [self.wakes[one] for one in partitions]
+        return tuple({wake.descriptor: wake for wake in found}.values())
 
 
 class BoundOperation(NamedTuple):
@@ -108,6 +113,10 @@ class FlightArrays:
         array = self.neighbours.memories[partition].array(BlockName(kind, number, self.context))
         return array[: self.batch] if kind in PER_EXAMPLE else array
 
+    def box(self, partition: int, kind: Kind, number: int) -> Box:
+        """Returns the region that a block holds which a partition shows."""
+        return self.neighbours.memories[partition].box(BlockName(kind, number, self.context))
+
     def word(self, partition: int, kind: Kind, number: int) -> Words:
         """Returns the word of a block; noted as read if it is another partition's."""
         if partition != self.neighbours.own:
@@ -120,7 +129,7 @@ class FlightArrays:
         if not others:
             return []
         self.read_by.update(others)
-        return [Post(self.word(self.neighbours.own, kind, number), tuple(self.neighbours.wakes[one] for one in others))]
+        return [Post(self.word(self.neighbours.own, kind, number), self.neighbours.wakes_of(others))]
 
     def inputs_of(self, stage: int, place: int) -> Array:
         """Returns the inputs of one of a stage's operations."""
@@ -150,7 +159,7 @@ class FlightArrays:
         )
         if not self.reads_from:
             return words, []
-        wakes = tuple(self.neighbours.wakes[one] for one in sorted(self.reads_from))
+        wakes = self.neighbours.wakes_of(sorted(self.reads_from))
         return words, [Post(self._memory.word(BlockName("free", 0, self.context)), wakes, flights)]
 
     @property

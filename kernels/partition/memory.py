@@ -2,18 +2,20 @@
 
 For each flight there are the outputs and input errors that other partitions read, the gradients of tensors that several
 partitions hold, and a word for each of these that holds the number of the last flight whose values are complete. A
-reader on the same host maps this memory; for one elsewhere, a copy of it is filled from frames.
+reader on the same host maps this memory. One that cannot has a copy of what it reads, and of that alone, which is
+filled from frames: so each block of a copy is whole in a frame, and is received where it stays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.partition.regions import extents
+from adamctl.kernels.partition.regions import Box, extents, whole_box
 from adamctl.kernels.partition.stages import CutNetwork
 
 Kind: TypeAlias = Literal["output", "error", "partial", "sum", "norms", "statistics", "free"]
@@ -38,36 +40,44 @@ class BlockName(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an array lies: its first byte, and the byte of its word."""
+    """Where an array lies: its first byte, and the byte of its word.
+
+    `box`: the region that it holds of a stage's outputs or inputs, or of a tensor; the batch not counted.
+    """
 
     offset_bytes: int
     shape: tuple[int, ...]
     dtype: Any
     word_bytes: int
+    box: Box
+
+    @property
+    def size_bytes(self) -> int:
+        return prod(self.shape) * int(np.dtype(self.dtype).itemsize)
 
 
 class SharedLayout:
-    """The memory of one partition.
+    """The memory of one partition, or the copy of it that a reader has.
 
     Attributes:
         places: where each block lies.
         size_bytes: of all of it.
     """
 
-    def __init__(self, network: CutNetwork, partition: int, batch: int, flights: int) -> None:
+    def __init__(
+        self, network: CutNetwork, partition: int, batch: int, flights: int, reader: int | None = None
+    ) -> None:
+        """`reader`: whose copy; None: what all readers read."""
         self.places: dict[BlockName, Place] = {}
-        self._words_bytes = WORD_BYTES  # the first line has the sleepers
-        blocks: list[tuple[BlockName, tuple[int, ...], Any]] = []
-        for flight in range(flights):
-            blocks += [
-                (BlockName(kind, number, flight), shape, dtype)
-                for kind, number, shape, dtype in _shown(network, partition, batch)
-            ]
-        offset = WORD_BYTES * (1 + len(blocks))
-        for line, (name, shape, dtype) in enumerate(blocks):
-            self.places[name] = Place(offset, shape, dtype, WORD_BYTES * (1 + line))
-            size_bytes = prod(shape) * np.dtype(dtype).itemsize
-            offset += -(-size_bytes // BLOCK_ALIGNMENT_BYTES) * BLOCK_ALIGNMENT_BYTES
+        blocks = _shown(network, partition, batch)
+        if reader is not None:
+            blocks = [block.read_by(reader) for block in blocks if reader in block.readers]
+        names = [(flight, block) for flight in range(flights) for block in blocks]
+        offset = WORD_BYTES * (1 + len(names))  # the first line has the sleepers
+        for line, (flight, block) in enumerate(names):
+            place = Place(offset, block.shape, block.dtype, WORD_BYTES * (1 + line), block.box)
+            self.places[BlockName(block.kind, block.number, flight)] = place
+            offset += -(-place.size_bytes // BLOCK_ALIGNMENT_BYTES) * BLOCK_ALIGNMENT_BYTES
         self.size_bytes = offset
 
 
@@ -86,8 +96,7 @@ class SharedMemory:
     def array(self, name: BlockName) -> NDArray[Any]:
         """Returns a block."""
         place = self._layout.places[name]
-        size_bytes = prod(place.shape) * np.dtype(place.dtype).itemsize
-        part = self._memory[place.offset_bytes : place.offset_bytes + size_bytes]
+        part = self._memory[place.offset_bytes : place.offset_bytes + place.size_bytes]
         array: NDArray[Any] = part.view(place.dtype).reshape(place.shape)
         return array
 
@@ -95,6 +104,16 @@ class SharedMemory:
         """Returns the word of a block, [1]."""
         start = self._layout.places[name].word_bytes
         return self._memory[start : start + 8].view(np.int64)
+
+    @property
+    def words(self) -> NDArray[np.int64]:
+        """All words, in the order of the layout's places."""
+        lines = self._memory[WORD_BYTES : WORD_BYTES * (1 + len(self._layout.places))]
+        return lines.view(np.int64).reshape(-1, WORD_BYTES // 8)[:, 0]
+
+    def box(self, name: BlockName) -> Box:
+        """Returns the region that a block holds."""
+        return self._layout.places[name].box
 
     @property
     def sleepers(self) -> NDArray[np.int64]:
@@ -105,30 +124,58 @@ class SharedMemory:
         return name in self._layout.places
 
 
-def _shown(network: CutNetwork, partition: int, batch: int) -> list[tuple[Kind, int, tuple[int, ...], Any]]:
-    """Returns kind, number, shape and type of what others read."""
-    shown: list[tuple[Kind, int, tuple[int, ...], Any]] = []
-    last = len(network.stages) - 1
+class _Block(NamedTuple):
+    """A block of each flight. `readers`: who reads it, and what of it."""
+
+    kind: Kind
+    number: int
+    shape: tuple[int, ...]
+    dtype: Any
+    box: Box
+    readers: dict[int, Box]
+
+    def read_by(self, reader: int) -> _Block:
+        """Returns what one of its readers reads."""
+        box = self.readers[reader]
+        return self._replace(shape=(*self.shape[: len(self.shape) - len(box)], *extents(box)), box=box)
+
+
+def _shown(network: CutNetwork, partition: int, batch: int) -> list[_Block]:
+    """Returns what others read."""
+    shown: list[_Block] = []
+    last, f32, f64 = len(network.stages) - 1, np.float32, np.float64
+    everyone = range(network.partitions)
+
+    def add(
+        kind: Kind, number: int, shape: tuple[int, ...], dtype: Any, box: Box, readers: Sequence[tuple[int, Box]]
+    ) -> None:
+        others = {reader: read for reader, read in readers if reader != partition}
+        if others or kind == "partial":  # whose owner may be this partition alone, which sums it up there
+            shown.append(_Block(kind, number, shape, dtype, box, others))
+
     for number, stage in enumerate(network.stages):
         part = stage.parts[partition]
         if part is None:
             continue
-        if any(reader != partition for reader, _ in network.readers(number, partition)):
-            shown.append(("output", number, (batch, *extents(part.outputs)), np.float32))
-        finds_error = number > network.backward_stop
-        if finds_error and any(source != partition for source, _ in network.sources(number, partition)):
-            shown.append(("error", number, (batch, *extents(part.inputs)), np.float32))
+        holders = [one for one, other in enumerate(stage.parts) if other is not None]
+        made, read = part.outputs, part.inputs
+        add("output", number, (batch, *extents(made)), f32, made, network.readers(number, partition))
+        if number > network.backward_stop:
+            add("error", number, (batch, *extents(read)), f32, read, network.sources(number, partition))
         for tensor, owners in stage.shared.items():
             shape = network.tensors[tensor].shape
-            shown.append(("partial", tensor, shape, np.float32))
-            for owner, (start, stop) in owners:
+            whole, inner = whole_box(shape), whole_box(shape[1:])
+            add("partial", tensor, shape, f32, whole, [(one.partition, (one.rows, *inner)) for one in owners])
+            for owner, rows in owners:
                 if owner == partition:
-                    shown.append(("sum", tensor, (stop - start, *shape[1:]), np.float32))
+                    box = (rows, *inner)
+                    add("sum", tensor, extents(box), f32, box, [(one, box) for one in holders])
         if number == last and not stage.is_whole(partition):
-            shown.append(("statistics", 0, (batch, STATISTICS), np.float64))
-    if network.partitions > 1:
-        shown.append(("norms", 0, (len(network.stages),), np.float64))
-        shown.append(("free", 0, (0,), np.float32))
+            numbers = whole_box((STATISTICS,))
+            add("statistics", 0, (batch, STATISTICS), f64, numbers, [(one, numbers) for one in holders])
+    norms, nothing = whole_box((len(network.stages),)), whole_box((0,))
+    add("norms", 0, extents(norms), f64, norms, [(one, norms) for one in everyone])
+    add("free", 0, (0,), f32, nothing, [(one, nothing) for one in everyone])
     return shown
 
 

@@ -220,11 +220,11 @@ def _sum(arrays: FlightArrays, tensor: int, sharers: Sequence[int], rows: tuple[
     size = int(np.prod(shape[1:], dtype=np.int64))
     box: Box = ((rows[0] * size, rows[1] * size),)
     total = Held(_flat(arrays.shown(own, "sum", tensor)), box)
-    whole: Box = ((0, shape[0] * size),)
-    moves = [
-        BlockMove(total, Held(_flat(arrays.shown(one, "partial", tensor)), whole), box, bool(place))
-        for place, one in enumerate(sharers)
-    ]
+    moves: list[BlockMove] = []
+    for one in sharers:
+        (first, last), *_ = arrays.box(one, "partial", tensor)
+        partial = Held(_flat(arrays.shown(one, "partial", tensor)), ((first * size, last * size),))
+        moves.append(BlockMove(total, partial, box, bool(moves)))
     words = tuple(arrays.word(one, "partial", tensor) for one in sharers if one != own)
     return _moving(arrays, words, moves, "sum", tensor, set(sharers))
 
@@ -265,9 +265,8 @@ def _outputs_of(arrays: FlightArrays, number: int, partition: int) -> Held:
     own = arrays.outputs[number]
     if partition == arrays.neighbours.own and own is not None:
         return own
-    part = arrays.network.stages[number].parts[partition]
-    assert part is not None
-    return Held(arrays.shown(partition, "output", number), part.outputs)  # type: ignore[arg-type]
+    box = arrays.box(partition, "output", number)
+    return Held(arrays.shown(partition, "output", number), box)  # type: ignore[arg-type]
 
 
 def _error_of(arrays: FlightArrays, number: int, partition: int) -> Held:
@@ -275,9 +274,8 @@ def _error_of(arrays: FlightArrays, number: int, partition: int) -> Held:
     own = arrays.input_errors[number]
     if partition == arrays.neighbours.own and own is not None:
         return own
-    part = arrays.network.stages[number].parts[partition]
-    assert part is not None
-    return Held(arrays.shown(partition, "error", number), part.inputs)  # type: ignore[arg-type]
+    box = arrays.box(partition, "error", number)
+    return Held(arrays.shown(partition, "error", number), box)  # type: ignore[arg-type]
 
 
 def _flat(array: NDArray[np.generic]) -> Array:

@@ -39,6 +39,7 @@ from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     PartAttachRequest,
+    PartDataRequest,
     PartDoneRequest,
     PartEndRequest,
     PartFlushRequest,
@@ -57,6 +58,7 @@ REJOINS_FORGOTTEN_AFTER_S = 300.0
 """After this much training, losses count from zero again: a run of a week may see many servers restarted."""
 PARTITION_REQUESTS = (
     PartAttachRequest, PartReadyRequest, PartTaskRequest, PartDoneRequest, PartFlushRequest, PartEndRequest,
+    PartDataRequest,
 )  # fmt: skip
 TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
 
@@ -89,6 +91,12 @@ class WorkerProcess:
         else:
             request.fail(ErrorCode.UNKNOWN_OPCODE, "a worker serves its group, STATUS and SHUTDOWN alone")
 
+    def place(self, request: Request) -> memoryview | None:
+        """Says where the body of a block from another member of its group goes; None: nowhere, it is dropped."""
+        if self.group is None or not isinstance(request.message, PartDataRequest):
+            return None
+        return self.group.place(request)
+
 
 async def run(context: RoleContext) -> None:
     """Serves runs until told to stop; with `once`, a single one."""
@@ -101,7 +109,7 @@ async def run(context: RoleContext) -> None:
     loader = ThreadPoolExecutor(1, thread_name_prefix="compile")
     # In parallel: importing the compiler takes half a second.
     compiled = asyncio.get_running_loop().run_in_executor(loader, load_if_compiled, COMMON_KERNELS)
-    await context.serve(process.handle)
+    await context.serve(process.handle, placing=process.place)
     stop = asyncio.create_task(context.stopping.wait())
     try:
         await _serve_runs(process, stop, compiled)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+from pathlib import Path
 
 import pytest
 
+from adamctl.roles.worker.partition.sleeping import NAMELESS
 from tests.e2e.conftest import EXAMPLES, Command, Runner
+from tests.e2e.test_by_hand import Cluster
 
 DIGITS = EXAMPLES / "digits.toml"
 QUICK = (
@@ -17,9 +21,9 @@ QUICK = (
 )  # fmt: skip
 
 
-def partitioned(adamctl: Runner, workers: int, partitions: int, *arguments: str) -> Command:
+def partitioned(adamctl: Runner, workers: int, partitions: int, *arguments: str, **environment: str) -> Command:
     cluster = ("--workers", str(workers), "--set", f"cluster.partitions={partitions}")
-    return adamctl.start("train", DIGITS, *QUICK, *cluster, *arguments)
+    return adamctl.start("train", DIGITS, *QUICK, *cluster, *arguments, **environment)
 
 
 def reaches(command: Command, top1: float = 0.95) -> str:
@@ -47,13 +51,25 @@ def test_two_replicas_of_two_partitions_train_together(adamctl: Runner) -> None:
     assert "takes part as partition 1 of replica 1" in stderr
 
 
+def logs_of_workers(adamctl: Runner) -> str:
+    found = [path.read_text() for path in adamctl.folder.rglob("worker*.log")]
+    assert found, "every worker has a log"
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
-def test_a_partition_is_killed_and_the_replica_goes_on_without_losing_a_range(adamctl: Runner, seed: int) -> None:
-    command = partitioned(adamctl, 2, 2, "--seed", str(seed))
+def test_a_partition_is_killed_and_the_replica_goes_on_without_losing_a_range(
+    adamctl: Runner, seed: int, transport: str
+) -> None:
+    """Over TCP its block may be half sent."""
+    command = partitioned(adamctl, 2, 2, "--seed", str(seed), ADAMCTL_TRANSPORT=transport)
     command.wait_until(command.trained)
     random.Random(seed).choice(command.roles("worker")).kill()
     stderr = reaches(command)
     assert "is dissolved: partition" in stderr
+    how = "TCP" if transport == "tcp" or not NAMELESS else "shared memory"
+    assert set(re.findall(r"blocks to and from partition \d \(.*\) go by (.*)", logs_of_workers(adamctl))) == {how}
 
 
 def test_a_run_is_interrupted_and_leaves_nothing(adamctl: Runner) -> None:
@@ -80,3 +96,28 @@ def test_what_cannot_be_is_refused_before_anything_is_started(
     code, _, stderr = adamctl.run("train", DIGITS, "--workers", "2", *options)
     assert code == 2
     assert re.search(message, stderr), stderr
+
+
+def test_a_replica_of_two_machines_trains(adamctl: Runner, tmp_path: Path) -> None:
+    """One worker runs where the machine has another name, so it shares no memory and no Unix socket with anybody."""
+    elsewhere = tmp_path / "site"
+    elsewhere.mkdir()
+    (elsewhere / "sitecustomize.py").write_text("import platform\nplatform.node = lambda: 'elsewhere'\n")
+    cluster = Cluster(adamctl)
+    cluster.start("ps", "--name", "ps-1")
+    cluster.start("data", "--name", "data-1")
+    path = os.pathsep.join([str(elsewhere), *filter(None, [os.environ.get("PYTHONPATH")])])
+    start = ("worker", "start", "--threads", "1", "--once", "--name")
+    workers = [
+        adamctl.start(*start, "worker-1", **cluster.environment),
+        adamctl.start(*start, "worker-2", **cluster.environment, PYTHONPATH=path),
+    ]
+    folder = adamctl.folder / "by-hand"
+    settings = ["--set", "cluster.workers=2", "--set", "cluster.partitions=2", "--set", "train.target=0.9", *QUICK[-6:]]
+    coordinator = cluster.start("coordinator", "--experiment", str(DIGITS), *settings, "--run-dir", str(folder))
+    code, _, stderr = coordinator.wait()
+    assert code == 0, stderr
+    assert json.loads((folder / "summary.json").read_text())["best_test_top1"] > 0.5
+    for worker in workers:
+        code, _, stderr = worker.wait()
+        assert code == 0 and "go by TCP" in stderr, stderr

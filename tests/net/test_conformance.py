@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
-from adamctl.errors import ConfigurationError, DeadlineError, RemoteError, UnreachableError
+from adamctl.errors import ConfigurationError, DeadlineError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.handshake import make_hello
 from adamctl.net.transport import Request
 from adamctl.wire.constants import ErrorCode
@@ -312,3 +313,41 @@ async def test_asynchronous_handlers(world: World) -> None:
     with pytest.raises(RemoteError, match="not yet") as caught:
         await connection.request(ShutdownRequest("x"), deadline_s=10)
     assert (caught.value.code, caught.value.details) == (ErrorCode.NOT_READY, {"wait": 1})
+
+
+@everywhere()
+async def test_a_one_way_body_is_received_where_the_server_wants_it(world: World) -> None:
+    memory, handled = bytearray(100_000), list[tuple[int, int, int]]()
+
+    def placing(request: Request) -> memoryview | None:
+        message = request.message
+        assert isinstance(message, BenchBlockRequest) and request.one_way and not len(request.body)
+        return None if message.number % 2 else memoryview(memory)[10_000 : 10_000 + request.body_bytes]
+
+    def handle(request: Request) -> None:
+        assert isinstance(request.message, BenchBlockRequest)
+        handled.append((request.message.number, request.body_bytes, len(request.body)))
+        request.reply(Empty())
+
+    _, connection = await world.pair(handle, placing=placing)
+    body = Random(1).randbytes(80_000)
+    await connection.send_one_way(BenchBlockRequest(0), [body[:30_000], body[30_000:]], deadline_s=10)
+    await connection.send_one_way(BenchBlockRequest(1), [bytes(500)], deadline_s=10)
+    (await connection.request(BenchBlockRequest(2), [bytes(700)], deadline_s=10)).release()
+    assert handled == [(0, 80_000, 0), (1, 500, 500), (2, 700, 700)], "others use the buffers of the server"
+    assert memory == bytes(10_000) + body + bytes(10_000)
+
+
+@everywhere()
+async def test_a_one_way_request_that_breaks_the_protocol_ends_the_connection(world: World) -> None:
+    """No answer could say why."""
+
+    def refuse(request: Request) -> None:
+        raise ProtocolError("this is no block")
+
+    for server in (await world.serve(placing=refuse), await world.serve(refuse)):
+        connection, other = await world.connect(server), await world.connect(server)
+        with suppress(UnreachableError):
+            await connection.send_one_way(BenchBlockRequest(0), [bytes(500)], deadline_s=10)
+        assert "this is no block" in await asyncio.wait_for(connection.wait_lost(), 10)
+        assert not other.closed

@@ -19,7 +19,7 @@ from adamctl.net.server import StreamServer
 from adamctl.net.stream import StreamTransport
 from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.net.testing.virtual_clock import run_virtual
-from adamctl.net.transport import ArrivalHandler, Handler, Request
+from adamctl.net.transport import ArrivalHandler, Handler, PlacingHandler, Request
 from adamctl.wire.messages import Empty, Hello
 
 KINDS = ("tcp", "unix", "tcp-uvloop", "unix-uvloop", "memory")
@@ -55,14 +55,16 @@ class World:
         }[self.kind]
 
     async def serve(
-        self, handler: Handler = echo, *, token: str = "", arriving: ArrivalHandler | None = None, **limits: Any
-    ) -> StreamServer:
+        self, handler: Handler = echo, *, token: str = "", arriving: ArrivalHandler | None = None,
+        placing: PlacingHandler | None = None, **limits: Any,
+    ) -> StreamServer:  # fmt: skip
         server: StreamServer = await self.transport.serve(
             [self.new_address()],
             make_hello("ps", f"ps-{len(self.servers)}", 3, token),
             handler,
             on_disconnect=self.disconnected.append,
             arriving=arriving,
+            placing=placing,
             limits=ServerLimits(**limits),
         )
         self.servers.append(server)

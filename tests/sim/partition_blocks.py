@@ -1,7 +1,7 @@
 """Which blocks go between the partitions of a replica, by the plan; and of which flight each place holds what.
 
 The plan's geometry (`adamctl.model.partition`) is computed apart from the kernels': a link carries exactly what the
-plan says, and everything else in a reader's copy is NaN.
+plan says. Between members that share no memory, blocks are made and received by the code that workers use.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.errors import ProtocolError
 from adamctl.kernels.partition.flight import PER_EXAMPLE
 from adamctl.kernels.partition.memory import BlockName, Kind, SharedLayout, SharedMemory
 from adamctl.kernels.partition.stages import CutNetwork
 from adamctl.model.partition.geometry import Region
 from adamctl.model.partition.plan import PartitionPlan
+from adamctl.roles.worker.partition.copies import MemoryCopy
+from adamctl.roles.worker.partition.sending import Parcel
+from adamctl.wire.messages import PartDataRequest
 from tests.sim.engine import ViolationError
 
 FORWARD: frozenset[Kind] = frozenset({"output", "statistics"})
@@ -96,7 +100,17 @@ class Blocks:
         self.planned, self.flights, self._copied = planned, flights, copied
         layouts = [SharedLayout(network, number, batch, flights) for number in range(network.partitions)]
         self._memories = [_memory(layout, flights) for layout in layouts]
-        self._copies = {pair: _memory(layouts[pair[0]], flights) for pair in sorted(copied)}
+        self._copies: dict[tuple[int, int], MemoryCopy] = {}
+        self._parcels: dict[tuple[int, int, BlockName], Parcel] = {}
+        for producer, reader in sorted(copied):
+            layout = SharedLayout(network, producer, batch, flights, reader)
+            copy = MemoryCopy(layout, flights, batch, f"partition {producer}", lambda: None)
+            _make_undefined(copy.memory, layout)
+            self._copies[producer, reader] = copy
+            for number, name in enumerate(layout.places):
+                parcel = Parcel(number, name, self._memories[producer], layout, network.backend)
+                self._parcels[producer, reader, name] = parcel
+        self._sent: dict[tuple[Source, int, int], list[tuple[PartDataRequest, int]]] = {}
         self._holds: dict[tuple[int, Source, int], int] = {}  # holder, block, context -> flight
         self._read: dict[tuple[int, Source, int], int] = {}  # reader, block, context -> flight
         self._readers: dict[tuple[Source, int], frozenset[int]] = {}  # of what the block holds now
@@ -110,7 +124,7 @@ class Blocks:
     def seen_by(self, partition: int) -> list[SharedMemory]:
         """Returns the memory of each member as one of them sees it."""
         own = enumerate(self._memories)
-        return [self._copies[one, partition] if self.copies(one, partition) else memory for one, memory in own]
+        return [self._copies[one, partition].memory if self.copies(one, partition) else memory for one, memory in own]
 
     def words_of(self, partition: int) -> dict[int, tuple[Source, int]]:
         """Returns the address of each word that a member sees -> its block and context."""
@@ -141,24 +155,41 @@ class Blocks:
         self._note(source[0], source, context, flight)
         self._readers[source, context] = readers
 
-    def leaves(self, source: Source, context: int, flight: int, reader: int, examples: int) -> None:
-        """What a reader needs of a block comes to its copy."""
+    def leaves(self, source: Source, context: int, flight: int, value: int, reader: int, examples: int) -> None:
+        """What a reader needs of a block is sent, and comes to its place; `value`: what its word will be."""
+        name = BlockName(source[1], source[2], context)
+        parcel, copy = self._parcels[source[0], reader, name], self._copies[source[0], reader]
+        content = parcel.content(examples)
+        message = PartDataRequest(1, parcel.number, value, examples if source[1] in PER_EXAMPLE else 0)
+        self._sent.setdefault((source, context, reader), []).append((message, len(content)))
+        if source[1] != "free":
+            self._check_sent(source, context, flight, reader, examples, content)
+            try:
+                copy.place(message, len(content))[:] = content
+            except ProtocolError as error:
+                raise ViolationError(f"a copy refuses what is sent: {error}") from error
+
+    def _check_sent(
+        self, source: Source, context: int, flight: int, reader: int, examples: int, content: memoryview
+    ) -> None:
         if self._holds[source[0], source, context] != flight:
             raise ViolationError(f"a block is rewritten while it is sent: {source} of flight {flight} to {reader}")
         there = self._holds.get((reader, source, context), 0)
         if self._read.get((reader, source, context), 0) < there:
             raise ViolationError(f"a copy is rewritten while it may be read: {source} of flight {flight} at {reader}")
         place, array = self.planned[source].readers[reader], self._array(source[0], source, context)
-        copy = self._array(reader, source, context)
         if source[1] in PER_EXAMPLE:
             chosen: tuple[slice, ...] = (slice(examples), *(place or ()))
         else:
             chosen = place or (slice(None),)
-        copy[chosen] = array[chosen]
+        if array[chosen].tobytes() != content:
+            raise ViolationError(f"something else is sent than the plan says: {source} of flight {flight} to {reader}")
 
     def arrived(self, source: Source, context: int, flight: int, reader: int) -> None:
         """All of a block that a reader needs is there."""
-        self._note(reader, source, context, flight)
+        if source[1] != "free":
+            self._note(reader, source, context, flight)
+        self._copies[source[0], reader].arrived(*self._sent[source, context, reader].pop(0))
 
     def _note(self, holder: int, source: Source, context: int, flight: int) -> None:
         self._number += 1
@@ -193,7 +224,7 @@ class Blocks:
     def _array(self, holder: int, source: Source, context: int) -> NDArray[np.generic]:
         key = holder, source, context
         if key not in self._arrays:
-            memory = self._memories[source[0]] if holder == source[0] else self._copies[source[0], holder]
+            memory = self._memories[source[0]] if holder == source[0] else self._copies[source[0], holder].memory
             self._arrays[key] = memory.array(BlockName(source[1], source[2], context))
         return self._arrays[key]
 
@@ -206,6 +237,10 @@ def _memory(layout: SharedLayout, flights: int) -> SharedMemory:
     """Returns memory of a new group in which everything that was not written is NaN."""
     memory = SharedMemory(layout, np.zeros(layout.size_bytes, np.uint8))
     memory.begin(flights)
+    _make_undefined(memory, layout)
+    return memory
+
+
+def _make_undefined(memory: SharedMemory, layout: SharedLayout) -> None:
     for name in layout.places:
         memory.array(name)[...] = np.nan
-    return memory

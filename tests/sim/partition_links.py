@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import Neighbours
-from adamctl.kernels.partition.memory import BlockName
 from adamctl.kernels.partition.stages import CutNetwork
 from adamctl.roles.data.client import DataSet
 from adamctl.roles.ps.client.outcomes import PendingPush, PushOutcome
@@ -65,6 +64,7 @@ class SimLinks:
         self._group, self._worker = group, worker_at_work()
         worker = self._worker
         self.sleeping = SimSleeping()
+        self.transports: dict[int, str] = {}
         self._loop = worker.loop
         self._truth = worker.scenario.group_truth(group, network, worker)
         self._seat = worker.seat = Seat(self._truth, group.own, worker.view, group.flights)
@@ -95,7 +95,13 @@ class SimLinks:
         await asyncio.sleep(world.random.random() * 0.02)
         return self._seat.neighbours()
 
+    def watch(self, failed: Callable[[BaseException], None]) -> None:
+        """A connection that is lost fails what is asked on it; the coordinator hears of the rest."""
+
     # --- blocks -------------------------------------------------------------------------------------------------------
+
+    def submitted(self, flight: int, examples: int) -> None:
+        """A seat knows how many examples its flights have."""
 
     def _send(self, source: Source, context: int, flight: int, value: int, reader: int, examples: int) -> None:
         """Shows a reader a block, or sends it, and wakes it."""
@@ -107,16 +113,11 @@ class SimLinks:
 
         def copy() -> None:
             if seat.alive:  # a process that has ended sends nothing more
-                if source[1] != "free":
-                    blocks.leaves(source, context, flight, reader, examples)
+                blocks.leaves(source, context, flight, value, reader, examples)
                 later((source, context), 0.3, word)
 
         def word() -> None:
-            if source[1] != "free":
-                blocks.arrived(source, context, flight, reader)
-            memory = blocks.seen_by(reader)[self._group.own]
-            place = memory.word(BlockName(source[1], source[2], context))
-            place[0] = max(int(place[0]), value)
+            blocks.arrived(source, context, flight, reader)
             _wake(peer, theirs)
 
         def later(key: tuple[object, ...], share: float, action: Callable[[], None]) -> None:

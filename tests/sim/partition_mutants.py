@@ -19,13 +19,15 @@ from adamctl.kernels.segments import FLIGHT, Post, Words
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.worker.core.slots import Base
 from adamctl.roles.worker.partition import engine as engine_module
+from adamctl.roles.worker.partition.copies import MemoryCopy
 from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.partition.member_session import MemberSession
+from adamctl.roles.worker.partition.sending import Parcel
 from adamctl.roles.worker.partition.taking import InOrder
 from adamctl.roles.worker.partition.threads import Flight
 from adamctl.roles.worker.replica import Replica
 from adamctl.roles.worker.session import SessionRunner
-from adamctl.wire.messages import FlightReport
+from adamctl.wire.messages import FlightReport, PartDataRequest
 from tests.sim.partition_links import worker_at_work
 from tests.sim.partition_member import Seat
 from tests.sim.partition_rig import PartitionFault
@@ -123,6 +125,23 @@ def _halo_too_small(self: CutNetwork, stage: int, partition: int) -> list[tuple[
             (first, last), *others = box
             box = ((first, last - 1), *others)
         found.append((source, box))
+    return found
+
+
+_place, _content = MemoryCopy.place, Parcel.content
+
+
+def _shown_at_once(self: MemoryCopy, message: PartDataRequest, size_bytes: int) -> memoryview:
+    """The word says that a block is there when it begins to arrive."""
+    found = _place(self, message, size_bytes)
+    self._words[message.block] = message.flight
+    return found
+
+
+def _packed_once(self: Parcel, examples: int) -> memoryview:
+    """What lies apart in a block is copied together for the first flight alone."""
+    found = _content(self, examples)
+    self._pack = None
     return found
 
 
@@ -254,6 +273,16 @@ MUTANTS = {
             "halo-off-by-one",
             "a partition copies one row too few of the next one's outputs",
             [(CutNetwork, "sources", _halo_too_small)],
+        ),
+        PartitionFault(
+            "word-before-its-block",
+            "the word of a copied block is written when the block begins to arrive",
+            [(MemoryCopy, "place", _shown_at_once)],
+        ),
+        PartitionFault(
+            "packed-once",
+            "what a neighbour reads of a block is copied together for the first flight alone",
+            [(Parcel, "content", _packed_once)],
         ),
         PartitionFault(
             "partials-pushed-by-all",

@@ -1,17 +1,18 @@
 """One partition of a replica in a process of its own, which trains on synthetic examples when it is told to.
 
 It does everything that a flight of `adamctl train` does: waits, gathers, forward, loss, backward, sums of what is
-shared, clipping, accruing, applying to its weights. It omits what is not compute: nothing is read, pushed or fetched; a
-push counts as acknowledged at once.
+shared, clipping, accruing, applying to its weights; its links to the other members are those of a worker, on an event
+loop in a thread. It omits the rest: nothing is read, pushed or fetched; a push counts as acknowledged at once.
 """
 
 from __future__ import annotations
 
-import mmap
+import asyncio
 import os
 import threading
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,20 +25,32 @@ from adamctl.kernels.numeric.mix import step_key
 from adamctl.kernels.partition.accruing import SlotPlace
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.member import Member
-from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
 from adamctl.kernels.partition.program import Batch
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, cut_network, cuts_of
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
 from adamctl.model.protocol import choose_protocol
+from adamctl.net.address import TransportKind
+from adamctl.net.handshake import make_hello
+from adamctl.net.loop import new_event_loop
+from adamctl.net.server import StreamServer
+from adamctl.net.stream import StreamTransport
+from adamctl.net.transport import Connection, Request
 from adamctl.roles.worker.partition.engine import slots_per_flight
-from adamctl.roles.worker.partition.sleeping import Sleeping, Waker
+from adamctl.roles.worker.partition.links import Group, Links, ways
+from adamctl.roles.worker.partition.sending import Sent
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
 from adamctl.roles.worker.replica import Replica
+from adamctl.wire.messages import GroupMember, PartDataRequest
 
 LEARNING_RATE = 1e-3  # low: learning from noise must not diverge; the cost is the same
 BATCHES_BYTES_MAX = 64 << 20
 JOIN_S = 60.0
+CONNECT_S = 10.0
+SENT = "sent"
+ATTACH_S = 60.0
+
+Result = TypeVar("Result")
 
 
 class Spec(NamedTuple):
@@ -45,8 +58,8 @@ class Spec(NamedTuple):
 
     Attributes:
         own: its partition.
-        memories: files of all members' memory.
-        names: of the sockets that wake them.
+        transport: how members reach each other.
+        folder: for their Unix sockets.
         spins: see `adamctl.roles.worker.partition.threads.SPINS`.
     """
 
@@ -57,8 +70,8 @@ class Spec(NamedTuple):
     flights: int
     threads: int
     spins: int
-    memories: tuple[str, ...]
-    names: tuple[str, ...]
+    transport: TransportKind
+    folder: str
 
 
 class MemberRound(NamedTuple):
@@ -84,33 +97,113 @@ def network_of(experiment: Experiment, partitions: int) -> CutNetwork:
     return cut_network(experiment.model, cuts_of(plan_of(experiment, partitions)), choose())
 
 
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def do(self, work: Coroutine[Any, Any, Result], timeout_s: float = ATTACH_S) -> Result:
+        """Runs a coroutine there and returns its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(JOIN_S)
+
+
+class MemberLinks:
+    """A member's links and the server to which the others connect, on an event loop.
+
+    Attributes:
+        address: where it listens.
+    """
+
+    def __init__(self, spec: Spec, network: CutNetwork, failed: Callable[[BaseException], None]) -> None:
+        self._spec, self._network, self._failed = spec, network, failed
+        self._loop = LoopThread()
+        self._addresses: tuple[str, ...] = ()
+        self.address = self._loop.do(self._serve())
+
+    async def _serve(self) -> str:
+        spec = self._spec
+        members = tuple(GroupMember(str(one), 1, "", ()) for one in range(spec.partitions))
+        group = Group("bench", 1, spec.own, members, "", spec.batch, spec.flights)
+        self.links = Links(group, self._network, self._connect)
+        tcp = spec.transport == "tcp"
+        address = "tcp://127.0.0.1:0" if tcp else f"unix://{spec.folder}/{spec.own}.sock"
+        self._server: StreamServer = await StreamTransport().serve(
+            [address], make_hello("worker", str(spec.own), 1), self._handle, placing=self.links.place
+        )
+        return self._server.addresses[0]
+
+    def _handle(self, request: Request) -> None:
+        if isinstance(request.message, PartDataRequest):
+            self.links.arrived(request)
+        else:
+            self.links.attached(request)
+
+    async def _connect(self, node: str) -> Connection:
+        transport = StreamTransport(kind=self._spec.transport)
+        hello = make_hello("worker", str(self._spec.own), 1)
+        return await transport.connect(self._addresses[int(node)], hello, deadline_s=CONNECT_S)
+
+    def attach(self, addresses: tuple[str, ...]) -> Neighbours:
+        """Returns the neighbours; `addresses`: of all members."""
+        self._addresses = addresses
+
+        async def attach() -> Neighbours:
+            neighbours = await self.links.attach()
+            self.links.watch(self._failed)
+            return neighbours
+
+        return self._loop.do(attach())
+
+    def submitted(self, flights: range, examples: int) -> None:
+        """Notes the examples of flights that will be submitted."""
+
+        async def note() -> None:
+            for flight in flights:
+                self.links.submitted(flight, examples)
+
+        self._loop.do(note())
+
+    def sent(self) -> tuple[str, Sent]:
+        """Returns how blocks went to the others, and how many bytes."""
+
+        async def sent() -> Sent:
+            return self.links.sent
+
+        return ways(self.links.transports), self._loop.do(sent())
+
+    def close(self) -> None:
+        async def close() -> None:
+            await self.links.close()
+            await self._server.close()
+
+        self._loop.do(close())
+        self._loop.close()
+
+
 class BenchMember:
-    """A member between rounds."""
+    """A member between rounds. `links`: to the others."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
-        network = network_of(spec.experiment, spec.partitions)
-        memories = []
-        for number, file in enumerate(spec.memories):
-            layout = SharedLayout(network, number, spec.batch, spec.flights)
-            with open(file, "r+b") as opened:
-                mapped = mmap.mmap(opened.fileno(), 0)
-            memories.append(SharedMemory(layout, np.frombuffer(mapped, np.uint8)))
-        memories[spec.own].begin(spec.flights)
-        self.sleeping = Sleeping(memories[spec.own].sleepers, spec.names[spec.own])
-        self._network, self._memories = network, memories
+        self._network = network_of(spec.experiment, spec.partitions)
+        self.links = MemberLinks(spec, self._network, self._lost)
         self._done = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._round = MemberRound(0.0, 0.0, 0.0)
-        self._wakers: list[Waker] = []
-        self._next = 1
+        self._next = self._first = 1
 
-    def begin(self) -> None:
-        """Compiles and starts the threads; call it when all members have their sockets."""
+    def begin(self, addresses: tuple[str, ...]) -> None:
+        """Attaches to the others, compiles, and starts the threads; `addresses`: of all members."""
         spec, network = self._spec, self._network
-        self._wakers = [Waker(memory.sleepers, name) for memory, name in zip(self._memories, spec.names, strict=True)]
-        wakes = {number: waker.wake for number, waker in enumerate(self._wakers)}
+        neighbours = self.links.attach(addresses)
         tensors, train = MemberTensors(network, spec.own), spec.experiment.train
         local = spec.experiment.local_learning_rate_factor() != 0.0
         layout = build_layout(spec.experiment.model, 1)
@@ -132,18 +225,26 @@ class BenchMember:
             )
         accruing = [self._replica.accruing_of(context) for context in range(spec.flights)]
         member = Member(
-            network, Neighbours(spec.own, self._memories, wakes), spec.batch, spec.flights, self._replica.weights,
-            accruing=accruing, clip_norm=spec.experiment.optimizer.clip_norm,
+            network, neighbours, spec.batch, spec.flights, self._replica.weights, accruing=accruing,
+            clip_norm=spec.experiment.optimizer.clip_norm,
         )  # fmt: skip
         self._batches = self._made_up()
         self._threads = FlightThreads(
-            member, spec.flights, spec.threads, self.sleeping, self._finished, _Slots(self._replica), spins=spec.spins
+            member,
+            spec.flights,
+            spec.threads,
+            self.links.links.sleeping,
+            self._finished,
+            _Slots(self._replica),
+            spins=spec.spins,
         )
         self._threads.start()
 
     def run(self, flights: int) -> MemberRound:
         """Runs so many flights."""
         self._round = MemberRound(0.0, 0.0, 0.0)
+        self._first = self._next
+        self.links.submitted(range(self._next, self._next + flights), self._spec.batch)
         for number in range(self._next, self._next + flights):
             batch = self._batches[number % len(self._batches)]
             self._threads.submit(Flight(number, batch, True, LEARNING_RATE, LEARNING_RATE))
@@ -157,10 +258,12 @@ class BenchMember:
     def close(self) -> None:
         self._threads.stop()
         self._threads.join(JOIN_S)
-        for waker in self._wakers:
-            waker.close()
-        self.sleeping.close()
+        self.links.close()
         self._replica.memory.close()
+
+    def _lost(self, failure: BaseException) -> None:
+        self._failure = failure
+        self._done.release()
 
     def _finished(self, done: FlightDone) -> None:
         flight, spec = done.flight, self._spec
@@ -174,8 +277,9 @@ class BenchMember:
                 self._replica.acknowledged(actions.push)
             with self._lock:
                 before = self._round
+                wait_s = 0.0 if flight.number == self._first else done.wait_s  # before it nothing was to be done
                 self._round = MemberRound(
-                    before.compute_s + done.compute_s, before.wait_s + done.wait_s, before.loss_sum + done.found.loss
+                    before.compute_s + done.compute_s, before.wait_s + wait_s, before.loss_sum + done.found.loss
                 )
         self._done.release()
 
@@ -194,13 +298,18 @@ class BenchMember:
 
 
 def member_program(spec: Spec, pipe: Pipe) -> None:
-    """A child process: says that its socket is there, begins when told to, then runs rounds until told None."""
+    """A child process: tells its address, begins when it knows all, then runs rounds until told None.
+
+    On SENT it tells what it has sent.
+    """
     member = BenchMember(spec)
-    pipe.send("there")
-    pipe.recv()
-    member.begin()
+    pipe.send(member.links.address)
+    member.begin(pipe.recv())
     pipe.send("ready")
     while (flights := pipe.recv()) is not None:
+        if flights == SENT:
+            pipe.send(member.links.sent())
+            continue
         began = time.perf_counter(), time.process_time()
         made = member.run(flights)
         pipe.send((made, time.perf_counter() - began[0], time.process_time() - began[1], os.getpid()))

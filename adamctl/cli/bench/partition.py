@@ -10,12 +10,20 @@ from adamctl.cli import options
 from adamctl.cli.bench.bench import COUNT, Counts, print_results
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json
+from adamctl.net.address import TransportKind
 
 
 @click.command("partition")
 @options.experiment_options
 @click.option("--partition-counts", type=Counts(), default="2,4", show_default=True, help="Partitions of a replica.")
 @click.option("--all-threads", type=COUNT, default=2, show_default=True, help="Threads of a replica, together.")
+@click.option(
+    "--transport",
+    "transports",
+    multiple=True,
+    type=click.Choice(["shared", "tcp", "unix"]),
+    help="How partitions reach each other, on loopback; several are measured in turn.  [default: shared]",
+)
 @click.option("--flight-counts", type=Counts(), help="Open flights.  [default: as a run has them]")
 @click.option("--examples", type=COUNT, default=32, show_default=True, help="Examples per step.")
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per setting; the median counts.")
@@ -23,8 +31,8 @@ from adamctl.cli.output import echo, print_json
 @options.json_option
 def partition(
     experiment: str, settings: tuple[str, ...], data: tuple[str, ...], partition_counts: tuple[int, ...],
-    all_threads: int, flight_counts: tuple[int, ...] | None, examples: int, rounds: int, seconds: float, as_json: bool,
-    **flags: Any,
+    all_threads: int, transports: tuple[TransportKind, ...], flight_counts: tuple[int, ...] | None, examples: int,
+    rounds: int, seconds: float, as_json: bool, **flags: Any,
 ) -> None:  # fmt: skip
     """Train EXP.toml's network in one process and in several partitions, in turn, with the same number of threads."""
     loaded = options.load(experiment, settings, data, flags)
@@ -36,6 +44,7 @@ def partition(
         threads=all_threads,
         batch=examples,
         flights=flight_counts or (),
+        transports=tuple(dict.fromkeys(transports)) or ("shared",),
         rounds=rounds,
         seconds=seconds,
         progress=lambda line: echo(line, err=True),

@@ -199,7 +199,8 @@ def _worker(status: Values) -> str:
     waited = f", waited {duration(status['step_wait_s'])} for others" if status.get("step_waits") else ""
     kinds = [_TRANSPORTS.get(kind, kind) for kind in status.get("transport", "").split(", ") if kind]
     by = f" by {' and '.join(kinds)}" if kinds else ""
-    return f"{status['job']}: {status['state']}, {threads}, {done}{by}{waited}"
+    blocks = f", blocks by {status['blocks_by'].replace(', ', ' and ')}" if status.get("blocks_by") else ""
+    return f"{status['job']}: {status['state']}, {threads}, {done}{by}{blocks}{waited}"
 
 
 _TRANSPORTS = {"shared": "shared memory", "unix": "Unix socket", "tcp": "TCP"}

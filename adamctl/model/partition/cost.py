@@ -164,6 +164,7 @@ def _exchanged_s(plan: PartitionPlan, conditions: Conditions) -> float:
         rounds.append(_busiest((e.producer, e.consumer, e.elements * batch) for e in plan.edges(stage)))
         rounds.append(_busiest((e.consumer, e.producer, e.elements * batch) for e in plan.backward_edges(stage)))
         rounds.append(_busiest((p.sender, p.owner, p.elements) for p in plan.partials(stage)))
+        rounds.append(_busiest((p.owner, p.sender, p.elements) for p in plan.partials(stage)))
     return sum(link.latency_s + elements * ELEMENT_BYTES / link.bytes_per_s for elements in rounds if elements)
 
 

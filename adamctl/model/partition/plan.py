@@ -17,14 +17,13 @@ from adamctl.model.layout import ELEMENT_BYTES, Owners
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.geometry import Range, Region, StagePart, common, region_size
 
-HeadKind: TypeAlias = Literal["whole", "gather", "exchange", "separate"]
+HeadKind: TypeAlias = Literal["whole", "gather", "exchange"]
 """How the partitions that hold units of the last layer come to loss and error.
 
 `whole`: one partition holds all. `gather`: each sends its outputs to all others, and each computes what it needs.
-`exchange`: each sends all others (max, sum of exponentials, best index, label's logit) of its units. `separate`: errors
-need nothing of the others; each sends (max, best index), from which the number of correct ones follows.
+`exchange`: each sends all others (max, sum of exponentials, best index, label's logit) of its units, as float64.
 """
-HEAD_ELEMENTS: dict[HeadKind, int] = {"whole": 0, "exchange": 4, "separate": 2}
+EXCHANGED_ELEMENTS = 4 * 8 // ELEMENT_BYTES
 
 
 class StagePlan(msgspec.Struct, frozen=True, array_like=True):
@@ -81,6 +80,8 @@ class Edge(NamedTuple):
 class Partial(NamedTuple):
     """The gradient of a tensor that several partitions hold, on the rows that `owner` pushes, from `sender`.
 
+    The owner sends as much back to each sender: the sum of all of them.
+
     Attributes:
         tensor: index in the parameter layout.
         rows: range of axis 0.
@@ -101,7 +102,7 @@ class Traffic(NamedTuple):
     Attributes:
         up_bytes: outputs of stages and of the head, forward, per example.
         down_bytes: errors, backward, per example.
-        flight_bytes: partial gradients, per flight, whatever its examples.
+        flight_bytes: partial gradients, and back their sums, per flight, whatever its examples.
     """
 
     sender: int
@@ -187,7 +188,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, dict=True):
         outputs = self.stages[-1].parts[partition].outputs
         if outputs is None:
             return 0
-        return region_size(outputs) if self.head == "gather" else HEAD_ELEMENTS[self.head]
+        return {"whole": 0, "gather": region_size(outputs), "exchange": EXCHANGED_ELEMENTS}[self.head]
 
     def traffic(self) -> tuple[Traffic, ...]:
         """Returns what goes between each pair of partitions, by sender, then receiver; pairs without any left out."""
@@ -208,6 +209,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, dict=True):
                 yield (edge.consumer, edge.producer), "down", edge.elements
             for partial in self.partials(stage):
                 yield (partial.sender, partial.owner), "flight", partial.elements
+                yield (partial.owner, partial.sender), "flight", partial.elements
         holders = self.stages[-1].holders
         for sender in holders:
             for receiver in holders:

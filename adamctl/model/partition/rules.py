@@ -137,6 +137,5 @@ def _head(model: Model, last: StagePlan) -> HeadKind:
     if len(last.holders) == 1:
         return "whole"
     is_softmax = isinstance(model.layers[-1], Softmax)
-    if last.output[0] <= HEAD_GATHERED_MAX or (is_softmax and model.loss != "cross_entropy"):
-        return "gather"
-    return "exchange" if is_softmax else "separate"
+    large = last.output[0] > HEAD_GATHERED_MAX
+    return "exchange" if large and is_softmax and model.loss == "cross_entropy" else "gather"

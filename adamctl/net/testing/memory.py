@@ -24,7 +24,7 @@ from adamctl.net.pool import BufferPool
 from adamctl.net.server import StreamServer
 from adamctl.net.testing.faults import FaultPlan, LinkFaults
 from adamctl.net.testing.memory_pipe import MemoryPipe, join_pipes
-from adamctl.net.transport import ArrivalHandler, Handler
+from adamctl.net.transport import ArrivalHandler, Handler, PlacingHandler
 from adamctl.wire.messages import Hello
 
 
@@ -127,6 +127,7 @@ class MemoryNetwork:
         *,
         on_disconnect: Callable[[int], None] | None = None,
         arriving: ArrivalHandler | None = None,
+        placing: PlacingHandler | None = None,
         limits: ServerLimits | None = None,
     ) -> StreamServer:
         """See `adamctl.net.transport.Transport.serve`."""
@@ -140,7 +141,7 @@ class MemoryNetwork:
             names.append(target.path)
         # Nothing stalls half-way on this network, and an endless timer would hide a deadlock.
         limits = limits or self.server_limits
-        server = StreamServer(identity, handler, limits, on_disconnect, arriving, sweep=False)
+        server = StreamServer(identity, handler, limits, on_disconnect, arriving, placing, sweep=False)
         for name in names:
             self._listeners[name] = server
             server.listening(f"memory://{name}", lambda name=name: self._unlisten(name, server))  # type: ignore[misc]

@@ -63,7 +63,9 @@ from adamctl.wire.messages.coordinator import (
 from adamctl.wire.messages.data import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
 from adamctl.wire.messages.partition import (
     FlightReport,
+    PartAttachReply,
     PartAttachRequest,
+    PartDataRequest,
     PartDoneRequest,
     PartEndRequest,
     PartFlushRequest,
@@ -138,7 +140,9 @@ __all__ = [
     "NodeRegisterReply",
     "NodeRegisterRequest",
     "Pair",
+    "PartAttachReply",
     "PartAttachRequest",
+    "PartDataRequest",
     "PartDoneRequest",
     "PartEndRequest",
     "PartFlushRequest",
@@ -211,12 +215,13 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.RUN_STEP: (RunStepRequest, RunStepReply),
     Opcode.GROUP_WATCH: (GroupWatchRequest, GroupWatchReply),
     Opcode.GROUP_DROP: (GroupDropRequest, Empty),
-    Opcode.PART_ATTACH: (PartAttachRequest, Empty),
+    Opcode.PART_ATTACH: (PartAttachRequest, PartAttachReply),
     Opcode.PART_READY: (PartReadyRequest, Empty),
     Opcode.PART_TASK: (PartTaskRequest, Empty),
     Opcode.PART_DONE: (PartDoneRequest, Empty),
     Opcode.PART_FLUSH: (PartFlushRequest, Empty),
     Opcode.PART_END: (PartEndRequest, Empty),
+    Opcode.PART_DATA: (PartDataRequest, Empty),
     Opcode.BENCH_BLOCK: (BenchBlockRequest, Empty),
 }
 

@@ -11,8 +11,8 @@ from adamctl.wire.messages.coordinator import EvaluateTask, TrainTask
 class PartAttachRequest(Message, frozen=True):
     """A member introduces itself to another one of its group; answered when that knows the group.
 
-    `region`: the memory that it shows, registered on this connection before. `sleeper`: the name of the socket that
-    wakes its threads. `batch`, `flights`: examples and open flights that its memory is laid out for.
+    `region`: the memory that it shows, registered on this connection before; 0: it cannot. `sleeper`: the name of the
+    socket that wakes its threads. `batch`, `flights`: examples and open flights that its memory is laid out for.
     """
 
     job: str
@@ -23,6 +23,12 @@ class PartAttachRequest(Message, frozen=True):
     flights: int
     region: int
     sleeper: str
+
+
+class PartAttachReply(Message, frozen=True):
+    """`mapped`: the member that answers reads the other one's memory. If both do, nothing is sent between them."""
+
+    mapped: bool = True
 
 
 class PartReadyRequest(Message, frozen=True):
@@ -78,3 +84,20 @@ class PartEndRequest(Message, frozen=True):
     group_epoch: int
     partition: int
     cause: str
+
+
+class PartDataRequest(Message, frozen=True):
+    """One-way: a block of the sender's memory, or a piece of it, for the copy that the receiver has of it.
+
+    The body is what the receiver reads of the block, C-contiguous, cut into pieces that come in order. With the last
+    one, or with none where the block has no content, the block's word becomes `flight`.
+
+    `block`: its place in the receiver's copy, in the order of the layout (docs/formats/wire.md). `examples`: how many
+    of the batch there are; 0 for blocks that have none. `offset`: where the body begins, in bytes.
+    """
+
+    group_epoch: int
+    block: int
+    flight: int
+    examples: int = 0
+    offset: int = 0

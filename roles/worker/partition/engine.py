@@ -104,6 +104,10 @@ class PartitionEngine:
             NeighbourError: a member cannot be reached or used.
         """
         neighbours = await self._links.attach()
+        self._links.watch(self._failed)
+        group = self._parts.group
+        for one, how in sorted(self._links.transports.items()):
+            self._parts.log.info("run %s: blocks to and from %s go by %s", group.job, group.name(one), how)
         await self.downpour.start()
         parts = self._parts
 
@@ -130,6 +134,7 @@ class PartitionEngine:
     def submit(self, flight: Flight) -> None:
         """Takes the next flight, in the order of their numbers."""
         assert self._threads is not None
+        self._links.submitted(flight.number, len(flight.batch.labels))
         self._threads.submit(flight)
 
     @property

@@ -17,7 +17,7 @@ from adamctl.net.transport import Request
 from adamctl.roles.worker.compute import NOTHING, Batch, BatchDone
 from adamctl.roles.worker.core.batches import Task
 from adamctl.roles.worker.partition.engine import PartitionEngine
-from adamctl.roles.worker.partition.links import Group, Links, NeighbourError
+from adamctl.roles.worker.partition.links import Group, Links, NeighbourError, ways
 from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
@@ -185,7 +185,10 @@ class Lead:
     def status(self) -> dict[str, object]:
         """Returns what status shows of the group besides the replica's own."""
         waiting = {one: found.get("waiting_share", 0.0) for one, found in sorted(self.statuses.items())}
-        return {"flights": len(self.engine.open_flights), "partition": self._group.own, "waiting_shares": waiting}
+        return {
+            "flights": len(self.engine.open_flights), "partition": self._group.own, "waiting_shares": waiting,
+            "blocks_by": ways(self._links.transports),
+        }  # fmt: skip
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -1,33 +1,47 @@
-"""One member's links to the other members of its group: whose memory it maps, and how it wakes them.
+"""One member's links to the other members of its group: whose memory it maps, what it sends, and how it wakes them.
 
-Each member shows its memory to each other one over a connection of its own, and maps theirs. All of that is done before
-a flight begins, and ends with the group: a new group has new memory.
+Each member introduces itself to each other one over a connection of its own. Two that can map each other's memory do;
+between all others, on different machines or as different users, blocks go over these connections, into copies. All of
+that is settled before a flight begins, and ends with the group: a new group has new memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import RemoteError, RunFailedError, UnreachableError
+from adamctl.errors import AdamctlError, ProtocolError, RemoteError, RunFailedError, UnreachableError
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
 from adamctl.kernels.partition.stages import CutNetwork
+from adamctl.kernels.segments import Wake
 from adamctl.net.shared_memory import SharedMemory as Region
 from adamctl.net.transport import Connection, Request
+from adamctl.roles.worker.partition.copies import MemoryCopy
+from adamctl.roles.worker.partition.sending import Outbox, Parcel, Sender, Sent
 from adamctl.roles.worker.partition.sleeping import Sleeping, Waker, unique_name
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import Empty, GroupMember, Message, PartAttachRequest
+from adamctl.wire.messages import (
+    Empty,
+    GroupMember,
+    Message,
+    PartAttachReply,
+    PartAttachRequest,
+    PartDataRequest,
+)
 
 ATTACH_S = 30.0
 """How long the members of a new group may take to know each other."""
 RETRY_S = 0.1
 ANSWER_S = 10.0
 TRY_LATER = frozenset({ErrorCode.NOT_READY, ErrorCode.STALE_GROUP})
+SHARED = "shared memory"
+NAMES = {"tcp": "TCP", "unix": "Unix socket", "shared": "Unix socket"}
+"""How blocks travel, for people: by the kind of connection, where memory is not shared both ways."""
 
 
 class Group(NamedTuple):
@@ -60,38 +74,61 @@ class NeighbourError(RunFailedError):
         self.partition = partition
 
 
+def ways(transports: Mapping[int, str]) -> str:
+    """Returns how blocks travel between a member and the others, for a status: each way once."""
+    return ", ".join(sorted(set(transports.values())))
+
+
+class LostNeighbourError(NeighbourError):
+    """The connection to a member was lost after the group had begun."""
+
+
 class Links:
     """See the module. All of it runs on the event loop.
 
     Attributes:
         sleeping: how this member's threads sleep.
+        transports: partition -> how blocks go to it and come from it, as people call it.
     """
 
     def __init__(self, group: Group, network: CutNetwork, connect: Callable[[str], Awaitable[Connection]]) -> None:
         """`connect(node)` connects to a member."""
         self._group, self._network, self._connect = group, network, connect
-        layouts = [SharedLayout(network, one, group.batch, group.flights) for one in range(network.partitions)]
-        self._layouts = layouts
-        size_bytes = -(-layouts[group.own].size_bytes // 4) * 4
-        self._region = Region(size_bytes)
-        self._array = self._region.array(size_bytes // 4)
-        own = SharedMemory(layouts[group.own], self._array.view(np.uint8))
-        own.begin(group.flights)
-        self._memories: dict[int, SharedMemory] = {group.own: own}
-        self.sleeping = Sleeping(own.sleepers, unique_name(group.members[group.own].node))
-        self._wakers: dict[int, Waker] = {}
+        self._layout = SharedLayout(network, group.own, group.batch, group.flights)
+        elements = -(-self._layout.size_bytes // 4)
+        self._region = Region(4 * elements)
+        self._array: NDArray[np.uint8] = self._region.array(elements).view(np.uint8)
+        self._memory = SharedMemory(self._layout, self._array)
+        self._memory.begin(group.flights)
+        self.sleeping = Sleeping(self._memory.sleepers, unique_name(group.members[group.own].node))
+        self.transports: dict[int, str] = {}
+        self._mapped: dict[int, tuple[SharedMemory, Waker]] = {}
+        self._maps_this: dict[int, bool] = {}  # whether a member has mapped this one's memory
+        self._copies: dict[int, MemoryCopy] = {}
+        self._outboxes: dict[int, Outbox] = {}
+        self._sender: Sender | None = None
         self._connections: dict[int, Connection] = {}
         self._attached: dict[int, asyncio.Event] = {one: asyncio.Event() for one in self.others}
+        self._partition_of: dict[int, int] = {}  # by the connection on which it has attached
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def others(self) -> list[int]:
         return [one for one in range(len(self._group.members)) if one != self._group.own]
 
+    @property
+    def sent(self) -> Sent:
+        """What was sent to members that do not map this one's memory."""
+        found = [outbox.sent for outbox in self._outboxes.values()]
+        return Sent(*(sum(column) for column in zip(*found, strict=True))) if found else Sent()
+
+    # --- attaching ----------------------------------------------------------------------------------------------------
+
     async def attach(self) -> Neighbours:
         """Returns the neighbours, when each member knows each other one.
 
         Raises:
-            NeighbourError: one does not answer, is of another plan, or cannot share memory.
+            NeighbourError: one does not answer, or is of another plan.
         """
         tasks = {one: asyncio.ensure_future(self._introduce(one)) for one in self.others}
         waits = {one: asyncio.ensure_future(self._attached[one].wait()) for one in self.others}
@@ -108,29 +145,45 @@ class Links:
         finally:
             for waiting in (*tasks.values(), *waits.values()):
                 waiting.cancel()
-        memories = [self._memories[one] for one in range(len(self._group.members))]
-        wakes = {one: waker.wake for one, waker in self._wakers.items()}
-        return Neighbours(self._group.own, memories, wakes)
+        return self._joined()
+
+    def _joined(self) -> Neighbours:
+        """Decides between memory and frames; both members of a pair know the same, and so decide the same."""
+        group = self._group
+        memories: dict[int, SharedMemory] = {group.own: self._memory}
+        wakes: dict[int, Wake] = {}
+        for one in self.others:
+            if one in self._mapped and self._maps_this[one]:
+                memory, waker = self._mapped[one]
+                memories[one], wakes[one] = memory, waker.wake
+                self.transports[one] = SHARED
+            else:
+                memories[one] = self._copy_of(one).memory
+                self._outboxes[one] = Outbox(group.epoch, self._connections[one], self._parcels(one))
+                kind = self._connections[one].kind
+                self.transports[one] = NAMES.get(kind, kind)
+        if self._outboxes:
+            self._sender = Sender(self._memory, group.flights, list(self._outboxes.values()))
+            wakes |= dict.fromkeys(self._outboxes, self._sender.wake)
+        return Neighbours(group.own, [memories[one] for one in range(len(group.members))], wakes)
 
     async def _introduce(self, partition: int) -> None:
-        """Shows this member's memory to another one."""
+        """Shows this member's memory to another one, if that is possible."""
         group, node = self._group, self._group.members[partition].node
-        place = self._region.find(self._array)
         while True:
             try:
                 connection = await self._connect(node)
                 self._connections[partition] = connection
-                if place is None or not await connection.share(place.region, deadline_s=ANSWER_S):
-                    raise NeighbourError(
-                        f"{group.name(partition)} and {group.name(group.own)} cannot share memory: they run on "
-                        "different machines, or as different users; start the workers of a replica on one machine",
-                        partition,
-                    )
+                place = self._region.find(self._array) if self.sleeping.name else None
+                if place is not None and not await connection.share(place.region, deadline_s=ANSWER_S):
+                    place = None
                 request = PartAttachRequest(
                     group.job, group.epoch, group.own, group.plan_hash, group.batch, group.flights,
-                    place.region.number, self.sleeping.name,
+                    0 if place is None else place.region.number, self.sleeping.name,
                 )  # fmt: skip
-                await connection.request(request, deadline_s=ANSWER_S)
+                reply = (await connection.request(request, deadline_s=ANSWER_S)).message
+                assert isinstance(reply, PartAttachReply)
+                self._maps_this[partition] = reply.mapped and place is not None
                 return
             except RemoteError as refusal:
                 if refusal.code not in TRY_LATER:
@@ -145,7 +198,7 @@ class Links:
             await asyncio.sleep(RETRY_S)
 
     def attached(self, request: Request) -> None:
-        """Answers a member that introduces itself, and maps what it shows."""
+        """Answers a member that introduces itself, and maps what it shows, if that is possible."""
         message, group = request.message, self._group
         assert isinstance(message, PartAttachRequest)
         if (message.job, message.group_epoch) != (group.job, group.epoch) or message.partition not in self._attached:
@@ -157,20 +210,112 @@ class Links:
             text = f"expected plan {group.plan_hash}, batches of {group.batch}, {group.flights} flights; found {found}"
             request.fail(ErrorCode.PLAN_MISMATCH, f"{text}; all workers of a replica must run the same version")
             return
-        try:
-            view = request.region(message.region)
-            array: NDArray[np.uint8] = np.frombuffer(view, np.uint8)
-            layout = self._layouts[message.partition]
-            if len(array) < layout.size_bytes:
-                raise ValueError(f"expected {layout.size_bytes} bytes of memory; found {len(array)}")
-            memory = SharedMemory(layout, array)
-            self._wakers[message.partition] = Waker(memory.sleepers, message.sleeper)
-        except (RemoteError, ValueError, OSError) as error:
-            request.fail(ErrorCode.NOT_SHAREABLE, str(error))
-            return
-        self._memories[message.partition] = memory
+        mapped = self._map(request, message)
+        self._partition_of[request.connection_id] = message.partition
         self._attached[message.partition].set()
+        request.reply(PartAttachReply(mapped))
+
+    def _map(self, request: Request, message: PartAttachRequest) -> bool:
+        """Maps what a member shows, and finds its threads' socket; returns whether that was possible."""
+        if not message.region or not self.sleeping.name:
+            return False
+        layout = self._layout_of(message.partition)
+        try:
+            array: NDArray[np.uint8] = np.frombuffer(request.region(message.region), np.uint8)
+            if len(array) < layout.size_bytes:
+                return False
+            memory = SharedMemory(layout, array)
+            self._mapped[message.partition] = memory, Waker(memory.sleepers, message.sleeper)
+        except (RemoteError, ValueError, OSError):
+            return False
+        return True
+
+    def _layout_of(self, partition: int, reader: int | None = None) -> SharedLayout:
+        return SharedLayout(self._network, partition, self._group.batch, self._group.flights, reader)
+
+    def _copy_of(self, partition: int) -> MemoryCopy:
+        """Returns the copy of a member's memory. It may be needed before this member knows that it is."""
+        group = self._group
+        if partition not in self._copies:
+            layout = self._layout_of(partition, group.own)
+            self._copies[partition] = MemoryCopy(
+                layout, group.flights, group.batch, group.name(partition), self.sleeping.awaken
+            )
+        return self._copies[partition]
+
+    def _parcels(self, reader: int) -> dict[int, Parcel]:
+        copy = self._layout_of(self._group.own, reader)
+        numbers = {name: number for number, name in enumerate(copy.places)}
+        return {
+            line: Parcel(numbers[name], name, self._memory, copy, self._network.backend)
+            for line, name in enumerate(self._layout.places)
+            if name in numbers
+        }
+
+    # --- flights ------------------------------------------------------------------------------------------------------
+
+    def watch(self, failed: Callable[[BaseException], None]) -> None:
+        """Sends blocks, and tells of the first lost connection (LostNeighbourError); call it after `attach`."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            failure = None if task.cancelled() else task.exception()
+            if failure is not None:
+                failed(failure)
+
+        works: list[Coroutine[Any, Any, None]] = [self._wait_lost(one) for one in self.others]
+        works += [self._run(one, outbox) for one, outbox in self._outboxes.items()]
+        for work in works:
+            task = asyncio.create_task(work)
+            task.add_done_callback(ended)
+            self._tasks.append(task)
+
+    async def _wait_lost(self, partition: int) -> None:
+        raise self._lost(partition, await self._connections[partition].wait_lost())
+
+    async def _run(self, partition: int, outbox: Outbox) -> None:
+        try:
+            await outbox.run()
+        except AdamctlError as error:
+            raise self._lost(partition, str(error)) from error
+
+    def _lost(self, partition: int, why: str) -> LostNeighbourError:
+        return LostNeighbourError(f"the connection to {self._group.name(partition)} is lost: {why}", partition)
+
+    def submitted(self, flight: int, examples: int) -> None:
+        """Notes how many examples a flight has, before it begins."""
+        if self._sender is not None:
+            self._sender.submitted(flight, examples)
+
+    def place(self, request: Request) -> memoryview | None:
+        """Returns where the body of a PART_DATA frame goes; None: it is of another group, and dropped.
+
+        Raises:
+            ProtocolError: the sender is no member, or the frame is wrong.
+        """
+        message = request.message
+        assert isinstance(message, PartDataRequest)
+        copy = self._receiving(request, message)
+        return None if copy is None else copy.place(message, request.body_bytes)
+
+    def arrived(self, request: Request) -> None:
+        """Takes a whole PART_DATA frame. Raises as `place`."""
+        message = request.message
+        assert isinstance(message, PartDataRequest)
+        copy = self._receiving(request, message)
+        if copy is not None:
+            copy.arrived(message, request.body_bytes)
         request.reply(Empty())
+
+    def _receiving(self, request: Request, message: PartDataRequest) -> MemoryCopy | None:
+        if message.group_epoch != self._group.epoch:
+            return None
+        partition = self._partition_of.get(request.connection_id)
+        if partition is None:
+            raise ProtocolError(
+                f"PART_DATA from {request.peer_name}: expected a member of group {self._group.epoch} that has attached "
+                "on this connection"
+            )
+        return self._copy_of(partition)
 
     async def tell(self, partition: int, message: Message, deadline_s: float = ANSWER_S) -> None:
         """Sends a request to a member; returns when it is answered.
@@ -185,10 +330,15 @@ class Links:
 
     async def close(self) -> None:
         """Ends all links. No thread may use the neighbours any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in self._connections.values():
             await connection.close()
-        for waker in self._wakers.values():
+        for _, waker in self._mapped.values():
             waker.close()
+        if self._sender is not None:
+            self._sender.close()
         self.sleeping.close()
-        self._memories.clear()
+        self._mapped.clear()
         self._region.close()

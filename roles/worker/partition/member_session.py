@@ -19,7 +19,7 @@ from adamctl.roles.data.client import Batch as Examples
 from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.worker.core.batches import Task
 from adamctl.roles.worker.partition.engine import PartitionEngine
-from adamctl.roles.worker.partition.links import Group, Links
+from adamctl.roles.worker.partition.links import Group, Links, ways
 from adamctl.roles.worker.partition.taking import InOrder, Rates, flights_of_task
 from adamctl.roles.worker.partition.threads import FlightDone
 from adamctl.wire.constants import ErrorCode
@@ -137,6 +137,7 @@ class MemberSession:
             "partition": self.group.own,
             "flights": len(engine.open_flights) if engine is not None else 0,
             "batches": self.flights_done,
+            "blocks_by": ways(self.links.transports),
             "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
         }
 

@@ -19,16 +19,18 @@ from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.partition.engine import PartitionEngine, Parts, held_shards
 from adamctl.roles.worker.partition.lead import Lead
-from adamctl.roles.worker.partition.links import Group, Links, NeighbourError
+from adamctl.roles.worker.partition.links import Group, Links, LostNeighbourError, NeighbourError
 from adamctl.roles.worker.partition.member_session import LEAD, MemberSession
 from adamctl.roles.worker.partition.threads import SPINS
 from adamctl.roles.worker.session import SessionRunner
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import GroupWatchRequest, PartAttachRequest
+from adamctl.wire.messages import GroupWatchRequest, PartAttachRequest, PartDataRequest
 
 ATTACH_DEADLINE_S = 60.0
 WATCH_S = 5.0
+ENDS_WITHIN_S = 10.0
+"""How long the coordinator may take to dissolve a group after it was told."""
 
 
 class GroupEndedError(RunFailedError):
@@ -74,8 +76,14 @@ class GroupWork:
             request.fail(ErrorCode.NOT_READY, "this worker is only joining its group; try again")
         elif isinstance(request.message, PartAttachRequest):
             self._links.attached(request)
+        elif isinstance(request.message, PartDataRequest):
+            self._links.arrived(request)
         else:
             session.handle(request)
+
+    def place(self, request: Request) -> memoryview | None:
+        """Says where the body of a block from another member goes."""
+        return None if self._links is None else self._links.place(request)
 
     async def run(
         self,
@@ -123,6 +131,10 @@ class GroupWork:
             raise watching.exception() or RunFailedError("the coordinator is not watched any more")
         except AdamctlError as failure:
             await self._tell(group, failure)
+            if isinstance(failure, LostNeighbourError):  # not this member's fault: the coordinator says so
+                await asyncio.wait({watching}, timeout=ENDS_WITHIN_S)
+                if watching.done() and isinstance(ended := watching.exception(), GroupEndedError):
+                    raise ended from failure
             raise
         finally:
             for task in (watching, working):

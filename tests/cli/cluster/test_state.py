@@ -130,6 +130,7 @@ def test_what_each_role_says_of_itself() -> None:
     worker = {"job": "mnist", "state": "training", "threads": 2, "batches": 5110, "pushes": 10}
     assert details("worker", worker) == "mnist: training, 2 threads, 5.11 k batches, 10 pushes"
     assert details("worker", worker | {"transport": "shared, tcp"}).endswith("10 pushes by shared memory and TCP")
+    assert details("worker", worker | {"blocks_by": "TCP, shared memory"}).endswith(", blocks by TCP and shared memory")
     assert details("worker", {"state": "waiting for a run", "threads": 1}) == "waiting for a run, 1 thread"
     assert details("mine", {"ready": True, "things": 3}) == "things 3"
 

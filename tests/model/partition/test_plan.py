@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adamctl.model.description import Conv2D, Dense, LocalContrastNorm, MaxPool2D, Model, Softmax
-from adamctl.model.layout import tensors_of
+from adamctl.model.layout import ELEMENT_BYTES, tensors_of
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.geometry import region_size
 from adamctl.model.partition.plan import PartitionPlan, Traffic
@@ -99,7 +99,7 @@ def test_bytes_between_a_pair() -> None:
     """Up: a row of 12 x 4, half an image of 12 x 6, half of 8 units, half of 4 logits; down as up, but no logits."""
     plan = make_plan(MODEL, 2)
     up, down = 12 * 4 + 6 * 12 * 6 + 4 + 2, 12 * 4 + 6 * 12 * 6 + 4
-    partial = (2 * 3 * 3 * 2 + 2) + (3 * 3 * 3 * 4 + 3)  # half of each convolution's maps
+    partial = 2 * ((2 * 3 * 3 * 2 + 2) + (3 * 3 * 3 * 4 + 3))  # half of each convolution's maps, and back their sum
     assert plan.head == "gather"
     assert plan.traffic() == (
         Traffic(0, 1, 4 * up, 4 * down, 4 * partial),
@@ -132,6 +132,6 @@ def test_a_hash_does_not_change_from_version_to_version() -> None:
 
 def test_a_large_head_exchanges_four_numbers() -> None:
     plan = make_plan(Model((8,), (Softmax(5000),)), 3, {"softmax1": Cut("units", (0, 2000))})
-    assert [plan.head_elements(p) for p in range(3)] == [0, 4, 4]
-    assert plan.traffic() == (Traffic(1, 2, 16, 0, 0), Traffic(2, 1, 16, 0, 0))
+    assert [plan.head_elements(p) * ELEMENT_BYTES for p in range(3)] == [0, 4 * 8, 4 * 8]
+    assert plan.traffic() == (Traffic(1, 2, 32, 0, 0), Traffic(2, 1, 32, 0, 0))
     assert sum(region_size(part.outputs) for part in plan.stages[0].parts) == 5000
