@@ -59,7 +59,8 @@ def refuse_what_does_not_fit(figures: dict[str, Any], what: str) -> None:
         ConfigurationError: it names the smallest number of partitions that fits.
     """
     if not (figures["fits"] if "fits" in figures else figures["winner"]):
-        raise too_large(what, figures["memory_per_worker_bytes"], figures["smallest_that_fits"])
+        needed_bytes = figures["largest_memory_bytes"] if "fits" in figures else figures["least_memory_bytes"]
+        raise too_large(what, figures["memory_per_worker_bytes"], needed_bytes, figures["smallest_that_fits"])
 
 
 def _part(axis: str, part: dict[str, Any]) -> tuple[str, ...]:

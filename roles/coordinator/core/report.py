@@ -168,6 +168,8 @@ def run_result(run: RunState, role_counts: Mapping[str, int]) -> dict[str, Any]:
         "best": None if best is None else msgspec.to_builtins(best),
         "loss": tally.recent_loss,
         "time_to": {name: round(at, 6) for name, at in time_to(results, run.plan.target).items()},
+        "partitions": run.plan.partitions,
+        "plan_hash": run.plan.plan_hash or None,
         "roles": dict(role_counts),
         "updates": tally.updates,
         "staleness_p50": tally.staleness_at(0.5),
