@@ -12,12 +12,14 @@ import msgspec
 from adamctl.bench.slices import measure_rates
 from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError
+from adamctl.launch.measured_run import MeasuredRun
 from adamctl.launch.partitions import conditions_of as run_conditions
 from adamctl.launch.reckoning import Machine as ThisMachine
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.model.partition.cost import Conditions, Link, Price, price, price_replicas
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.geometry import region_size
+from adamctl.model.partition.measured import propose_cuts, scaled, slowness
 from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Rates, check_rates
 from adamctl.model.partition.rules import cuts_for, make_plan
@@ -132,6 +134,20 @@ def plan_figures(experiment: Experiment, numbers: Sequence[int], rates: Rates, l
         ),
         "smallest_that_fits": smallest,
         "rates": msgspec.to_builtins(rates),
+    }
+
+
+def measured_figures(run: MeasuredRun, rates: Rates) -> tuple[Rates, dict[str, Any]]:
+    """Returns rates scaled to what a run has measured, and what that was beside what they had predicted."""
+    proposed = propose_cuts(run.plan, run.compute_s)
+    return scaled(rates, run.plan, run.batch, run.compute_s), {
+        "run_folder": str(run.folder.absolute()),
+        "partitions": run.plan.partitions,
+        "batch": run.batch,
+        "examples": run.examples,
+        "compute_s_per_example": list(run.compute_s),
+        "times_predicted": list(slowness(run.plan, rates, run.batch, run.compute_s)),
+        "proposed": {name: _cut(cut) for name, cut in proposed.items()},
     }
 
 

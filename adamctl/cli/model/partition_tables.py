@@ -52,6 +52,21 @@ def show_plan(figures: dict[str, Any]) -> None:
     _show_winner(figures)
 
 
+def show_measured(measured: dict[str, Any]) -> None:
+    """Prints what a run took beside what had been predicted, and cuts that would suit its partitions better."""
+    count = measured["partitions"]
+    whole = "whole replicas" if count == 1 else f"{count} partitions"
+    echo(f"measured in {measured['run_folder']}")
+    echo(f"  {whole}, batches of {measured['batch']}, {measured['examples']:,} examples")
+    for partition, seconds in enumerate(measured["compute_s_per_example"]):
+        name = "an example" if count == 1 else f"an example in {partition}"
+        echo(f"  {name} takes {_time(seconds)} of one thread, {measured['times_predicted'][partition]:.2f} x predicted")
+    echo()
+    if measured["proposed"]:
+        echo("cuts with which its partitions would take as long:\n\n[partition]")
+        _show_table(measured["proposed"])
+
+
 def refuse_what_does_not_fit(figures: dict[str, Any], what: str) -> None:
     """Ends the command if nothing of what was asked for fits the memory.
 
@@ -88,8 +103,11 @@ def _priced(found: dict[str, Any]) -> tuple[str, ...]:
 def _show_cuts(choice: dict[str, Any]) -> None:
     """Prints the cuts that are better than the rules', to be put into an experiment."""
     echo(f"better cuts for {choice['workers']} partitions:\n\n[partition]")
-    for name in choice["changed"]:
-        cut = choice["cuts"][name]
+    _show_table({name: choice["cuts"][name] for name in choice["changed"]})
+
+
+def _show_table(cuts: dict[str, dict[str, Any]]) -> None:
+    for name, cut in cuts.items():
         text = f"whole = {cut['whole']}" if "whole" in cut else f'axis = "{cut["axis"]}", at = {cut["at"]}'
         echo(f"{name} = {{ {text} }}")
     echo()
