@@ -119,7 +119,7 @@ def test_a_number_into_which_the_network_cannot_be_cut_is_left_out(files: tuple[
 
 
 def test_summary_shows_each_part(files: tuple[str, str]) -> None:
-    found = summary(files, "--partitions", "2")
+    found = summary(files, "--partitions", "2", "--set", "train.protocol=gradient")
     made = make_plan(experiment_model(files[0]), 2)
     assert found["plan_hash"] == made.hash and found["head"] == "gather"
     convolution, dense, dropout, softmax = found["stages"]
@@ -134,6 +134,11 @@ def test_summary_shows_each_part(files: tuple[str, str]) -> None:
         assert member["down_bytes"] == sum(part["down_bytes"] for part in parts)
         assert member["parameters"] == sum(part["parameters"] for part in parts)
         assert member["memory_bytes"] == sum(member["memory"].values())
+        assert member["fetch_bytes"] == 4 * member["parameters"]
+        assert member["examples_per_s"] == pytest.approx(8 / member["compute_s"])
+    pushed = sum(member["push_bytes"] for member in found["members"])
+    assert pushed == 4 * (8 * 76 + 40 * 801 + 10 * 41)  # each parameter once
+    assert found["members"][0]["partial_gradient_bytes"] == 4 * 8 * 76 // 2
     assert found["fits"] and found["bound_by"]
 
 

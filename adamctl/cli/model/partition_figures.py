@@ -15,7 +15,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.launch.measured_run import MeasuredRun
 from adamctl.launch.partitions import conditions_of as run_conditions
 from adamctl.launch.reckoning import Machine as ThisMachine
-from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.model.layout import ELEMENT_BYTES, tensors_of
 from adamctl.model.partition.cost import Conditions, Link, Price, price, price_replicas
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.geometry import region_size
@@ -24,7 +24,7 @@ from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Rates, check_rates
 from adamctl.model.partition.rules import cuts_for, make_plan
 from adamctl.model.partition.search import WORTH, choose_partitions, compare, divisors, smallest_that_fits
-from adamctl.model.partition.work import held_elements, work_of
+from adamctl.model.partition.work import held_elements, parameter_traffic, work_of
 from adamctl.wire.unreadable import UNREADABLE
 
 RATES_BYTES_MAX = 16 << 20
@@ -107,7 +107,7 @@ def summary_figures(experiment: Experiment, numbers: Sequence[int], rates: Rates
         "partitions": partitions,
         "head": plan.head,
         "stages": [_stage(plan, index, rates) for index in range(len(plan.stages))],
-        "members": [_member(plan, priced, p) for p in range(partitions)],
+        "members": [_member(plan, priced, p, conditions) for p in range(partitions)],
         **_shared(conditions, link),
         "smallest_that_fits": None if priced.fits else smallest_that_fits(experiment.model, conditions, cuts),
         **_priced(priced),
@@ -218,16 +218,21 @@ def _range(plan: PartitionPlan, index: int, partition: int) -> tuple[int, int]:
     return outputs[-1] if stage.cut.axis == "maps" else outputs[0]
 
 
-def _member(plan: PartitionPlan, priced: Price, partition: int) -> dict[str, Any]:
+def _member(plan: PartitionPlan, priced: Price, partition: int, conditions: Conditions) -> dict[str, Any]:
     traffic = plan.traffic()
     memory = priced.memory[partition]
+    pushed, fetched = parameter_traffic(plan, tensors_of(plan.model), partition, conditions.pushing)
     return {
         "partition": partition,
         "parameters": held_elements(plan, partition),
         "up_bytes": sum(pair.up_bytes for pair in traffic if pair.sender == partition),
         "down_bytes": sum(pair.down_bytes for pair in traffic if pair.sender == partition),
         "partial_gradient_bytes": sum(pair.flight_bytes for pair in traffic if pair.sender == partition),
+        "push_bytes": pushed,
+        "fetch_bytes": fetched,
         "compute_s": priced.compute_s[partition],
+        "examples_per_s": conditions.batch * conditions.threads / priced.compute_s[partition],
+        "link_bytes_per_flight": max(priced.sent_bytes[partition], priced.received_bytes[partition]),
         "memory_bytes": memory.total,
         "memory": memory._asdict(),
     }

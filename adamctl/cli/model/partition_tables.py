@@ -10,7 +10,7 @@ from adamctl.model.partition.search import too_large
 
 
 def show_summary(figures: dict[str, Any]) -> None:
-    """Prints each partition's part of each stage, then each partition, then what binds."""
+    """Prints each partition's part of each stage, what each partition keeps and does, then what binds."""
     rows = []
     for stage in figures["stages"]:
         axis = stage["cut"].get("axis", "whole")
@@ -24,6 +24,10 @@ def show_summary(figures: dict[str, Any]) -> None:
     members = [_member(member) for member in figures["members"]]
     names = ("in", "parameters", "sends up", "down", "memory", "weights", "outputs", "edges")
     echo(table(names, members, right=tuple(range(len(names)))))
+    echo()
+    header_of_work = ("in", "compute", "examples/s", "partials", "push", "fetch", "link")
+    work = [_work(member) for member in figures["members"]]
+    echo(table(header_of_work, work, right=tuple(range(len(header_of_work)))))
     echo()
     limit = size(figures["memory_per_worker_bytes"])
     echo(f"memory with {figures['threads']} thread(s) and {figures['flights']} flights of {figures['batch']} examples; "
@@ -91,6 +95,11 @@ def _member(member: dict[str, Any]) -> tuple[str, ...]:
     sent = (_bytes(member["up_bytes"]), _bytes(member["down_bytes"]))
     kept = (size(memory[name]) for name in ("parameters", "activations", "edges"))
     return str(member["partition"]), f"{member['parameters']:,}", *sent, size(member["memory_bytes"]), *kept
+
+
+def _work(member: dict[str, Any]) -> tuple[str, ...]:
+    sent = (member[name] for name in ("partial_gradient_bytes", "push_bytes", "fetch_bytes", "link_bytes_per_flight"))
+    return str(member["partition"]), _time(member["compute_s"]), _rate(member["examples_per_s"]), *map(_bytes, sent)
 
 
 def _priced(found: dict[str, Any]) -> tuple[str, ...]:
