@@ -8,16 +8,19 @@ from typing import Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.number_types import Counts
+from adamctl.cli.number_types import PARTITIONS_MOST, Counts
 from adamctl.cli.output import print_json, progress
-
-MOST = 64
 
 
 @click.command("plan")
 @options.experiment_options
 @click.option(
-    "--partitions", "numbers", type=Counts(MOST), default="1,2,4", show_default=True, help="Numbers to compare."
+    "--partitions",
+    "numbers",
+    type=Counts(PARTITIONS_MOST),
+    default="1,2,4",
+    show_default=True,
+    help="Numbers to compare.",
 )
 @options.machine_options
 @click.option("--measured", metavar="RUN", help="Take what this run has measured: a run folder, NAME/NNN or NAME.")
