@@ -81,6 +81,7 @@ def fit(
     ps: int = 1,
     partitions: int | Literal["auto"] = 1,
     cuts: Mapping[str, Cut | CutAxis] | None = None,
+    memory_per_worker: str | None = None,
     seed: int = 7,
     target: float | None = None,
     search: Sequence[str | Path] = (),
@@ -97,7 +98,7 @@ def fit(
             npz file or folders of images; a `DataConfig`; or arrays (x_train, y_train, x_test, y_test).
         optimizer: `SGD`, `Momentum`, `Adagrad`, `RMSProp` or `Adam`; default SGD(0.05).
         passes, batch, target: see `TrainConfig`; its other fields may be given by name.
-        workers, threads, ps, partitions: see `ClusterConfig`.
+        workers, threads, ps, partitions, memory_per_worker: see `ClusterConfig`.
         cuts: layer name -> `Cut`, or its axis alone, where the rules of docs/partitions.md are not to cut it.
         resume: `auto`, `none`, or a checkpoint or run folder.
         runs: folder in which the run folder is created.
@@ -116,7 +117,9 @@ def fit(
             data=_data_config(data, search, stack),
             optimizer=optimizer or OptimizerConfig(),
             train=TrainConfig(passes=passes, batch=batch, target=target, **train_options),
-            cluster=ClusterConfig(workers=workers, threads=threads, ps=ps, partitions=partitions),
+            cluster=ClusterConfig(
+                workers=workers, threads=threads, ps=ps, partitions=partitions, memory_per_worker=memory_per_worker
+            ),
             partition=dict(cuts or {}),
         )
         problems = experiment_problems(experiment)

@@ -28,7 +28,7 @@ from adamctl.model.partition.work import Work, held_elements, work_of
 from adamctl.model.shapes import infer
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-AMOUNT_MAX = {"dense": 2e10, "softmax": 2e10, "logistic": 2e10}
+AMOUNT_MAX = {"dense": 2e10, "softmax": 2e10, "logistic": 2e10, "local2d": 4e10}
 """Most multiply-adds of a timed call for kinds whose time per example depends on the batch."""
 AMOUNT_OF_OTHERS_MAX = 1e9
 SECONDS_LEAST = 0.02

@@ -223,11 +223,13 @@ class ClusterConfig(_Section, frozen=True):
         loss_window_bytes: the most bytes of a server's shards that may differ from its disk; beyond that, pushes wait.
         connections: connections from a worker to each parameter server; use several if one cannot fill the network.
         partitions: workers that hold a replica together, each a part of every layer; `workers` is a multiple of it.
-            See docs/partitions.md. `auto` is one, for now; `adamctl plan` says what would be faster.
+            See docs/partitions.md. `auto`: of the numbers that divide `workers` and fit the memory, the one that is
+            predicted to train fastest; chosen when the run starts.
         flights: batches of a replica that may be on their way through its partitions at a time. `auto`: one more than
             threads, at least 2.
-        memory_per_worker: memory that a worker may use, such as "2GB" or "1500MiB"; unset: what this machine, or the
-            control group that the process is in, allows.
+        memory_per_worker: memory that a worker may use, such as "2GB" or "1500MiB"; a run that needs more is refused
+            before it starts. Unset: what this machine, or the control group that the process is in, allows to all
+            workers that the run starts here.
     """
 
     workers: int = 1
@@ -291,6 +293,12 @@ class Experiment(_Section, frozen=True):
             return None
         looks_ahead = self.optimizer.type == "momentum" and self.fetch_follows_push
         return 0.0 if self.optimizer.type in ADAPTIVE or looks_ahead else 1.0
+
+    @property
+    def applies_locally(self) -> bool:
+        """Whether workers apply gradients to their own weights, too."""
+        factor = self.local_learning_rate_factor()
+        return (self.train.local_lr if factor is None else factor) != 0.0
 
     @property
     def fetch_follows_push(self) -> bool:

@@ -25,7 +25,7 @@ PROCESS_BYTES = 50 << 20
 _OTHERS = 2
 """The coordinator and the controller."""
 _VECTORS = 3
-"""Vectors of a worker: its weights, fetched ones, and those of an evaluation."""
+"""Vectors of a replica: its weights, fetched ones, and those of an evaluation."""
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -102,12 +102,13 @@ def memory_of(experiment: Experiment, threads: int) -> tuple[Part, ...]:
     outputs = sum(prod(shape.output) for shape in infer(experiment.model))
     rule = RULES.get(experiment.optimizer.type)
     states = len(rule.state_names) - len(rule.shard_state) if rule is not None else 0
+    replicas = 1 if cluster.partitions == "auto" else cluster.workers // cluster.partitions
     processes = cluster.workers + cluster.ps + cluster.data + _OTHERS
     return (
         Part("processes", processes * PROCESS_BYTES, "cluster.workers"),
         Part("parameter servers", model_bytes * (1 + states) * cluster.replication, "the sizes of model.layers"),
-        Part("workers", cluster.workers * model_bytes * (_VECTORS + 2 * threads), "the sizes of model.layers"),
-        Part("batches", cluster.workers * threads * batch * outputs * ELEMENT_BYTES, "train.batch"),
+        Part("workers", replicas * model_bytes * (_VECTORS + 2 * threads), "the sizes of model.layers"),
+        Part("batches", replicas * threads * batch * outputs * ELEMENT_BYTES, "train.batch"),
     )
 
 

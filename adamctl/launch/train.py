@@ -20,6 +20,7 @@ from adamctl.launch.front import Front, Outcome, nearest
 from adamctl.launch.joining import find_controller
 from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
+from adamctl.launch.partitions import Place, check_memory, measure_here, settle, write_record
 from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, coordinator_role, local_roles
 from adamctl.launch.process import RoleCommand
 from adamctl.launch.reckoning import Machine, check_sizes
@@ -74,12 +75,18 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)
+    place = Place(None if options.join else Machine.here())
+    if place.machine is not None:
+        check_sizes(experiment, place.machine)
+    check_memory(experiment, place, reporter.note)
     if not options.join:
-        check_sizes(experiment, Machine.here())
         experiment = look_at_data(experiment, reporter.note)
         compile_kernels(experiment, options.environment, available_cores(), reporter.note)
+    settled = settle(experiment, place, resume, reporter.note, measure_here)
+    experiment = settled.experiment
     folder = create_run_folder(options.runs, experiment.name)
     file = write_resolved(experiment, folder)
+    write_record(settled, folder)
     for swept in sweep_stores(options.runs, state_folder(options.environment)):
         reporter.note(f"{swept}: removed its parameter servers' stores; it ended without a report over a day ago")
     sweep_tokens(options.runs)

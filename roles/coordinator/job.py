@@ -33,8 +33,17 @@ FIRST_EPOCH = 1
 
 
 def partitions_of(experiment: Experiment) -> int:
-    """Returns how many workers make one replica."""
-    partitions: int = getattr(experiment.cluster, "partitions", 1)
+    """Returns how many workers make one replica.
+
+    Raises:
+        ConfigurationError: that is not settled.
+    """
+    partitions: int | str = getattr(experiment.cluster, "partitions", 1)
+    if isinstance(partitions, str):
+        raise ConfigurationError(
+            f"cluster.partitions = {partitions}: a coordinator expects a number; adamctl train chooses one, and "
+            "adamctl plan says which one is fastest"
+        )
     return partitions
 
 

@@ -126,7 +126,10 @@ class Coordinator:
         self.context, self.experiment, self.folder = context, experiment, folder
         self.store: ConfigurationStore = context.controller
         self.resume, self.wait_s, self.tended = resume, wait_s, tended
-        self.layout = build_layout(experiment.model, experiment.cluster.ps, partition_plan(experiment).owners)
+        partitions = partitions_of(experiment)
+        self.layout = build_layout(
+            experiment.model, experiment.cluster.ps, partition_plan(experiment, partitions).owners
+        )
         self.job, self.asked_for = "", False
         self._cause: AdamctlError | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -239,11 +239,10 @@ class RunService:
         """Returns the short form of the run's state for STATUS requests."""
         progress = self.progress()
         names = ("state", "job", "progress", "pass_number", "images_per_s", "loss", "top1", "eta_seconds")
-        waits = ("step_waits", "step_wait_seconds", "steps_ahead_max")
+        waits = ("partitions", "step_waits", "step_wait_seconds", "steps_ahead_max")
         found = {name: getattr(progress, name) for name in (*names, *waits)}
         if progress.partitions > 1:
             found |= msgspec.to_builtins({"replicas": progress.replicas, "lobby": progress.lobby})
-            found["partitions"] = progress.partitions
         return found
 
     def _status(self, request: Request, message: RunStatusRequest) -> None:

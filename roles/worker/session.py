@@ -76,6 +76,7 @@ class SessionRunner:
         self.batches_done = 0
         self._began_s = self._trained_until_s = self._loop.time()
         self.compute_s = self.wait_s = 0.0
+        self._computed_s, self._trained = 0.0, 0  # in training batches, and their examples
 
     async def run(self, stopping: asyncio.Event) -> str:
         """Trains until the run ends or `stopping` is set; returns the reason.
@@ -291,6 +292,9 @@ class SessionRunner:
         self.compute_s += done.compute_s
         self.wait_s += done.wait_s
         task = done.batch.task
+        if isinstance(task, TrainTask):
+            self._computed_s += done.compute_s
+            self._trained += len(done.batch.labels)
         report = self._ledger.add(
             task, len(done.batch.labels), done.loss_sum, done.correct, done.compute_s, done.wait_s
         )
@@ -353,6 +357,7 @@ class SessionRunner:
             "refused": self._downpour.refused,
             "transport": ", ".join(sorted(set(filter(None, self._session.parameters.transports().values())))),
             "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
+            "computed": [(round(self._computed_s, 6), self._trained)],
             **(self._session.lead.status() if self._session.lead is not None else {}),
             **self._step_waits(),
         }

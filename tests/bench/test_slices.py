@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from adamctl.bench import slices
 from adamctl.bench.slices import cache_bytes, measure_rates, part_operations
 from adamctl.kernels.backend import installed
 from adamctl.kernels.layers.convpool import ConvPool
@@ -68,6 +69,19 @@ def test_every_kind_of_stage_is_timed_and_priced(backend: str, monkeypatch: pyte
             assert found.examples_per_s > 0 and np.isfinite(found.interval_s)
         assert msgspec.json.decode(msgspec.json.encode(rates), type=Rates) == rates
     assert "dense1, units at 6" in told and "softmax1, whole in 0" in told
+
+
+@pytest.mark.parametrize("kind", ["dense", "local2d"])
+def test_where_the_batch_decides_the_time_a_rate_is_of_the_examples_that_were_timed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that each example reads anew cost more than those that a whole batch shares."""
+    plan = make_plan(EVERYTHING, 1)
+    work = next(work for stage in plan.stages if (work := work_of(plan, stage.index, 0)) and work.kind == kind)
+    for examples in (1, 3, 8):
+        monkeypatch.setitem(slices.AMOUNT_MAX, kind, examples * work.amount)
+        rates = measure_rates([plan], 5)
+        assert [rate.batch for rate in rates.stages if rate.kind == kind] == [min(examples, 5)]
 
 
 def test_the_same_part_is_timed_once() -> None:

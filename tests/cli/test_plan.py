@@ -119,7 +119,7 @@ def test_a_number_into_which_the_network_cannot_be_cut_is_left_out(files: tuple[
 
 
 def test_summary_shows_each_part(files: tuple[str, str]) -> None:
-    found = summary(files, "--partitions", "2")
+    found = summary(files, "--partitions", "2", "--set", "train.protocol=gradient")
     made = make_plan(experiment_model(files[0]), 2)
     assert found["plan_hash"] == made.hash and found["head"] == "gather"
     convolution, dense, dropout, softmax = found["stages"]
@@ -134,6 +134,11 @@ def test_summary_shows_each_part(files: tuple[str, str]) -> None:
         assert member["down_bytes"] == sum(part["down_bytes"] for part in parts)
         assert member["parameters"] == sum(part["parameters"] for part in parts)
         assert member["memory_bytes"] == sum(member["memory"].values())
+        assert member["fetch_bytes"] == 4 * member["parameters"]
+        assert member["examples_per_s"] == pytest.approx(8 / member["compute_s"])
+    pushed = sum(member["push_bytes"] for member in found["members"])
+    assert pushed == 4 * (8 * 76 + 40 * 801 + 10 * 41)  # each parameter once
+    assert found["members"][0]["partial_gradient_bytes"] == 4 * 8 * 76 // 2
     assert found["fits"] and found["bound_by"]
 
 
@@ -154,6 +159,43 @@ def test_summary_follows_the_experiment(files: tuple[str, str]) -> None:
     assert "nothing" in invoke("summary", files[0], "--rates", files[1], *wanted).stdout
     auto = summary(files, "--set", "cluster.partitions=auto", "--workers", "4")
     assert auto["partitions"] in (1, 2, 4)
+
+
+def measured(folder: Path, files: tuple[str, str], *seconds: float) -> None:
+    """Writes a run of two partitions that took so long for 1,000 examples."""
+    run = folder / "cut" / "001"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "experiment.toml").write_text(
+        Path(files[0]).read_text() + f"workers = {len(seconds)}\npartitions = {len(seconds)}"
+    )
+    (run / "metrics.jsonl").write_text(
+        json.dumps({"kind": "progress", "computed": [(s, 1000) for s in seconds]}) + "\n"
+    )
+
+
+def test_plan_takes_what_a_run_has_measured(files: tuple[str, str], tmp_path: Path) -> None:
+    usual = ("--partitions", "2", "--link", "100Gbit", "--latency", "0us")
+    compute_s = summary(files, *usual)["members"][0]["compute_s"] / 8 * 1000
+    measured(tmp_path, files, 3 * compute_s, 3 * compute_s)
+    found = plan(files, *usual, "--measured", "cut", "--run-dir", str(tmp_path))
+    told = found["measured"]
+    assert told["times_predicted"] == pytest.approx([3, 3]) and told["proposed"] == {}
+    assert (told["partitions"], told["batch"], told["examples"]) == (2, 8, 1000)
+    before, after = plan(files, *usual)["choices"][0]["partitions"], found["choices"][0]["partitions"]
+    assert after["interval_s"] == pytest.approx(3 * before["interval_s"])
+    assert plan(files, *usual)["measured"] is None
+
+
+def test_a_slow_partition_is_proposed_less(files: tuple[str, str], tmp_path: Path) -> None:
+    measured(tmp_path, files, 1.0, 2.0)
+    arguments = ("--rates", files[1], "--partitions", "2", "--measured", "cut", "--run-dir", str(tmp_path))
+    text = invoke("plan", files[0], *arguments).stdout
+    assert f"measured in {tmp_path / 'cut' / '001'}" in text and "2 partitions, batches of 8, 1,000 examples" in text
+    assert "an example in 1 takes 2 ms of one thread" in text
+    table = text[text.index("[partition]") : text.index("workers as")].split("better cuts")[0].strip()
+    (tmp_path / "even.toml").write_text(EXPERIMENT + "workers = 2\npartitions = 2\n" + table)
+    cuts = {stage["name"]: stage["cut"] for stage in summary((str(tmp_path / "even.toml"), files[1]))["stages"]}
+    assert cuts["dense1"]["at"] > [25] and cuts["conv2d1"]["at"] > [5]
 
 
 def refusal(*arguments: str) -> str:

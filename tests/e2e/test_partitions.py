@@ -46,6 +46,23 @@ def test_a_replica_of_two_partitions_trains_and_its_checkpoint_is_any_replicas(a
     assert code == 0, stderr
 
 
+def test_auto_is_settled_once_and_the_run_that_continues_keeps_it(adamctl: Runner) -> None:
+    """Larger layers, so that a part fits where the whole does not; each process has about 210 MB of its own."""
+    wide = ("--set", "model.layers.4.units=20000", "--set", 'cluster.memory_per_worker="430MB"', "--threads", "1")
+    auto = ("--workers", "2", "--set", "cluster.partitions=auto", "--json", *wide)
+    code, stdout, stderr = adamctl.run("train", DIGITS, *auto, "--passes", "1")
+    assert code == 0, stderr
+    assert "cluster.partitions = auto: 2: partitions of" in stderr and "takes part as partition 1" in stderr
+    first = json.loads(stdout)
+    record = json.loads(Path(first["run_folder"], "partitions.json").read_text())
+    assert first["partitions"] == record["partitions"] == 2 and first["plan_hash"] == record["plan_hash"]
+    assert "partitions = 2" in Path(first["run_folder"], "experiment.toml").read_text()
+    code, stdout, stderr = adamctl.run("train", DIGITS, *auto, "--passes", "2", "--resume", "digits/001")
+    assert code == 0, stderr
+    assert "auto: 2, as the run that this one continues" in stderr
+    assert json.loads(stdout)["plan_hash"] == first["plan_hash"]
+
+
 def test_two_replicas_of_two_partitions_train_together(adamctl: Runner) -> None:
     stderr = reaches(partitioned(adamctl, 4, 2, "--set", "train.protocol=factors"))
     assert "takes part as partition 1 of replica 1" in stderr
@@ -86,6 +103,8 @@ def test_a_run_is_interrupted_and_leaves_nothing(adamctl: Runner) -> None:
     [
         (("cluster.partitions=3",), r"cluster\.partitions: found 3 with workers = 2"),
         (("cluster.partitions=2", 'train.consistency="sync"'), r"train\.consistency: found sync"),
+        (("cluster.partitions=1", 'cluster.memory_per_worker="100MB"'), r"2 workers of 0\.10 GB each: .* no cut"),
+        (("cluster.partitions=auto", 'cluster.memory_per_worker="100MB"'), r"cluster\.memory_per_worker: .* no cut"),
         (("cluster.partitions=2", 'partition.dense9="units"'), r"partition\.dense9: no such layer"),
     ],
 )

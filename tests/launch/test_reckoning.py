@@ -65,3 +65,12 @@ def test_copies_and_the_state_of_the_rule_count() -> None:
     other = {part.what: part.size_bytes for part in memory_of(experiment("digits", *more), 1)}
     assert other["parameter servers"] >= 9 * one["parameter servers"]
     assert other["workers"] == 2 * one["workers"]
+
+
+def test_a_replica_of_partitions_counts_once_and_auto_is_at_least_one_replica() -> None:
+    def workers(*settings: str) -> int:
+        parts = {part.what: part.size_bytes for part in memory_of(experiment("digits", *settings), 1)}
+        return parts["workers"]
+
+    assert workers("cluster.workers=4", "cluster.partitions=2") == 2 * workers()
+    assert workers("cluster.workers=4", "cluster.partitions=auto") == workers()

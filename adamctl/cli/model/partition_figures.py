@@ -11,20 +11,20 @@ import msgspec
 
 from adamctl.bench.slices import measure_rates
 from adamctl.config.experiment import Experiment
-from adamctl.config.partitioning import flights_of, memory_of_worker
 from adamctl.errors import ConfigurationError
-from adamctl.kernels.threads import available_cores
+from adamctl.launch.measured_run import MeasuredRun
+from adamctl.launch.partitions import conditions_of as run_conditions
 from adamctl.launch.reckoning import Machine as ThisMachine
-from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.model.layout import ELEMENT_BYTES, tensors_of
 from adamctl.model.partition.cost import Conditions, Link, Price, price, price_replicas
-from adamctl.model.partition.cuts import PARTITIONS_MAX, Cut
+from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.geometry import region_size
+from adamctl.model.partition.measured import propose_cuts, scaled, slowness
 from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Rates, check_rates
 from adamctl.model.partition.rules import cuts_for, make_plan
-from adamctl.model.partition.search import WORTH, choose_partitions, compare, smallest_that_fits
-from adamctl.model.partition.work import Pushing, held_elements, work_of
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD
+from adamctl.model.partition.search import WORTH, choose_partitions, compare, divisors, smallest_that_fits
+from adamctl.model.partition.work import held_elements, parameter_traffic, work_of
 from adamctl.wire.unreadable import UNREADABLE
 
 RATES_BYTES_MAX = 16 << 20
@@ -33,17 +33,7 @@ Progress = Callable[[str], None]
 
 def conditions_of(experiment: Experiment, link: Link) -> Conditions:
     """Returns what a run of an experiment is priced for, each worker on a machine like this one."""
-    train, cluster = experiment.train, experiment.cluster
-    threads = 1 if train.in_step else available_cores() if cluster.threads == "auto" else cluster.threads
-    fetches = 1.0 if train.n_fetch == "auto" else train.steps_per_push / train.steps_per_fetch
-    pushing = Pushing(
-        train.batch * train.steps_per_push, cluster.ps, train.push_protocol, train.wire_push, train.wire_pull, fetches
-    )
-    memory = memory_of_worker(experiment)
-    return Conditions(
-        train.batch, threads, flights_of(experiment, threads), SLOTS_PER_THREAD, train.steps_per_push, pushing, link,
-        ThisMachine.here().memory_bytes if memory is None else memory,
-    )  # fmt: skip
+    return run_conditions(experiment, link, memory_bytes=ThisMachine.here().memory_bytes)
 
 
 def rates_for(experiment: Experiment, partitions: Sequence[int], file: str | None, progress: Progress) -> Rates:
@@ -70,7 +60,7 @@ def numbers_of(experiment: Experiment, partitions: int | None) -> tuple[int, ...
     if partitions is not None:
         return (partitions,)
     if wanted == "auto":
-        return tuple(number for number in range(1, min(workers, PARTITIONS_MAX) + 1) if workers % number == 0)
+        return divisors(workers)
     return (wanted,) if wanted > 1 else ()
 
 
@@ -108,7 +98,7 @@ def summary_figures(experiment: Experiment, numbers: Sequence[int], rates: Rates
     """
     conditions, cuts = conditions_of(experiment, link), experiment.partition
     if len(numbers) > 1:
-        plan, _ = choose_partitions(experiment.model, experiment.cluster.workers, rates, conditions, cuts)
+        plan = choose_partitions(experiment.model, experiment.cluster.workers, rates, conditions, cuts).plan
     else:
         plan = make_plan(experiment.model, numbers[0], cuts_for(cuts, numbers[0]))
     partitions, priced = plan.partitions, price(plan, rates, conditions)
@@ -117,7 +107,7 @@ def summary_figures(experiment: Experiment, numbers: Sequence[int], rates: Rates
         "partitions": partitions,
         "head": plan.head,
         "stages": [_stage(plan, index, rates) for index in range(len(plan.stages))],
-        "members": [_member(plan, priced, p) for p in range(partitions)],
+        "members": [_member(plan, priced, p, conditions) for p in range(partitions)],
         **_shared(conditions, link),
         "smallest_that_fits": None if priced.fits else smallest_that_fits(experiment.model, conditions, cuts),
         **_priced(priced),
@@ -139,8 +129,25 @@ def plan_figures(experiment: Experiment, numbers: Sequence[int], rates: Rates, l
         **_shared(conditions, link),
         "choices": rows,
         "winner": winner,
+        "least_memory_bytes": min(
+            row[kind]["largest_memory_bytes"] for row in rows for kind in ("replicas", "partitions") if row[kind]
+        ),
         "smallest_that_fits": smallest,
         "rates": msgspec.to_builtins(rates),
+    }
+
+
+def measured_figures(run: MeasuredRun, rates: Rates) -> tuple[Rates, dict[str, Any]]:
+    """Returns rates scaled to what a run has measured, and what that was beside what they had predicted."""
+    proposed = propose_cuts(run.plan, run.compute_s)
+    return scaled(rates, run.plan, run.batch, run.compute_s), {
+        "run_folder": str(run.folder.absolute()),
+        "partitions": run.plan.partitions,
+        "batch": run.batch,
+        "examples": run.examples,
+        "compute_s_per_example": list(run.compute_s),
+        "times_predicted": list(slowness(run.plan, rates, run.batch, run.compute_s)),
+        "proposed": {name: _cut(cut) for name, cut in proposed.items()},
     }
 
 
@@ -211,16 +218,21 @@ def _range(plan: PartitionPlan, index: int, partition: int) -> tuple[int, int]:
     return outputs[-1] if stage.cut.axis == "maps" else outputs[0]
 
 
-def _member(plan: PartitionPlan, priced: Price, partition: int) -> dict[str, Any]:
+def _member(plan: PartitionPlan, priced: Price, partition: int, conditions: Conditions) -> dict[str, Any]:
     traffic = plan.traffic()
     memory = priced.memory[partition]
+    pushed, fetched = parameter_traffic(plan, tensors_of(plan.model), partition, conditions.pushing)
     return {
         "partition": partition,
         "parameters": held_elements(plan, partition),
         "up_bytes": sum(pair.up_bytes for pair in traffic if pair.sender == partition),
         "down_bytes": sum(pair.down_bytes for pair in traffic if pair.sender == partition),
         "partial_gradient_bytes": sum(pair.flight_bytes for pair in traffic if pair.sender == partition),
+        "push_bytes": pushed,
+        "fetch_bytes": fetched,
         "compute_s": priced.compute_s[partition],
+        "examples_per_s": conditions.batch * conditions.threads / priced.compute_s[partition],
+        "link_bytes_per_flight": max(priced.sent_bytes[partition], priced.received_bytes[partition]),
         "memory_bytes": memory.total,
         "memory": memory._asdict(),
     }

@@ -10,7 +10,7 @@ from adamctl.model.partition.search import too_large
 
 
 def show_summary(figures: dict[str, Any]) -> None:
-    """Prints each partition's part of each stage, then each partition, then what binds."""
+    """Prints each partition's part of each stage, what each partition keeps and does, then what binds."""
     rows = []
     for stage in figures["stages"]:
         axis = stage["cut"].get("axis", "whole")
@@ -24,6 +24,10 @@ def show_summary(figures: dict[str, Any]) -> None:
     members = [_member(member) for member in figures["members"]]
     names = ("in", "parameters", "sends up", "down", "memory", "weights", "outputs", "edges")
     echo(table(names, members, right=tuple(range(len(names)))))
+    echo()
+    header_of_work = ("in", "compute", "examples/s", "partials", "push", "fetch", "link")
+    work = [_work(member) for member in figures["members"]]
+    echo(table(header_of_work, work, right=tuple(range(len(header_of_work)))))
     echo()
     limit = size(figures["memory_per_worker_bytes"])
     echo(f"memory with {figures['threads']} thread(s) and {figures['flights']} flights of {figures['batch']} examples; "
@@ -52,6 +56,21 @@ def show_plan(figures: dict[str, Any]) -> None:
     _show_winner(figures)
 
 
+def show_measured(measured: dict[str, Any]) -> None:
+    """Prints what a run took beside what had been predicted, and cuts that would suit its partitions better."""
+    count = measured["partitions"]
+    whole = "whole replicas" if count == 1 else f"{count} partitions"
+    echo(f"measured in {measured['run_folder']}")
+    echo(f"  {whole}, batches of {measured['batch']}, {measured['examples']:,} examples")
+    for partition, seconds in enumerate(measured["compute_s_per_example"]):
+        name = "an example" if count == 1 else f"an example in {partition}"
+        echo(f"  {name} takes {_time(seconds)} of one thread, {measured['times_predicted'][partition]:.2f} x predicted")
+    echo()
+    if measured["proposed"]:
+        echo("cuts with which its partitions would take as long:\n\n[partition]")
+        _show_table(measured["proposed"])
+
+
 def refuse_what_does_not_fit(figures: dict[str, Any], what: str) -> None:
     """Ends the command if nothing of what was asked for fits the memory.
 
@@ -59,7 +78,8 @@ def refuse_what_does_not_fit(figures: dict[str, Any], what: str) -> None:
         ConfigurationError: it names the smallest number of partitions that fits.
     """
     if not (figures["fits"] if "fits" in figures else figures["winner"]):
-        raise too_large(what, figures["memory_per_worker_bytes"], figures["smallest_that_fits"])
+        needed_bytes = figures["largest_memory_bytes"] if "fits" in figures else figures["least_memory_bytes"]
+        raise too_large(what, figures["memory_per_worker_bytes"], needed_bytes, figures["smallest_that_fits"])
 
 
 def _part(axis: str, part: dict[str, Any]) -> tuple[str, ...]:
@@ -77,6 +97,11 @@ def _member(member: dict[str, Any]) -> tuple[str, ...]:
     return str(member["partition"]), f"{member['parameters']:,}", *sent, size(member["memory_bytes"]), *kept
 
 
+def _work(member: dict[str, Any]) -> tuple[str, ...]:
+    sent = (member[name] for name in ("partial_gradient_bytes", "push_bytes", "fetch_bytes", "link_bytes_per_flight"))
+    return str(member["partition"]), _time(member["compute_s"]), _rate(member["examples_per_s"]), *map(_bytes, sent)
+
+
 def _priced(found: dict[str, Any]) -> tuple[str, ...]:
     memory = size(found["largest_memory_bytes"])
     sent = _bytes(found["link_bytes_per_flight"])
@@ -87,8 +112,11 @@ def _priced(found: dict[str, Any]) -> tuple[str, ...]:
 def _show_cuts(choice: dict[str, Any]) -> None:
     """Prints the cuts that are better than the rules', to be put into an experiment."""
     echo(f"better cuts for {choice['workers']} partitions:\n\n[partition]")
-    for name in choice["changed"]:
-        cut = choice["cuts"][name]
+    _show_table({name: choice["cuts"][name] for name in choice["changed"]})
+
+
+def _show_table(cuts: dict[str, dict[str, Any]]) -> None:
+    for name, cut in cuts.items():
         text = f"whole = {cut['whole']}" if "whole" in cut else f'axis = "{cut["axis"]}", at = {cut["at"]}'
         echo(f"{name} = {{ {text} }}")
     echo()

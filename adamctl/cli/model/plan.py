@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from adamctl.cli import options
-from adamctl.cli.number_types import Counts
+from adamctl.cli.number_types import PARTITIONS_MOST, Counts
 from adamctl.cli.output import print_json, progress
-
-MOST = 64
 
 
 @click.command("plan")
 @options.experiment_options
 @click.option(
-    "--partitions", "numbers", type=Counts(MOST), default="1,2,4", show_default=True, help="Numbers to compare."
+    "--partitions",
+    "numbers",
+    type=Counts(PARTITIONS_MOST),
+    default="1,2,4",
+    show_default=True,
+    help="Numbers to compare.",
 )
 @options.machine_options
+@click.option("--measured", metavar="RUN", help="Take what this run has measured: a run folder, NAME/NNN or NAME.")
+@options.runs_option
 @options.json_option
 def command(
     experiment: str,
@@ -28,6 +34,8 @@ def command(
     link_bytes_per_s: float,
     latency_s: float,
     rates_file: str | None,
+    measured: str | None,
+    run_dir: str,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -37,17 +45,29 @@ def command(
     a network of its own, and so has every parameter server (cluster.ps). Times are predicted from the rates at which
     this machine, or the one of --rates, computes each part; docs/partitions.md has the formulas.
 
+    With --measured, these rates are scaled so that the predicted compute time is what a finished or running run of this
+    network took. If one of its partitions was slow, cuts are shown with which all would take as long.
+
     Exit code 2 if nothing fits cluster.memory_per_worker.
     """
     loaded = options.load(experiment, settings, data, flags)
-    from adamctl.cli.model.partition_figures import plan_figures, rates_for
-    from adamctl.cli.model.partition_tables import refuse_what_does_not_fit, show_plan
+    from adamctl.cli.model.partition_figures import measured_figures, plan_figures, rates_for
+    from adamctl.cli.model.partition_tables import refuse_what_does_not_fit, show_measured, show_plan
+    from adamctl.launch.measured_run import read_measured
     from adamctl.model.partition.cost import Link
 
-    rates = rates_for(loaded.experiment, numbers, rates_file, progress("measuring"))
+    found = None if measured is None else read_measured(measured, Path(run_dir), loaded.experiment)
+    priced = numbers if found is None else (*numbers, found.plan.partitions)
+    rates = rates_for(loaded.experiment, priced, rates_file, progress("measuring"))
+    taken = None
+    if found is not None:
+        rates, taken = measured_figures(found, rates)
     figures = plan_figures(loaded.experiment, numbers, rates, Link(link_bytes_per_s, latency_s))
+    figures["measured"] = taken
     if as_json:
         print_json(figures)
     else:
+        if taken is not None:
+            show_measured(taken)
         show_plan(figures)
     refuse_what_does_not_fit(figures, "workers")

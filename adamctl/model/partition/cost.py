@@ -39,9 +39,10 @@ class Conditions:
         batch: examples of a flight.
         threads: of each worker.
         flights: F with several partitions. A replica of one process has as many as threads.
-        slots: accrued gradients of one thread.
+        slots: accrued gradients that each thread, or flight, has in use.
         steps_per_push: flights of one thread between its pushes.
         memory_bytes: of one worker; None: no limit.
+        read_ahead: examples that a worker has read and not begun.
     """
 
     batch: int
@@ -52,6 +53,7 @@ class Conditions:
     pushing: Pushing
     link: Link
     memory_bytes: int | None = None
+    read_ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,7 @@ def price(plan: PartitionPlan, machine: Machine, conditions: Conditions, replica
     bounds.append((servers / conditions.link.bytes_per_s, "links of servers"))
     bounds.append((flight_s / flights, f"too few flights: {flights}"))
     interval_s, binds = max(bounds, key=lambda bound: bound[0])
-    memory = tuple(
-        memory_of(plan, p, conditions.batch, conditions.threads, conditions.slots, flights) for p in everyone
-    )
+    memory = memories_of(plan, conditions)
     limit = conditions.memory_bytes
     return Price(
         plan.partitions, replicas, interval_s, flight_s, replicas * conditions.batch / interval_s, tuple(totals),
@@ -130,6 +130,13 @@ def price(plan: PartitionPlan, machine: Machine, conditions: Conditions, replica
 def price_replicas(model: Model, replicas: int, machine: Machine, conditions: Conditions) -> Price:
     """Returns what as many whole replicas side by side cost, each in one process."""
     return price(make_plan(model, 1), machine, conditions, replicas)
+
+
+def memories_of(plan: PartitionPlan, conditions: Conditions) -> tuple[Memory, ...]:
+    """Returns the memory of each partition's process."""
+    one = conditions
+    sizes = (one.batch, one.threads, one.slots, one.flights, one.pushing, one.read_ahead)
+    return tuple(memory_of(plan, partition, *sizes) for partition in range(plan.partitions))
 
 
 def _compute(plan: PartitionPlan, partition: int, machine: Machine, batch: int) -> list[float]:

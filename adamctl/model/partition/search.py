@@ -6,20 +6,20 @@ helps. That is a small search, not an exhaustive one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 from adamctl.errors import ConfigurationError
 from adamctl.model.description import Model
-from adamctl.model.partition.cost import Conditions, Price, price, price_replicas
-from adamctl.model.partition.cuts import Cut
+from adamctl.model.partition.cost import Conditions, Price, memories_of, price, price_replicas
+from adamctl.model.partition.cuts import PARTITIONS_MAX, Cut
 from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Machine
 from adamctl.model.partition.rules import cuts_for, make_plan
 from adamctl.model.partition.stages import CutAxis, Stage, stages_of
-from adamctl.model.partition.work import Work, memory_of
+from adamctl.model.partition.work import Work
 
 PRICED_MAX = 150
 """Plans that a search prices; fewer for many partitions, whose plans take longer."""
@@ -94,54 +94,91 @@ def find_cuts(
 
 
 def choose_partitions(
-    model: Model, workers: int, machine: Machine, conditions: Conditions, cuts: Cuts | None = None
-) -> tuple[PartitionPlan, Price]:
-    """Returns the plan for `partitions = "auto"`: of those that fit the memory, the one with most examples per second.
+    model: Model,
+    workers: int,
+    machine: Machine,
+    conditions: Conditions,
+    cuts: Cuts | None = None,
+    numbers: Sequence[int] | None = None,
+) -> Choice:
+    """Returns the choice for `partitions = "auto"`: of those that fit the memory, the one that trains fastest.
 
-    The numbers tried divide `workers`, so that all of them are at work.
+    Its price is that of all replicas that the workers make; beside it stand as many whole replicas as there are
+    workers. Of numbers that are as fast, the smallest is chosen.
+
+    Args:
+        numbers: that are tried, ascending; None: all that divide `workers`, so that all of them are at work.
 
     Raises:
         ConfigurationError: none fits; the message names the smallest number that would.
     """
     best: tuple[PartitionPlan, Price] | None = None
-    for partitions in (number for number in range(1, workers + 1) if workers % number == 0):
+    for partitions in divisors(workers) if numbers is None else numbers:
         if _planned(model, partitions, cuts_for(cuts or {}, partitions)) is None:
             continue
         plan, _ = find_cuts(model, partitions, machine, conditions, cuts)
         priced = price(plan, machine, conditions, workers // partitions)
         if priced.fits and (best is None or priced.examples_per_s > best[1].examples_per_s * (1 + WORTH)):
             best = plan, priced
+    replicas = price_replicas(model, workers, machine, conditions)
     if best is None:
         smallest = smallest_that_fits(model, conditions, cuts)
-        raise too_large(_workers(workers), conditions.memory_bytes or 0, smallest)
-    return best
+        needed = least_bytes(model, divisors(workers) if numbers is None else numbers, conditions, cuts)
+        raise too_large(_workers(workers), conditions.memory_bytes or 0, needed, smallest)
+    return Choice(*best, replicas, "partitions" if best[0].partitions > 1 else "replicas")
+
+
+def divisors(workers: int) -> tuple[int, ...]:
+    """Returns the numbers of partitions with which no worker is left over, ascending."""
+    return tuple(number for number in range(1, min(workers, PARTITIONS_MAX) + 1) if workers % number == 0)
 
 
 def smallest_that_fits(model: Model, conditions: Conditions, cuts: Cuts | None = None) -> int | None:
     """Returns the smallest number of partitions whose memory is enough, cut by the rules; None if none was found."""
-    limit = conditions.memory_bytes
+    return smallest_number_that_fits(model, lambda partitions: conditions, cuts)
+
+
+def smallest_number_that_fits(
+    model: Model, conditions: Callable[[int], Conditions], cuts: Cuts | None = None
+) -> int | None:
+    """Likewise, where conditions depend on the number: workers of one machine share its memory."""
     for partitions in range(1, FITTING_MAX + 1):
-        plan = _planned(model, partitions, cuts_for(cuts or {}, partitions))
-        if plan is not None and (limit is None or largest_bytes(plan, conditions) <= limit):
+        plan, found = _planned(model, partitions, cuts_for(cuts or {}, partitions)), conditions(partitions)
+        if plan is not None and (found.memory_bytes is None or largest_bytes(plan, found) <= found.memory_bytes):
             return partitions
     return None
 
 
+def least_bytes(model: Model, numbers: Sequence[int], conditions: Conditions, cuts: Cuts | None = None) -> int:
+    """Returns the memory of the largest partition for that number of partitions, of several, which needs least."""
+    plans = (_planned(model, number, cuts_for(cuts or {}, number)) for number in numbers)
+    return min((largest_bytes(plan, conditions) for plan in plans if plan is not None), default=0)
+
+
 def largest_bytes(plan: PartitionPlan, conditions: Conditions) -> int:
     """Returns the memory of the largest partition."""
-    flights = conditions.threads if plan.partitions == 1 else conditions.flights
-    sizes = (conditions.batch, conditions.threads, conditions.slots, flights)
-    return max(memory_of(plan, partition, *sizes).total for partition in range(plan.partitions))
+    return max(memory.total for memory in memories_of(plan, conditions))
 
 
-def too_large(what: str, memory_bytes: int, smallest: int | None) -> ConfigurationError:
-    """Returns the error for a network that `what`, of so much memory each, cannot hold; it names what can."""
+def too_large(what: str, memory_bytes: int, needed_bytes: int, smallest: int | None) -> ConfigurationError:
+    """Returns the error for a network that `what`, of so much memory each, cannot hold; it names what can.
+
+    Args:
+        needed_bytes: by the largest part.
+        smallest: the fewest partitions that fit, None if none do.
+    """
     if smallest is None:
-        advice = f"no number of partitions up to {FITTING_MAX} fits; lower train.batch, cluster.threads or the layers"
+        advice = (
+            f"no cut into up to {FITTING_MAX} partitions meets it; lower train.batch, cluster.threads or the layers"
+        )
     else:
         advice = f"the smallest number of partitions that fits is {smallest}: set cluster.partitions = {smallest}"
-    limit = f"{memory_bytes / 1e9:,.2f} GB"
-    return ConfigurationError(f"cluster.memory_per_worker: the network does not fit {what} of {limit} each; {advice}")
+        advice += ", and cluster.workers to a multiple of it" if smallest > 1 else ""
+    limit, needed = f"{memory_bytes / 1e9:,.2f} GB", f"{needed_bytes / 1e9:,.2f} GB"
+    return ConfigurationError(
+        f"cluster.memory_per_worker: the network does not fit {what} of {limit} each: the largest part needs {needed}; "
+        f"{advice}"
+    )
 
 
 class _Remembering:

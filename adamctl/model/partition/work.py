@@ -11,14 +11,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from adamctl.model.layout import ELEMENT_BYTES, Tensor
+from adamctl.model.layout import ELEMENT_BYTES, Tensor, tensors_of
 from adamctl.model.partition.geometry import region_size
 from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.protocol import choose_protocol, factors_bytes, gradient_bytes, has_factors
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, WireType
 
-PROCESS_BYTES = 128 << 20
-"""A worker's interpreter and libraries with the compiled kernels loaded: about 100 MiB as measured, and some room."""
+PROCESS_BYTES = 200 << 20
+"""A worker's interpreter and libraries with the compiled kernels loaded: 197 MiB as measured, half of it in files."""
+VECTORS = 3
+"""Vectors of all parameters that a worker holds once: its weights, fetched ones, and those of an evaluation."""
+SLOTS_IN_USE = 2
+"""Accrued gradients of a thread in memory while servers keep up: one fills while the one before is pushed.
+
+A slot that was never used takes no memory. Those beyond these two are used where servers fall behind.
+"""
 
 
 class Work(NamedTuple):
@@ -43,14 +50,18 @@ class Memory(NamedTuple):
     Attributes:
         process: the interpreter and libraries.
         parameters: weights, fetched ones and those of an evaluation, and accrued and computed gradients.
+        factors: of dense layers, kept beside accrued gradients.
         activations: outputs and errors of all flights.
         edges: what comes from other partitions, in all flights.
+        examples: read ahead.
     """
 
     process: int
     parameters: int
+    factors: int
     activations: int
     edges: int
+    examples: int
 
     @property
     def total(self) -> int:
@@ -65,6 +76,7 @@ class Pushing(NamedTuple):
         servers: that hold the parameters.
         protocol: `auto`, `gradient` or `factors`.
         fetch_per_push: fetches for each push.
+        applied_locally: whether workers apply gradients to their own weights, too.
     """
 
     examples: int
@@ -73,6 +85,7 @@ class Pushing(NamedTuple):
     wire_push: WireType = "float32"
     wire_pull: WireType = "float32"
     fetch_per_push: float = 1.0
+    applied_locally: bool = True
 
 
 def work_of(plan: PartitionPlan, stage: int, partition: int) -> Work | None:
@@ -104,15 +117,53 @@ def held_elements(plan: PartitionPlan, partition: int) -> int:
     return sum(region_size(region) for stage in plan.stages for region in stage.parts[partition].parameters)
 
 
-def memory_of(plan: PartitionPlan, partition: int, batch: int, threads: int, slots: int, flights: int) -> Memory:
-    """Returns the memory of a partition's process: parameters x (3 + slots x threads + F) + F x (activations + edges).
+def memory_of(
+    plan: PartitionPlan, partition: int, batch: int, threads: int, slots: int, flights: int, pushing: Pushing,
+    read_ahead: int = 0,
+) -> Memory:  # fmt: skip
+    """Returns the memory of a partition's process, with so many slots of each context in use.
+
+    That is process + parameters x (3 + slots x C + C) + slots x C x factors + C x (activations + edges), where C, the
+    contexts, are the threads of a whole replica and the flights F of one in partitions.
 
     Args:
         batch: examples of a flight.
-        slots: accrued gradients of one thread.
+        slots: accrued gradients of one context.
         flights: F.
+        read_ahead: examples that wait.
     """
-    vectors = 3 + slots * threads + flights
+    contexts = threads if plan.partitions == 1 else flights
+    accrued = slots * contexts
+    held = held_elements(plan, partition)
+    factors, uncomputed = _factor_elements(plan, pushing)
+    kept, edges = _flight_elements(plan, partition)
+    per_flight = batch * ELEMENT_BYTES * contexts
+    return Memory(
+        PROCESS_BYTES,
+        (held * (VECTORS + accrued) + (held - uncomputed) * contexts) * ELEMENT_BYTES,
+        factors * accrued * ELEMENT_BYTES,
+        kept * per_flight,
+        edges * per_flight,
+        read_ahead * prod(plan.model.input) * ELEMENT_BYTES,
+    )
+
+
+def _factor_elements(plan: PartitionPlan, pushing: Pushing) -> tuple[int, int]:
+    """Returns the elements of a slot's factors, and those of gradients that no step computes, since factors are pushed.
+
+    Only whole replicas push factors.
+    """
+    if plan.partitions > 1:
+        return 0, 0
+    dense = [tensor for tensor in tensors_of(plan.model) if has_factors(tensor)]
+    chosen = [tensor for tensor in dense if _protocol(tensor, pushing.servers, pushing) == "factors"]
+    rows = sum(tensor.shape[0] + tensor.row_size for tensor in chosen)
+    skipped = 0 if pushing.applied_locally else sum(tensor.size for tensor in chosen)
+    return rows * pushing.examples, skipped
+
+
+def _flight_elements(plan: PartitionPlan, partition: int) -> tuple[int, int]:
+    """Returns, per example of a flight, the elements of outputs and errors, and of what comes from other partitions."""
     kept = edges = 0
     for stage in plan.stages:
         part = stage.parts[partition]
@@ -125,9 +176,7 @@ def memory_of(plan: PartitionPlan, partition: int, batch: int, threads: int, slo
     for stage in plan.stages:
         edges += sum(edge.elements for edge in plan.backward_edges(stage.index) if edge.producer == partition)
     edges += sum(plan.head_elements(other) for other in plan.stages[-1].holders if other != partition)
-    per_flight = batch * ELEMENT_BYTES * flights
-    parameters = held_elements(plan, partition) * ELEMENT_BYTES * vectors
-    return Memory(PROCESS_BYTES, parameters, kept * per_flight, edges * per_flight)
+    return kept, edges
 
 
 def parameter_traffic(
@@ -154,12 +203,15 @@ def parameter_traffic(
 
 
 def _push_bytes(tensor: Tensor, servers: int, pushing: Pushing) -> int:
-    wanted = pushing.protocol
-    if wanted == "auto" or not has_factors(tensor):
-        wanted = choose_protocol(tensor, pushing.examples, servers, pushing.wire_push)
-    if wanted == "factors":
+    if _protocol(tensor, servers, pushing) == "factors":
         return factors_bytes(tensor, pushing.examples, servers, pushing.wire_push)
     return gradient_bytes(tensor, pushing.wire_push)
+
+
+def _protocol(tensor: Tensor, servers: int, pushing: Pushing) -> str:
+    if pushing.protocol == "auto" or not has_factors(tensor):
+        return choose_protocol(tensor, pushing.examples, servers, pushing.wire_push)
+    return pushing.protocol
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 State: TypeAlias = Literal["starting", "warmstart", "training", "evaluating", "finishing", "ended", "failed", "stopped"]
+Computed: TypeAlias = tuple[tuple[float, int], ...]
+"""Of each partition of a replica: compute seconds of one thread, and the training examples that they were for."""
 FINAL_STATES: frozenset[str] = frozenset({"ended", "failed", "stopped"})
 
 
@@ -92,6 +94,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
         learning_rate: the present one, by its schedule.
         result: "Numbers programs read" of the interface, once the state is final.
         partitions: of each replica; `replicas` and `lobby` are empty where it is 1.
+        computed: of all workers that are there, as they last told.
         replicas: the groups that hold one each; `lobby`: nodes that wait for a group, spares if none is missing.
     """
 
@@ -130,6 +133,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     train_top1: float | None = None
     learning_rate: float | None = None
     partitions: int = 1
+    computed: Computed = ()
     replicas: tuple[ReplicaRow, ...] = ()
     lobby: tuple[str, ...] = ()
 

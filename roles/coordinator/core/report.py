@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from adamctl.roles.coordinator.core.evaluate import best_of, time_to
 from adamctl.roles.coordinator.core.group_book import Group
-from adamctl.roles.coordinator.core.progress import MemberRow, ReplicaRow, RoleRow, RunProgress
+from adamctl.roles.coordinator.core.progress import Computed, MemberRow, ReplicaRow, RoleRow, RunProgress
 from adamctl.roles.coordinator.core.state import RunState
 from adamctl.roles.coordinator.core.work import WorkerKey
+from adamctl.wire.unreadable import UNREADABLE
 
 SCHEMA_VERSION: Final = 1
 TOLD_BY_LEADS: Final = ("flights", "waiting_share", "waits_for", "cut")
@@ -61,12 +63,25 @@ def run_progress(
         steps_ahead_max=run.pace.lead_max,
         roles=(*roles, *worker_rows(run)),
         partitions=run.plan.partitions,
+        computed=computed(run),
         replicas=tuple(_replica_row(run, group) for group in run.groups.groups.values()),
         lobby=tuple(run.lobby.guests),
         messages=tuple(messages),
         failure=run.cause if run.final_state in ("failed", "stopped") else "",
         result=run_result(run, role_counts) if run.final_state else None,
     )
+
+
+def computed(run: RunState) -> Computed:
+    """Returns, of each partition, the compute seconds and examples that workers have told, added up; none before."""
+    partitions, rows = run.plan.partitions, []
+    for worker in run.workers.values():
+        with suppress(*UNREADABLE):
+            told = msgspec.convert(worker.status.get("computed", ()), Computed)
+            rows += [told] if len(told) == partitions else []
+    if not rows:
+        return ()
+    return tuple((round(sum(one[p][0] for one in rows), 6), sum(one[p][1] for one in rows)) for p in range(partitions))
 
 
 def worker_rows(run: RunState) -> list[RoleRow]:
@@ -168,6 +183,8 @@ def run_result(run: RunState, role_counts: Mapping[str, int]) -> dict[str, Any]:
         "best": None if best is None else msgspec.to_builtins(best),
         "loss": tally.recent_loss,
         "time_to": {name: round(at, 6) for name, at in time_to(results, run.plan.target).items()},
+        "partitions": run.plan.partitions,
+        "plan_hash": run.plan.plan_hash or None,
         "roles": dict(role_counts),
         "updates": tally.updates,
         "staleness_p50": tally.staleness_at(0.5),

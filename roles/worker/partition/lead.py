@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -44,7 +44,7 @@ class _Out:
     left: set[int]
     loss_sum: float = 0.0
     correct: int = 0
-    compute_s: float = 0.0
+    compute_s: dict[int, float] = field(default_factory=dict)
     wait_s: float = 0.0
 
 
@@ -69,6 +69,8 @@ class Lead:
         engine: this member's own partition.
         counts: of the other members.
         statuses: of each other member, as it last told.
+        computed_s: of each partition, in training flights.
+        trained: examples of these.
     """
 
     def __init__(self, group: Group, links: Links, reporter: int, failed: Callable[[BaseException], None]) -> None:
@@ -77,6 +79,8 @@ class Lead:
         self.engine: PartitionEngine
         self.counts = Counts()
         self.statuses: dict[int, dict[str, Any]] = {}
+        self.computed_s = [0.0] * len(group.members)
+        self.trained = 0
         self._done: Callable[[BatchDone], None] = lambda done: None
         self._flights: dict[int, _Out] = {}
         self._number = 0
@@ -156,10 +160,19 @@ class Lead:
         out.left.discard(partition)
         if partition == self._reporter:
             out.loss_sum, out.correct = report.loss_sum, report.correct
-        out.compute_s, out.wait_s = max(out.compute_s, report.compute_s), max(out.wait_s, report.wait_s)
+        out.compute_s[partition], out.wait_s = report.compute_s, max(out.wait_s, report.wait_s)
         if not out.left:
             del self._flights[report.number]
-            self._done(BatchDone(out.batch, out.loss_sum, out.correct, out.compute_s, out.wait_s, NOTHING))
+            self._count(out)
+            longest_s = max(out.compute_s.values())
+            self._done(BatchDone(out.batch, out.loss_sum, out.correct, longest_s, out.wait_s, NOTHING))
+
+    def _count(self, out: _Out) -> None:
+        """Counts what each partition has computed in a flight that trained."""
+        if isinstance(out.batch.task, TrainTask):
+            self.trained += len(out.batch.labels)
+            for partition, seconds in out.compute_s.items():
+                self.computed_s[partition] += seconds
 
     def take_counts(self) -> Counts:
         """Returns what the others have told since the last call."""
@@ -185,10 +198,14 @@ class Lead:
     def status(self) -> dict[str, object]:
         """Returns what status shows of the group besides the replica's own."""
         waiting = {one: found.get("waiting_share", 0.0) for one, found in sorted(self.statuses.items())}
+        computed = [(round(seconds, 6), self.trained) for seconds in self.computed_s]
         return {
-            "flights": len(self.engine.open_flights), "partition": self._group.own, "waiting_shares": waiting,
+            "flights": len(self.engine.open_flights),
+            "partition": self._group.own,
+            "waiting_shares": waiting,
             "blocks_by": ways(self._links.transports),
-        }  # fmt: skip
+            "computed": computed,
+        }
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -73,8 +73,11 @@ def test_the_memory_decides_before_the_speed() -> None:
     slow = conditions(memory_bytes=half + 1000, bytes_per_s=1e3)
     choice = compare(DENSE, 2, Even(), slow)
     assert choice.wins == "partitions" and not choice.replicas.fits
-    assert choose_partitions(DENSE, 4, Even(), slow)[0].partitions in (2, 4)
-    assert choose_partitions(DENSE, 4, Even(), conditions(bytes_per_s=1e6, steps_per_push=10**6))[0].partitions == 1
+    assert choose_partitions(DENSE, 4, Even(), slow).plan.partitions in (2, 4)
+    chosen = choose_partitions(DENSE, 4, Even(), conditions(bytes_per_s=1e6, steps_per_push=10**6))
+    assert chosen.plan.partitions == 1 and chosen.wins == "replicas" and chosen.price == chosen.replicas
+    assert choose_partitions(DENSE, 4, Even(), slow).wins == "partitions"
+    assert choose_partitions(DENSE, 4, Even(), conditions(flights=9), numbers=(4,)).plan.partitions == 4
     assert compare(DENSE, 2, Even(), conditions(memory_bytes=1000)).wins == "neither"
 
 
@@ -82,10 +85,10 @@ def test_what_does_not_fit_is_refused_with_the_smallest_number_that_does() -> No
     sizes = {p: largest_bytes(make_plan(DENSE, p), conditions()) for p in range(1, 10)}
     limited = conditions(memory_bytes=sizes[5])
     assert smallest_that_fits(DENSE, limited) == min(p for p in sizes if sizes[p] <= sizes[5]) > 2
-    with pytest.raises(ConfigurationError, match=r"does not fit 2 workers of .* GB each; the smallest .* is 5: set"):
+    with pytest.raises(ConfigurationError, match=r"2 workers of .* GB each: .* needs .* GB; .* fits is 5: set"):
         choose_partitions(DENSE, 2, Even(), limited)
-    assert "no number of partitions up to 64 fits" in str(
-        too_large("a worker", 1, smallest_that_fits(DENSE, conditions(memory_bytes=1)))
+    assert "no cut into up to 64 partitions meets it" in str(
+        too_large("a worker", 1, 2, smallest_that_fits(DENSE, conditions(memory_bytes=1)))
     )
 
 

@@ -71,9 +71,25 @@ def test_memory_is_vectors_of_parameters_and_flights_of_activations_and_edges() 
     edges += 120 + 8  # assembled inputs of dense and softmax
     edges += 3 * 5 * 4 + 4  # errors of its own outputs that the other has computed
     edges += 2  # the other's logits
-    memory = memory_of(plan, 0, batch=10, threads=2, slots=4, flights=3)
-    assert memory == (PROCESS_BYTES, 4 * held * (3 + 4 * 2 + 3), 4 * 10 * 3 * kept, 4 * 10 * 3 * edges)
+    memory = memory_of(plan, 0, 10, 2, 4, 3, Pushing(10, 1), read_ahead=20)
+    vectors, images = 3 + 4 * 3 + 3, 4 * 20 * 14 * 12 * 2
+    assert memory == (PROCESS_BYTES, 4 * held * vectors, 0, 4 * 10 * 3 * kept, 4 * 10 * 3 * edges, images)
     assert memory.total == sum(memory)
+
+
+def test_a_whole_replica_keeps_a_slot_for_each_push_of_a_thread_and_the_factors_beside_it() -> None:
+    """A replica that only pushes does not compute gradients of layers whose factors it pushes (Adam 3.2.6)."""
+    plan = make_plan(MODEL, 1)
+    held, weights = held_elements(plan, 0), 120 * 8 + 8 * 4
+    rows = (8 + 120) + (4 + 8)
+    for pushing, factors, computed in (
+        (Pushing(2, 1, "gradient"), 0, held),
+        (Pushing(2, 1, "factors"), 2 * rows, held),
+        (Pushing(2, 1, "factors", applied_locally=False), 2 * rows, held - weights),
+    ):
+        memory = memory_of(plan, 0, 2, threads=3, slots=2, flights=9, pushing=pushing)
+        assert memory.parameters == 4 * (held * (3 + 2 * 3) + computed * 3)
+        assert memory.factors == 4 * factors * 2 * 3
 
 
 @pytest.mark.parametrize(

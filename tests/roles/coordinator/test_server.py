@@ -63,6 +63,7 @@ async def test_a_whole_run(tmp_path: Path) -> None:
         summary = json.loads((folder / "summary.json").read_text())
         assert summary["schema_version"] == 1 and summary["run"] == "small"
         assert summary["roles"] == {"controller": 1, "coordinator": 1, "ps": 2, "data": 1, "worker": 1}
+        assert (summary["partitions"], summary["plan_hash"]) == (1, None)
         assert summary["test_top1"] == summary["best_test_top1"] == 0.5
         kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert kinds.count("evaluation") == 2
@@ -183,6 +184,14 @@ async def test_what_does_not_fit_is_a_configuration_error(
         with pytest.raises(AdamctlError, match=expected) as ended:
             await w.ended()
         assert ended.value.exit_code == 2
+
+
+async def test_a_number_of_partitions_that_nobody_has_settled_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        experiment = make_experiment(tmp_path)
+        cluster = msgspec.structs.replace(experiment.cluster, partitions="auto")
+        with pytest.raises(ConfigurationError, match="partitions = auto: a coordinator expects a number"):
+            await w.start_run(msgspec.structs.replace(experiment, cluster=cluster))
 
 
 def test_an_experiment_that_is_not_text_is_a_configuration_error(tmp_path: Path) -> None:

@@ -367,3 +367,15 @@ class TestTheWholeRun:
         run.join("w5")
         rows = [(one.node, one.state) for one in run_progress(run.core.run, (), (), {}).roles]
         assert rows[-1] == ("w5", "spare")
+
+
+def test_what_partitions_have_computed_is_added_up_over_replicas() -> None:
+    run = GroupedRun(2, 2)
+    one, two = run.grouped("a", "b"), run.grouped("c", "d")
+    assert run_progress(run.core.run, (), (), {}).computed == ()
+    run.ask("a", one, status={"computed": [[1.5, 10], [2.0, 10]]})
+    run.ask("c", two, status={"computed": [[0.5, 6], [1.0, 6]]})
+    assert run_progress(run.core.run, (), (), {}).computed == ((2.0, 16), (3.0, 16))
+    for odd in (7, [[1.0, 2]], [["x", 1], [1.0, 2]], {"a": 1}):  # of another version
+        run.ask("c", two, status={"computed": odd})
+        assert run_progress(run.core.run, (), (), {}).computed == ((1.5, 10), (2.0, 10))

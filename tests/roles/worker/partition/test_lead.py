@@ -16,6 +16,7 @@ from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     Empty,
+    EvaluateTask,
     FlightReport,
     GroupMember,
     Message,
@@ -101,6 +102,20 @@ async def test_a_batch_is_done_when_all_have_finished_and_its_loss_is_the_report
     counts = lead.take_counts()
     assert (counts.updates, counts.staleness, counts.ages) == (8, (2, 2, 5), (3,))
     assert lead.take_counts().updates == 0
+
+
+async def test_what_each_partition_computes_is_counted_for_flights_that_train() -> None:
+    lead, _, engine, _ = led()
+    engine.open_flights = {}  # type: ignore[attr-defined]
+    lead.submit(batch(TrainTask(1, 0, 0, 4, 0.0, 0.1)))
+    lead.submit(batch(EvaluateTask(2, 1, "test", 0, 2)))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    for number, flight in enumerate(engine.flights, 1):
+        lead.flight_done(own(number, flight))
+        for partition, seconds in ((1, 0.2), (2, 0.4)):
+            told = PartDoneRequest(4, partition, (FlightReport(number, 0.0, 0, seconds, 0.1),))
+            lead.handle(Asked(told))  # type: ignore[arg-type]
+    assert lead.status()["computed"] == [(0.1, 2), (0.2, 2), (0.4, 2)]
 
 
 @pytest.mark.parametrize("epoch", [3, 5])
