@@ -81,6 +81,7 @@ class Opcode(IntEnum):
     PART_DONE = 83
     PART_FLUSH = 84
     PART_END = 85
+    PART_STATUS = 88
     BENCH_BLOCK = 96
 
 
@@ -156,6 +157,7 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.PART_DONE: 0,
     Opcode.PART_FLUSH: 0,
     Opcode.PART_END: 0,
+    Opcode.PART_STATUS: 0,
 }
 
 

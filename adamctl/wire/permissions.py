@@ -86,6 +86,7 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.PART_DONE: _PARTITION,
     Opcode.PART_FLUSH: _PARTITION,
     Opcode.PART_END: _PARTITION,
+    Opcode.PART_STATUS: _PARTITION,
     Opcode.BENCH_BLOCK: Permission(frozenset({"bench"})),
 }
 

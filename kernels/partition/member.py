@@ -13,7 +13,7 @@ from adamctl.kernels.layers.losses import make_loss
 from adamctl.kernels.native import can_compile
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import FlightArrays, Neighbours
-from adamctl.kernels.partition.program import IMAGES, LABELS, Batch, Program, Row, Step
+from adamctl.kernels.partition.program import IMAGES, LABELS, Batch, Program, Row, Step, address_of
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
 from adamctl.kernels.partition.steps import evaluation_steps, training_steps
 from adamctl.kernels.partition.update import Accruing, Clipping, accruing_step
@@ -84,6 +84,14 @@ class Member:
         if key not in self._arrays:
             self._arrays[key] = FlightArrays(self._network, self._neighbours, *key, self._weights)
         return self._arrays[key]
+
+    def waits_for(self, program: Program) -> frozenset[int]:
+        """Returns the partitions that a program waits for where it stands; any thread may ask."""
+        found: set[int] = set()
+        for word in program.awaited:
+            address = address_of(word)
+            found.update(one for one, memory in enumerate(self._neighbours.memories) if memory.contains(address))
+        return frozenset(found - {self._neighbours.own})
 
     def _train(self, context: int, examples: int) -> Program:
         arrays = self.arrays(context, examples)

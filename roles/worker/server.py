@@ -43,6 +43,7 @@ from adamctl.wire.messages import (
     PartEndRequest,
     PartFlushRequest,
     PartReadyRequest,
+    PartStatusRequest,
     PartTaskRequest,
 )
 
@@ -57,19 +58,24 @@ REJOINS_FORGOTTEN_AFTER_S = 300.0
 """After this much training, losses count from zero again: a run of a week may see many servers restarted."""
 PARTITION_REQUESTS = (
     PartAttachRequest, PartReadyRequest, PartTaskRequest, PartDoneRequest, PartFlushRequest, PartEndRequest,
+    PartStatusRequest,
 )  # fmt: skip
 TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
 
 
 @dataclass
 class WorkerProcess:
-    """One worker process; at most one session at a time. `sessions`: how many it has had."""
+    """One worker process; at most one session at a time.
+
+    `sessions`: how many it has had. `group_worked`: its last group has finished a flight.
+    """
 
     context: RoleContext
     threads: int
     session: SessionRunner | None = None
     group: GroupWork | None = None
     sessions: int = 0
+    group_worked: bool = False
     jobs_done: set[str] = field(default_factory=set)
 
     def status(self) -> dict[str, Any]:
@@ -143,6 +149,8 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
             # This counts for good, or it could go on for ever.
             if not isinstance(failure, DivergedError) and _has_trained(process):
                 rejoins = 0
+            if isinstance(failure, NeighbourError) and process.group_worked:
+                rejoins = 0  # another one's death is not counted against this one
             if not isinstance(failure, DivergedError) and await _ends_soon(context, job):
                 context.log.info("run %s is over: %s", job, failure)
                 process.jobs_done.add(job)
@@ -316,6 +324,7 @@ async def _work_in_group(
             layout, process.threads, available_cores(), session, partial(connect_node, context)
         )
     finally:
+        process.group_worked = process.group.has_worked
         process.group = None
 
 

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from tests.e2e import hang
 from tests.e2e.conftest import EXAMPLES, Command, Runner
 
 DIGITS = EXAMPLES / "digits.toml"
@@ -17,9 +18,9 @@ QUICK = (
 )  # fmt: skip
 
 
-def partitioned(adamctl: Runner, workers: int, partitions: int, *arguments: str) -> Command:
+def partitioned(adamctl: Runner, workers: int, partitions: int, *arguments: str, **environment: str) -> Command:
     cluster = ("--workers", str(workers), "--set", f"cluster.partitions={partitions}")
-    return adamctl.start("train", DIGITS, *QUICK, *cluster, *arguments)
+    return adamctl.start("train", DIGITS, *QUICK, *cluster, *arguments, **environment)
 
 
 def reaches(command: Command, top1: float = 0.95) -> str:
@@ -54,6 +55,17 @@ def test_a_partition_is_killed_and_the_replica_goes_on_without_losing_a_range(ad
     random.Random(seed).choice(command.roles("worker")).kill()
     stderr = reaches(command)
     assert "is dissolved: partition" in stderr
+
+
+@pytest.mark.parametrize("node", ["worker-1", "worker-2"])
+def test_a_member_whose_threads_hang_is_dropped_and_starts_again(adamctl: Runner, node: str) -> None:
+    """Its event loop answers, so that its lease lives on; one of the two leads, and names itself."""
+    command = partitioned(adamctl, 2, 2, "--seed", "3", **hang.environment(adamctl.folder))
+    command.wait_until(command.trained)
+    (adamctl.folder / f"hang-{node}").touch()
+    stderr = reaches(command)
+    assert re.search(rf"is dissolved: partition \d \({node}\) hangs: no flight has been finished", stderr), stderr
+    assert "threads of partition" in stderr and "do not stop; this process ends" in stderr, stderr
 
 
 def test_a_run_is_interrupted_and_leaves_nothing(adamctl: Runner) -> None:

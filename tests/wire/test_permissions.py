@@ -70,6 +70,7 @@ MAY: dict[str, set[str]] = {
     "PART_DONE": {"worker"},
     "PART_FLUSH": {"worker"},
     "PART_END": {"worker"},
+    "PART_STATUS": {"worker"},
     "BENCH_BLOCK": {"bench"},
 }
 """The contract, written out once more: a message that is not here fails the test below."""

@@ -68,6 +68,8 @@ from adamctl.wire.messages.partition import (
     PartEndRequest,
     PartFlushRequest,
     PartReadyRequest,
+    PartStatusReply,
+    PartStatusRequest,
     PartTaskRequest,
 )
 from adamctl.wire.messages.ps import (
@@ -143,6 +145,8 @@ __all__ = [
     "PartEndRequest",
     "PartFlushRequest",
     "PartReadyRequest",
+    "PartStatusReply",
+    "PartStatusRequest",
     "PartTaskRequest",
     "ProveReply",
     "ProveRequest",
@@ -217,6 +221,7 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.PART_DONE: (PartDoneRequest, Empty),
     Opcode.PART_FLUSH: (PartFlushRequest, Empty),
     Opcode.PART_END: (PartEndRequest, Empty),
+    Opcode.PART_STATUS: (PartStatusRequest, PartStatusReply),
     Opcode.BENCH_BLOCK: (BenchBlockRequest, Empty),
 }
 

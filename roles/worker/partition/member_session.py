@@ -30,6 +30,8 @@ from adamctl.wire.messages import (
     PartEndRequest,
     PartFlushRequest,
     PartReadyRequest,
+    PartStatusReply,
+    PartStatusRequest,
     PartTaskRequest,
     TrainTask,
 )
@@ -111,6 +113,9 @@ class MemberSession:
             request.reply(Empty())
         elif isinstance(message, PartFlushRequest):
             self._spawn(self._flush(request))
+        elif isinstance(message, PartStatusRequest):
+            assert self.engine is not None
+            request.reply(PartStatusReply(*self.engine.standing(message.flight)))
         elif isinstance(message, PartEndRequest):
             request.reply(Empty())
             self.end(message.cause)

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.program import Batch, Program, Row
 from adamctl.kernels.threads import Binder
+from adamctl.roles.worker.core.open_flights import DONE, SERVERS, WAITS, WORKS, Standing
 from adamctl.roles.worker.partition.sleeping import Sleeping
 
 SPINS = 400
@@ -65,12 +66,12 @@ class Slots(Protocol):
 class _Open:
     """An open flight."""
 
-    __slots__ = ("begun", "compute_s", "flight", "program", "taken")
+    __slots__ = ("begun", "compute_s", "flight", "lacks_slot", "program", "taken", "taken_s")
 
     def __init__(self, flight: Flight, program: Program) -> None:
         self.flight, self.program = flight, program
-        self.begun = self.taken = False
-        self.compute_s = 0.0
+        self.begun = self.taken = self.lacks_slot = False
+        self.compute_s = self.taken_s = 0.0
 
 
 class FlightThreads:
@@ -95,6 +96,8 @@ class FlightThreads:
         self._open: dict[int, _Open] = {}  # by context
         self._stopping = False
         self._slept_s = 0.0
+        self._last = 0
+        self._moved_s = time.perf_counter()
         self._binder = Binder(threads)
         self._limits = threadpool_limits(limits=1, user_api="blas")
         self._threads = [
@@ -110,6 +113,7 @@ class FlightThreads:
         """Takes the next flight, in the order of their numbers; it begins when its context is free."""
         with self._lock:
             self._waiting.append(flight)
+            self._last = flight.number
         self._sleeping.awaken()
 
     def look(self) -> None:
@@ -123,14 +127,46 @@ class FlightThreads:
             self._sleeping.awaken()
 
     def join(self, timeout_s: float) -> None:
+        """Waits until all threads have ended; for so long at most."""
+        until_s = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(max(until_s - time.monotonic(), 0.0))
+
+    @property
+    def running(self) -> bool:
+        """Whether a thread has not ended."""
+        return any(thread.is_alive() for thread in self._threads)
 
     @property
     def open_flights(self) -> dict[int, tuple[int, int]]:
         """Returns the open flights' numbers, and where each stands."""
         with self._lock:
             return {one.flight.number: one.program.position for one in self._open.values()}
+
+    @property
+    def held_s(self) -> float:
+        """For how long, in seconds, a thread has been in the same call; 0 while none is in one."""
+        with self._lock:
+            now_s = time.perf_counter()
+            return max((now_s - one.taken_s for one in self._open.values() if one.taken), default=0.0)
+
+    def standing(self, number: int) -> Standing:
+        """Returns where a flight stands, also while threads hang."""
+        with self._lock:
+            still_s = time.perf_counter() - self._moved_s
+            if number > self._last:
+                return Standing(SERVERS, (), still_s)  # its examples have not come, or parameters before them
+            one = next((one for one in self._open.values() if one.flight.number == number), None)
+            if one is None:
+                waiting = any(flight.number == number for flight in self._waiting)
+                return Standing(WORKS if waiting else DONE, (), still_s)
+            all_busy = sum(other.taken for other in self._open.values()) >= len(self._threads)
+            if one.taken:
+                return Standing(WORKS, (), still_s)
+            if not one.begun:  # what a thread saw last counts only if some thread looks again
+                return Standing(SERVERS if one.lacks_slot and not all_busy else WORKS, (), still_s)
+        waits_for = tuple(sorted(self._member.waits_for(one.program)))
+        return Standing(WAITS if waits_for else WORKS, waits_for, still_s)
 
     def _run(self, thread: int) -> None:
         self._binder.bind(thread)
@@ -181,7 +217,7 @@ class FlightThreads:
         with self._lock:
             if one.taken or self._open.get(one.flight.number % self._flights) is not one:
                 return False
-            one.taken = True
+            one.taken, one.taken_s = True, time.perf_counter()
             return True
 
     def _advance(self, one: _Open, spins: int) -> tuple[bool, bool]:
@@ -191,6 +227,7 @@ class FlightThreads:
             slot: int | None = 0
             if self._slots is not None and flight.trains:
                 slot = self._slots.begin(flight.number % self._flights, flight)
+            one.lacks_slot = slot is None
             if slot is None:
                 return False, False
             one.program.begin(flight.number, flight.batch, slot, flight.rate)
@@ -199,7 +236,8 @@ class FlightThreads:
         finished = one.program.advance(spins)
         went_on = finished or one.program.position != before
         if went_on:
-            one.compute_s += time.perf_counter() - began_s
+            self._moved_s = time.perf_counter()
+            one.compute_s += self._moved_s - began_s
         return finished, went_on
 
     def _finish(self, one: _Open) -> None:
