@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from adamctl.config.experiment import Experiment
 from adamctl.kernels.partition.member import Member
@@ -19,6 +20,7 @@ from adamctl.model.layout import ParameterLayout
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.open_flights import SERVERS, Standing
 from adamctl.roles.worker.core.slots import StepActions
+from adamctl.roles.worker.core.waiting import Waiting
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.partition.links import Group, Links
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
@@ -138,6 +140,12 @@ class PartitionEngine:
     def standing(self, number: int) -> Standing:
         """Returns where a flight stands here."""
         return Standing(SERVERS) if self._threads is None else self._threads.standing(number)
+
+    def told(self) -> dict[str, Any]:
+        """Returns what is told of this member: how many flights are open, how much threads wait, and for whom."""
+        waiting = Waiting(0.0, {}) if self._threads is None else self._threads.waiting
+        own = {"partition": self._parts.group.own, "flights": len(self.open_flights)}
+        return own | waiting.for_status()
 
     @property
     def hangs(self) -> bool:

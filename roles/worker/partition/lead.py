@@ -82,9 +82,16 @@ class Lead:
         reporter: int,
         failed: Callable[[BaseException], None],
         patience: Patience = Patience(),
+        cut: str = "",
     ) -> None:
-        """`reporter`: the partition that computes losses; `failed` is told when a member does not answer, or hangs."""
+        """`failed` is told when a member does not answer, or hangs.
+
+        Args:
+            reporter: the partition that computes losses.
+            cut: of the model, for people.
+        """
         self._group, self._links, self._reporter, self._failed = group, links, reporter, failed
+        self._cut = cut
         self.engine: PartitionEngine
         self.counts = Counts()
         self.statuses: dict[int, dict[str, Any]] = {}
@@ -214,8 +221,9 @@ class Lead:
 
     def status(self) -> dict[str, object]:
         """Returns what status shows of the group besides the replica's own."""
-        waiting = {one: found.get("waiting_share", 0.0) for one, found in sorted(self.statuses.items())}
-        return {"flights": len(self.engine.open_flights), "partition": self._group.own, "waiting_shares": waiting}
+        own = self.engine.told()
+        others = [{name: told.get(name) for name in own} for _, told in sorted(self.statuses.items())]
+        return {**own, "members": [own, *others], "cut": self._cut}
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -61,6 +61,7 @@ class MemberSession:
     dataset: DataSet
     data: DataClient
     log: logging.Logger
+    threads: int
     engine: PartitionEngine | None = None
     _ranges: dict[int, _Range] = field(default_factory=dict)  # by their last flight
     _in_order: InOrder = field(default_factory=InOrder)
@@ -72,8 +73,6 @@ class MemberSession:
     _training: int = 0
     _updates_reported: int = 0
     flights_done: int = 0
-    compute_s: float = 0.0
-    wait_s: float = 0.0
     cause: str = ""
 
     async def run(self, stopping: asyncio.Event) -> str:
@@ -134,15 +133,13 @@ class MemberSession:
         self._ended.set()
 
     def status(self) -> dict[str, object]:
-        busy_s = self.compute_s + self.wait_s
         engine = self.engine
         return {
             "state": "training" if self._training else "evaluating" if self._ranges else "waiting",
             "job": self.group.job,
-            "partition": self.group.own,
-            "flights": len(engine.open_flights) if engine is not None else 0,
+            "threads": self.threads,
             "batches": self.flights_done,
-            "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
+            **({"pushes": engine.downpour.pushes, **engine.told()} if engine is not None else {}),
         }
 
     async def _take(self, message: PartTaskRequest) -> None:
@@ -179,8 +176,6 @@ class MemberSession:
         found = done.found
         self._reports.append(FlightReport(number, found.loss, found.correct, done.compute_s, done.wait_s))
         self.flights_done += 1
-        self.compute_s += done.compute_s
-        self.wait_s += done.wait_s
         self._reporting.set()
 
     async def _report(self) -> None:

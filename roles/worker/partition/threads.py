@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from threadpoolctl import threadpool_limits
@@ -18,6 +18,7 @@ from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.program import Batch, Program, Row
 from adamctl.kernels.threads import Binder
 from adamctl.roles.worker.core.open_flights import DONE, SERVERS, WAITS, WORKS, Standing
+from adamctl.roles.worker.core.waiting import OF_SERVERS, Waiting, WaitLedger
 from adamctl.roles.worker.partition.sleeping import Sleeping
 
 SPINS = 400
@@ -96,6 +97,7 @@ class FlightThreads:
         self._open: dict[int, _Open] = {}  # by context
         self._stopping = False
         self._slept_s = 0.0
+        self._ledger = WaitLedger()
         self._last = 0
         self._moved_s = time.perf_counter()
         self._binder = Binder(threads)
@@ -176,12 +178,35 @@ class FlightThreads:
             self._sleeping.begin()
             try:
                 if not self._stopping and not self._go_on(0):
-                    began_s = time.perf_counter()
+                    whom, began_s = self._whom(), time.perf_counter()
                     self._sleeping.sleep()
                     with self._lock:
-                        self._slept_s += time.perf_counter() - began_s
+                        slept_s = time.perf_counter() - began_s
+                        self._slept_s += slept_s
+                        if whom is not None:
+                            self._ledger.slept(slept_s, whom)
             finally:
                 self._sleeping.end()
+
+    def _whom(self) -> Collection[int] | None:
+        """Returns whom a thread waits for that finds nothing to do: as the oldest flight in nobody's hands does.
+
+        Nobody where other threads have all open flights; None where none is open.
+        """
+        with self._lock:
+            if not self._open:
+                return None
+            free = [one for one in self._open.values() if not one.taken]
+            one = min(free, key=lambda one: one.flight.number, default=None)
+            if one is None or not one.begun:
+                return (OF_SERVERS,) if one is not None and one.lacks_slot else ()
+        return self._member.waits_for(one.program)
+
+    @property
+    def waiting(self) -> Waiting:
+        """How much threads wait, and for whom."""
+        with self._lock:
+            return self._ledger.waiting()
 
     def _go_on(self, spins: int) -> bool:
         """Advances the oldest flight that can go on; returns whether there was one."""
@@ -244,6 +269,7 @@ class FlightThreads:
         """Reports a flight before the next one of its context begins, which may use the same slot."""
         with self._lock:
             wait_s, self._slept_s = self._slept_s, 0.0
+            self._ledger.worked(one.compute_s)
         self._done(FlightDone(one.flight, one.program.found, one.compute_s, wait_s))
         with self._lock:
             del self._open[one.flight.number % self._flights]

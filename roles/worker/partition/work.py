@@ -161,7 +161,7 @@ class GroupWork:
         assert self._links is not None
         group, context = parts.group, self._context
         if self._own != LEAD:
-            member = MemberSession(group, self._links, parts.experiment, dataset, data, context.log)
+            member = MemberSession(group, self._links, parts.experiment, dataset, data, context.log, parts.threads)
             member.engine = PartitionEngine(parts, self._links, parameters, member.flight_done, member.fail)
             self._engine = member.engine
             self.member = member
@@ -175,7 +175,7 @@ class GroupWork:
             if self.runner is not None:
                 self.runner.fail(failure)
 
-        lead = Lead(group, self._links, reporter_of(parts.network), fail, PATIENCE)
+        lead = Lead(group, self._links, reporter_of(parts.network), fail, PATIENCE, self.plan.in_short)
         lead.engine = PartitionEngine(parts, self._links, parameters, lead.flight_done, fail)
         self._engine = lead.engine
         self._lead = lead

@@ -167,6 +167,7 @@ def test_a_thread_that_hangs_is_told_from_threads_that_wait_for_it(
         left = [one for one, standing in told.items() if standing.state != DONE]
         assert who_hangs(left, told).partition == hanging, told
         assert waiting.standing(2).waits_for == (hanging,)
+        assert waiting.waiting.share > 0.1 and list(waiting.waiting.waits_for) == [hanging]
         assert waiting.standing(4).state == SERVERS, "nobody has submitted it"
         go_on.set()
         for _ in range(6):
