@@ -51,6 +51,7 @@ SHORT = {
     "adamctl/launch/terminal.py": "is about this process alone; front.py is about the roles of a run",
     "adamctl/launch/troubles.py": "a loop of its own, which starts and stops nothing, beside those of front.py",
     "adamctl/launch/waits.py": "pure, as front.py is not",
+    "adamctl/live/reading.py": "lies below view.py and replicas.py, which makes a part of its rows",
     "adamctl/live/plain.py": "one way to show a run, one file: display.py is the other",
     "adamctl/live/units.py": "numbers for people, in the live view and in commands",
     "adamctl/model/initial.py": "draws with NumPy, which layout.py does without",

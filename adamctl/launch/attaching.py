@@ -13,8 +13,8 @@ import psutil
 from adamctl.errors import AdamctlError, UnreachableError
 from adamctl.launch.live_runs import LiveRun, live_runs
 from adamctl.launch.readings import Readings
+from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
-from adamctl.live.view import ProcessReading
 from adamctl.net.transport import Transport
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.coordinator.core.progress import RunProgress

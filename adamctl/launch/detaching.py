@@ -19,8 +19,8 @@ from adamctl.config.names import printable
 from adamctl.launch.failure import last_lines
 from adamctl.launch.run_folder import LOGS
 from adamctl.live.plain import PlainReporter
+from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
-from adamctl.live.view import ProcessReading
 from adamctl.roles.coordinator.core.progress import RunProgress
 
 FRONT_LOG = "front.log"

@@ -21,8 +21,8 @@ from adamctl.launch.supervision import Fail, Note, Restart, Supervision, describ
 from adamctl.launch.terminal import ending_signals, leave, terminals
 from adamctl.launch.troubles import Troubles
 from adamctl.launch.waits import Waits
+from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
-from adamctl.live.view import ProcessReading
 from adamctl.net.handshake import make_hello
 from adamctl.net.transport import Transport
 from adamctl.roles.coordinator.client import CoordinatorClient

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import psutil
 
-from adamctl.live.view import ProcessReading
+from adamctl.live.reading import ProcessReading
 
 
 class Readings:

@@ -29,8 +29,8 @@ from adamctl.launch.roles import LocalRoles
 from adamctl.launch.run_folder import LOGS, create_run_folder
 from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
+from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
-from adamctl.live.view import ProcessReading
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
 

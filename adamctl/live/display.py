@@ -16,7 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from adamctl.config.names import printable
-from adamctl.live.view import ProcessReading, RoleLine, View, fold, view_of
+from adamctl.live.reading import ProcessReading
+from adamctl.live.replicas import MemberLine
+from adamctl.live.view import RoleLine, View, fold, view_of
 from adamctl.roles.coordinator.core.progress import RunProgress
 
 _STATE_STYLE = {
@@ -33,6 +35,10 @@ FULL_WIDTH = 72
 """Narrowest terminal, in columns, that shows a role's row with the role; its name nearly always tells it."""
 TWO_COLUMNS_WIDTH = 56
 """Narrowest terminal that shows figures in two columns."""
+HOST_WIDTH = 100
+"""Narrowest terminal that shows the host of a partition."""
+HEAD_ROWS = 2
+"""A blank line, and a table's header."""
 ROWS_MIN = 3
 """Fewest rows of roles: in a terminal too low for them, the top of the picture is cut off."""
 BEGIN_SYNCHRONISED, END_SYNCHRONISED = "\x1b[?2026h", "\x1b[?2026l"
@@ -115,11 +121,18 @@ def render(view: View, width: int, height: int) -> RenderableType:
         _figures(view, columns),
         *(Text(message, style="yellow") for message in view.messages),
     ]
+    taken = 2 + -(-len(view.facts) // columns) + sum(-(-len(message) // width) for message in view.messages)
+    left = height - taken - 1  # the cursor's line
+    if view.replicas:
+        above = HEAD_ROWS + (len(view.roles) > 0) * (HEAD_ROWS + min(len(view.roles), ROWS_MIN))
+        members = view.members(max(left - above - (len(view.cut) > 0), ROWS_MIN))
+        left -= HEAD_ROWS + len(members) + (len(view.cut) > 0)
+        replicas: list[RenderableType] = [Text(), _members(members, width)]
+        if view.cut:
+            replicas.append(Text.assemble(("cut  ", "dim"), view.cut, no_wrap=True, overflow="ellipsis"))
     if view.roles:
-        taken = 2 + -(-len(view.facts) // columns) + sum(-(-len(message) // width) for message in view.messages)
-        rows_max = max(height - taken - 3, ROWS_MIN)  # minus a blank line, the table's header and the cursor's line
-        parts += [Text(), _roles(fold(view.roles, rows_max), with_role=width >= FULL_WIDTH)]
-    return Group(*parts)
+        parts += [Text(), _roles(fold(view.roles, max(left - HEAD_ROWS, ROWS_MIN)), with_role=width >= FULL_WIDTH)]
+    return Group(*parts, *(replicas if view.replicas else ()))
 
 
 def _bar(share: float, width: int) -> Table:
@@ -150,3 +163,22 @@ def _roles(roles: Sequence[RoleLine], *, with_role: bool) -> Table:
         first = (line.role, line.node) if with_role else (line.node,)
         table.add_row(*map(Text, first), state, *map(Text, (line.cpu, line.memory, line.detail)))
     return table
+
+
+def _members(lines: Sequence[MemberLine], width: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    left_out = {*(() if width >= HOST_WIDTH else ("host",)), *(() if width >= FULL_WIDTH else ("cpu", "memory"))}
+    columns = [column for column in MEMBER_COLUMNS if column not in left_out]
+    for column in columns:
+        table.add_column(column, justify="right" if column in MEMBER_NUMBERS else "left", no_wrap=True)
+    for line in lines:
+        styles = {
+            "state": _STATE_STYLE.get(line.state, "green"),
+            "waits": "bold yellow" if line.slow else "",
+        }
+        table.add_row(*(Text(getattr(line, column), style=styles.get(column, "")) for column in columns))
+    return table
+
+
+MEMBER_COLUMNS = ("replica", "part", "node", "host", "state", "cpu", "memory", "flights", "waits")
+MEMBER_NUMBERS = frozenset({"part", "cpu", "memory", "flights"})

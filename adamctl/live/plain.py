@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from adamctl.config.names import printable
-from adamctl.live.view import ProcessReading, evaluation_line, progress_line
+from adamctl.live.reading import ProcessReading
+from adamctl.live.view import evaluation_line, progress_line
 from adamctl.roles.coordinator.core.progress import RunProgress
 
 LINE_INTERVAL_S = 10.0

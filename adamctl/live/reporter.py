@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Protocol, TextIO
 
 from adamctl.live.plain import PlainReporter
-from adamctl.live.view import ProcessReading
+from adamctl.live.reading import ProcessReading
 from adamctl.roles.coordinator.core.progress import RunProgress
 
 

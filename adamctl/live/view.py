@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from adamctl.config.names import printable
-from adamctl.live.units import count, duration, share, size
-from adamctl.roles.coordinator.core.progress import EvaluationResult, RunProgress
+from adamctl.live.reading import ProcessReading, cpu_text, memory_text, total
+from adamctl.live.replicas import MemberLine, member_lines
+from adamctl.live.units import count, duration, share
+from adamctl.roles.coordinator.core.progress import EvaluationResult, ReplicaRow, RunProgress
 
 MESSAGES_SHOWN_MAX = 3
 _ROLE_ORDER = ("controller", "coordinator", "ps", "data", "worker")
@@ -20,19 +22,6 @@ _STATE_TEXT = {
     "finishing": "finishing: last evaluation and checkpoint",
 }
 """Texts for states whose own word, which programs also read, does not say enough."""
-
-
-@dataclass(frozen=True)
-class ProcessReading:
-    """A reading of one role's process on this machine; `cpu_share` is 1.0 for one busy core. `role` may be unknown.
-
-    `problem` is what the role reports as wrong; empty when all is well.
-    """
-
-    cpu_share: float
-    memory_bytes: int
-    role: str = ""
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +45,9 @@ class View:
         title: job and state.
         share: of the run that is done, 0 to 1.
         facts: (label, value) in the order they are shown.
-        roles: one row per process.
+        roles: one row per process that is in no replica of several partitions.
+        replicas: those of several partitions; `cut`: how, in short.
+        readings: by node.
         messages: the newest few, oldest first.
     """
 
@@ -65,6 +56,21 @@ class View:
     facts: tuple[tuple[str, str], ...]
     roles: tuple[RoleLine, ...]
     messages: tuple[str, ...]
+    replicas: tuple[ReplicaRow, ...] = ()
+    readings: Mapping[str, ProcessReading] = field(default_factory=dict)
+
+    @property
+    def cut(self) -> str:
+        return printable(next((one.cut for one in self.replicas if one.cut), ""))
+
+    @property
+    def partitions(self) -> int:
+        """How many workers are in replicas of several partitions."""
+        return sum(len(one.members) for one in self.replicas)
+
+    def members(self, rows_max: int) -> list[MemberLine]:
+        """Returns rows of the replicas, so many at most if possible."""
+        return member_lines(self.replicas, self.readings, rows_max)
 
 
 def view_of(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> View:
@@ -76,6 +82,8 @@ def view_of(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> Vi
         facts=tuple(_facts(progress)),
         roles=tuple(_role_lines(progress, readings)),
         messages=tuple(map(printable, (*progress.messages, *problems)[-MESSAGES_SHOWN_MAX:])),
+        replicas=() if progress.final else progress.replicas,
+        readings=readings,
     )
 
 
@@ -96,13 +104,10 @@ def fold(roles: Sequence[RoleLine], rows_max: int) -> tuple[RoleLine, ...]:
 
 def _folded(role: str, rows: Sequence[RoleLine]) -> RoleLine:
     states = Counter(row.state for row in rows)
-    readings = [row.reading for row in rows if row.reading is not None]
-    total = None
-    if readings:
-        total = ProcessReading(sum(one.cpu_share for one in readings), sum(one.memory_bytes for one in readings), role)
+    found = total([row.reading for row in rows if row.reading is not None], role)
     state = next(iter(states)) if len(states) == 1 else "mixed"
     detail = "" if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.most_common())
-    return _role_line(role, f"{len(rows)} x {role}", state, detail, total)
+    return _role_line(role, f"{len(rows)} x {role}", state, detail, found)
 
 
 def _facts(progress: RunProgress) -> Sequence[tuple[str, str]]:
@@ -116,7 +121,7 @@ def _facts(progress: RunProgress) -> Sequence[tuple[str, str]]:
         ("updates/s", count(progress.updates_per_s)),
         ("gradient age p50/p99", _quantiles(progress.gradient_age_p50, progress.gradient_age_p99)),
         ("staleness p50/p99", _quantiles(progress.staleness_p50, progress.staleness_p99)),
-        ("waited for data", share(progress.waiting_share)),
+        ("waited for data" if progress.partitions == 1 else "waited", share(progress.waiting_share)),
         ("examples", count(progress.examples)),
         ("trained", duration(progress.train_seconds)),
         ("time left", duration(progress.eta_seconds)),
@@ -140,7 +145,8 @@ def _role_lines(progress: RunProgress, readings: Mapping[str, ProcessReading]) -
     """Returns the roles that the coordinator knows, and the processes that only this machine knows."""
     known = {row.node for row in progress.roles}
     others = [] if progress.final else [(node, one.role) for node, one in readings.items() if node not in known]
-    rows = [(row.role, row.node, row.state, row.detail) for row in progress.roles]
+    grouped = set() if progress.final else {one.node for replica in progress.replicas for one in replica.members}
+    rows = [(row.role, row.node, row.state, row.detail) for row in progress.roles if row.node not in grouped]
     rows += [(role, node, "serving" if role == "controller" else "starting", "") for node, role in others if role]
     rows.sort(key=lambda row: (_rank(row[0]), _natural(row[1])))
     return [_role_line(*row, readings.get(row[1])) for row in rows]
@@ -156,11 +162,17 @@ def _natural(node: str) -> list[tuple[int, str]]:
 
 
 def _role_line(role: str, node: str, state: str, detail: str, reading: ProcessReading | None) -> RoleLine:
-    cpu = "-" if reading is None else f"{reading.cpu_share * 100:.0f}%"
-    memory = "-" if reading is None else size(reading.memory_bytes)
     if reading is not None and reading.problem:
         state = "degraded"
-    return RoleLine(printable(role), printable(node), printable(state), cpu, memory, printable(detail), reading)
+    return RoleLine(
+        printable(role),
+        printable(node),
+        printable(state),
+        cpu_text(reading),
+        memory_text(reading),
+        printable(detail),
+        reading,
+    )
 
 
 def progress_line(progress: RunProgress) -> str:

@@ -82,6 +82,7 @@ class Opcode(IntEnum):
     PART_FLUSH = 84
     PART_END = 85
     PART_DATA = 86
+    PART_STATUS = 87
     BENCH_BLOCK = 96
 
 
@@ -157,6 +158,7 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.PART_DONE: 0,
     Opcode.PART_FLUSH: 0,
     Opcode.PART_END: 0,
+    Opcode.PART_STATUS: 0,
 }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from adamctl.kernels.layers.losses import make_loss
 from adamctl.kernels.native import can_compile
 from adamctl.kernels.operation import Array
-from adamctl.kernels.partition.accruing import IMAGES, LABELS, Accruing
+from adamctl.kernels.partition.accruing import IMAGES, LABELS, Accruing, address_of
 from adamctl.kernels.partition.flight import FlightArrays, Neighbours
 from adamctl.kernels.partition.program import Batch, Program, Row, Step
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
@@ -86,6 +86,14 @@ class Member:
             skipped = self._accruing[context].skipped if self._accruing else frozenset()
             self._arrays[key] = FlightArrays(self._network, self._neighbours, *key, self._weights, skipped)
         return self._arrays[key]
+
+    def waits_for(self, program: Program) -> frozenset[int]:
+        """Returns the partitions that a program waits for where it stands; any thread may ask."""
+        found: set[int] = set()
+        for word in program.awaited:
+            address = address_of(word)
+            found.update(one for one, memory in enumerate(self._neighbours.memories) if memory.contains(address))
+        return frozenset(found - {self._neighbours.own})
 
     def _train(self, context: int, examples: int) -> Program:
         arrays = self.arrays(context, examples)

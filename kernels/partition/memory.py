@@ -120,6 +120,10 @@ class SharedMemory:
         """How many of this partition's threads sleep, [1]."""
         return self._memory[SLEEPERS : SLEEPERS + 8].view(np.int64)
 
+    def contains(self, address: int) -> bool:
+        """Whether an address lies in this memory."""
+        return 0 <= address - int(self._memory.__array_interface__["data"][0]) < self._memory.nbytes
+
     def has(self, name: BlockName) -> bool:
         return name in self._layout.places
 

@@ -115,6 +115,7 @@ class Program:
         self._key = key
         self._row = Row()
         self._pieces: list[_Native | Step] = []
+        self._words_of: list[list[tuple[Words, ...]]] = []  # of each piece, those that each segment waits for
         waiting: list[Segment] = []
         for step in steps:
             if native and step.calls is not None:
@@ -122,6 +123,7 @@ class Program:
                 continue
             self._end(waiting, stand_ins)
             self._pieces.append(step)
+            self._words_of.append([step.words])
         self._end(waiting, stand_ins)
         self.is_native = all(isinstance(piece, _Native) for piece in self._pieces)
         self._piece = self._segment = 0
@@ -130,6 +132,7 @@ class Program:
     def _end(self, waiting: list[Segment], stand_ins: Mapping[int, NDArray[np.generic]]) -> None:
         if waiting:
             self._pieces.append(_Native(compile_segments(waiting, stand_ins), len(waiting)))
+            self._words_of.append([segment.words for segment in waiting])
             waiting.clear()
 
     def begin(self, flight: int, batch: Batch, place: SlotPlace = SlotPlace(), rate: float = 0.0) -> None:
@@ -174,6 +177,13 @@ class Program:
     def position(self) -> tuple[int, int]:
         """Where the flight stands: greater when something was done."""
         return self._piece, self._segment
+
+    @property
+    def awaited(self) -> list[Words]:
+        """The words that have not come and without which the flight cannot go on; any thread may ask."""
+        piece, segment, flight = self._piece, self._segment, int(self._words[FLIGHT])
+        segments = self._words_of[piece] if piece < len(self._words_of) else []
+        return [word for word in segments[segment] if int(word[0]) < flight] if segment < len(segments) else []
 
     @property
     def found(self) -> Row:

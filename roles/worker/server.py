@@ -16,26 +16,25 @@ from typing import Any
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of
-from adamctl.config.records import JobRecord, NodeRecord, job_key, node_key
+from adamctl.config.records import JobRecord, job_key
 from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, UnreachableError
 from adamctl.kernels.backend import load_if_compiled
 from adamctl.kernels.needed import COMMON_KERNELS
 from adamctl.kernels.step.network import Network
 from adamctl.model.layout import ParameterLayout, build_layout
-from adamctl.net.address import host_id
-from adamctl.net.transport import Connection, Request
-from adamctl.roles.configuration import ConfigurationStore, follow, read_record, readable
+from adamctl.net.transport import Request
+from adamctl.roles.configuration import read_record
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.shares import shares_of
 from adamctl.roles.worker.divergence import DivergedError
+from adamctl.roles.worker.joining import RETRY_S, RunFinder, Taken, connect_node, store_of
 from adamctl.roles.worker.partition.links import NeighbourError
 from adamctl.roles.worker.partition.work import GroupEndedError, GroupWork
 from adamctl.roles.worker.session import SessionRunner
 from adamctl.roles.worker.whole_replica import Session
-from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     PartAttachRequest,
@@ -44,14 +43,13 @@ from adamctl.wire.messages import (
     PartEndRequest,
     PartFlushRequest,
     PartReadyRequest,
+    PartStatusRequest,
     PartTaskRequest,
 )
 
 _LOG = logging.getLogger(__name__)
 
 ATTACH_DEADLINE_S = 60.0
-RETRY_S = 0.5
-LOBBY_S = 5.0
 ENDS_WITHIN_S = 10.0
 REJOINS_MAX = 5
 REJOINS_FORGOTTEN_AFTER_S = 300.0
@@ -59,19 +57,23 @@ REJOINS_FORGOTTEN_AFTER_S = 300.0
 PARTITION_REQUESTS = (
     PartAttachRequest, PartReadyRequest, PartTaskRequest, PartDoneRequest, PartFlushRequest, PartEndRequest,
     PartDataRequest,
+    PartStatusRequest,
 )  # fmt: skip
-TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
 
 
 @dataclass
 class WorkerProcess:
-    """One worker process; at most one session at a time. `sessions`: how many it has had."""
+    """One worker process; at most one session at a time.
+
+    `sessions`: how many it has had. `group_worked`: its last group has finished a flight.
+    """
 
     context: RoleContext
     threads: int
     session: SessionRunner | None = None
     group: GroupWork | None = None
     sessions: int = 0
+    group_worked: bool = False
     jobs_done: set[str] = field(default_factory=set)
 
     def status(self) -> dict[str, Any]:
@@ -151,6 +153,8 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
             # This counts for good, or it could go on for ever.
             if not isinstance(failure, DivergedError) and _has_trained(process):
                 rejoins = 0
+            if isinstance(failure, NeighbourError) and process.group_worked:
+                rejoins = 0  # another one's death is not counted against this one
             if not isinstance(failure, DivergedError) and await _ends_soon(context, job):
                 context.log.info("run %s is over: %s", job, failure)
                 process.jobs_done.add(job)
@@ -171,84 +175,10 @@ def _has_trained(process: WorkerProcess) -> bool:
     return process.session is not None and process.session.trained_s >= REJOINS_FORGOTTEN_AFTER_S
 
 
-async def _find_run(process: WorkerProcess) -> tuple[str, CoordinatorClient, Joined]:
+async def _find_run(process: WorkerProcess) -> Taken:
     """Waits for a running job that accepts this worker."""
-    store = _store(process.context)
-    jobs: dict[str, JobRecord] = {}
-    changes = aiter(follow(store, "/jobs/", wait_s=RETRY_S * 4))
-    while True:
-        update: Changes = await anext(changes)
-        _apply(jobs, update)
-        while True:
-            taken, retry = await _try_join(process, jobs)
-            if taken is not None:
-                await changes.aclose()  # type: ignore[attr-defined]
-                return taken
-            if not retry:
-                break
-            await asyncio.sleep(RETRY_S)
-            update = await store.watch("/jobs/", update.revision, 0.0)
-            _apply(jobs, update)
-
-
-def _apply(jobs: dict[str, JobRecord], update: Changes) -> None:
-    if update.reset:
-        jobs.clear()
-    for entry in update.entries:
-        name = entry.key.removeprefix("/jobs/")
-        if "/" not in name:
-            record = readable(entry, JobRecord)
-            if record is None:
-                _LOG.warning("job %s: its record cannot be read; skipped", name)
-                jobs.pop(name, None)
-            else:
-                jobs[name] = record
-    for key in update.deleted:
-        jobs.pop(key.removeprefix("/jobs/"), None)
-
-
-async def _try_join(
-    process: WorkerProcess, jobs: dict[str, JobRecord]
-) -> tuple[tuple[str, CoordinatorClient, Joined] | None, bool]:
-    """Offers this worker to each running job; the second value says whether trying again soon makes sense."""
-    context, retry = process.context, False
-    wanted = context.options.get("job")
-    for job, record in sorted(jobs.items()):
-        if record.state != "running" or job in process.jobs_done or (wanted and job != wanted):
-            continue
-        try:
-            coordinator = CoordinatorClient(await connect_node(context, record.coordinator))
-        except UnreachableError as failure:
-            context.log.warning("run %s: its coordinator %s does not answer: %s", job, record.coordinator, failure)
-            retry = True
-            continue
-        try:
-            joined = await _join(context, coordinator, process.threads)
-            return (job, coordinator, joined), False
-        except (RemoteError, UnreachableError) as refusal:
-            await coordinator.close()
-            if isinstance(refusal, RemoteError) and refusal.code not in TRY_LATER:
-                continue
-            retry = True
-    return None, retry
-
-
-async def _join(context: RoleContext, coordinator: CoordinatorClient, threads: int) -> Joined:
-    """Joins a run; waits in the lobby until this worker has a group, where replicas have several partitions."""
-    while True:
-        joined = await coordinator.join(
-            context.node, context.incarnation, threads, host=host_id(), addresses=context.addresses, wait_s=LOBBY_S
-        )
-        if not joined.in_lobby:
-            return joined
-
-
-async def connect_node(context: RoleContext, node: str) -> Connection:
-    """Connects to a node by name. Raises UnreachableError if it is not registered or does not answer."""
-    found = await read_record(_store(context), node_key(node), NodeRecord)
-    if found is None:
-        raise UnreachableError(f"node {node!r} is not registered (it may have died); see `adamctl status`")
-    return await context.connect(found[0], deadline_s=5.0)
+    context = process.context
+    return await RunFinder(context, process.threads, context.options.get("job"), process.jobs_done).find()
 
 
 async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClient, joined: Joined) -> str:
@@ -324,6 +254,7 @@ async def _work_in_group(
             layout, process.threads, available_cores(), session, partial(connect_node, context)
         )
     finally:
+        process.group_worked = process.group.has_worked
         process.group = None
 
 
@@ -340,15 +271,10 @@ async def _ends_soon(context: RoleContext, job: str) -> bool:
     Asks the configuration service, since the coordinator may be gone already.
     """
     for _ in range(round(ENDS_WITHIN_S / RETRY_S)):
-        found = await read_record(_store(context), job_key(job), JobRecord)
+        found = await read_record(store_of(context), job_key(job), JobRecord)
         if found is None or found[0].state == "ended":
             return True
         if context.stopping.is_set():
             return True
         await asyncio.sleep(RETRY_S)
     return False
-
-
-def _store(context: RoleContext) -> ConfigurationStore:
-    assert context.controller is not None
-    return context.controller

@@ -328,8 +328,7 @@ class SessionRunner:
             self._threads.stop()
             await asyncio.to_thread(self._threads.join, 30.0)
         else:
-            self._threads.engine.stop()
-            await asyncio.to_thread(self._threads.engine.join, 30.0)
+            await self._threads.engine.halt()
         pulling = () if self._evaluation is None else (self._evaluation[1],)
         for task in (*self._taking, *self._background, *pulling):
             task.cancel()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from adamctl.roles.worker.partition.sleeping import NAMELESS
+from tests.e2e import hang
 from tests.e2e.conftest import EXAMPLES, Command, Runner
 from tests.e2e.test_by_hand import Cluster
 
@@ -87,6 +88,17 @@ def test_a_partition_is_killed_and_the_replica_goes_on_without_losing_a_range(
     assert "is dissolved: partition" in stderr
     how = "TCP" if transport == "tcp" or not NAMELESS else "shared memory"
     assert set(re.findall(r"blocks to and from partition \d \(.*\) go by (.*)", logs_of_workers(adamctl))) == {how}
+
+
+@pytest.mark.parametrize("node", ["worker-1", "worker-2"])
+def test_a_member_whose_threads_hang_is_dropped_and_starts_again(adamctl: Runner, node: str) -> None:
+    """Its event loop answers, so that its lease lives on; one of the two leads, and names itself."""
+    command = partitioned(adamctl, 2, 2, "--seed", "3", **hang.environment(adamctl.folder))
+    command.wait_until(command.trained)
+    (adamctl.folder / f"hang-{node}").touch()
+    stderr = reaches(command)
+    assert re.search(rf"is dissolved: partition \d \({node}\) hangs: no flight has been finished", stderr), stderr
+    assert "threads of partition" in stderr and "do not stop; this process ends" in stderr, stderr
 
 
 def test_a_run_is_interrupted_and_leaves_nothing(adamctl: Runner) -> None:

@@ -18,7 +18,7 @@ from adamctl.launch.front import Front, Outcome
 from adamctl.launch.process import RoleCommand
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.supervision import Supervision
-from adamctl.live.view import ProcessReading
+from adamctl.live.reading import ProcessReading
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.coordinator.core.progress import RunProgress
 

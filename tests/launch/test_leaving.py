@@ -17,7 +17,7 @@ from adamctl.config.load import load_experiment, parse_setting
 from adamctl.launch.front import Outcome
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.train import TrainOptions, train
-from adamctl.live.view import ProcessReading
+from adamctl.live.reading import ProcessReading
 from adamctl.roles.coordinator.core.progress import RunProgress
 from tests.launch.test_front import Notes
 

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from adamctl.live.display import render
 from adamctl.live.plain import PlainReporter
+from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import choose_reporter
 from adamctl.live.units import count, duration, share, size
-from adamctl.live.view import ProcessReading, closing_lines, evaluation_line, fold, progress_line, view_of
+from adamctl.live.view import closing_lines, evaluation_line, fold, progress_line, view_of
 from adamctl.roles.coordinator.core.progress import EvaluationResult, RoleRow, RunProgress, State
 
 EVALUATION = EvaluationResult(passes=0.25, progress=0.025, train_seconds=12.0, split="test", top1=0.9712, loss=0.1)

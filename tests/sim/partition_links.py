@@ -22,8 +22,10 @@ from adamctl.kernels.partition.stages import CutNetwork
 from adamctl.roles.data.client import DataSet
 from adamctl.roles.ps.client.outcomes import PendingPush, PushOutcome
 from adamctl.roles.ps.client.push_set import PushSet
+from adamctl.roles.worker.partition.hanging import LOOK_S, HangWatcher
 from adamctl.roles.worker.partition.links import ANSWER_S, Group, NeighbourError
 from adamctl.wire.messages import Message
+from tests.sim.engine import ViolationError
 from tests.sim.partition_blocks import Blocks, Source, address
 from tests.sim.partition_member import Seat
 from tests.sim.partition_truth import GroupTruth
@@ -55,6 +57,21 @@ class SimSleeping:
 
     def awaken(self) -> None:
         self.awake()
+
+
+class SimHangWatcher(HangWatcher):
+    """Threads do not hang here: where no flight is finished for as long as that, something else is wrong."""
+
+    def __init__(self, *of_lead: Any) -> None:
+        super().__init__(*of_lead)
+        self._seat = worker_at_work().seat
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._oldest() is None or loop.time() < self.watch.deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        truth = self._seat.group.truth
+        truth.note(ViolationError(f"no flight is finished for {loop.time() - self.watch.since_s:.0f} s"))
 
 
 class SimLinks:

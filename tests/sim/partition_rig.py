@@ -13,9 +13,10 @@ from adamctl.kernels.partition import stages as stages_module
 from adamctl.model.partition import rules as rules_module
 from adamctl.roles.worker import session as session_module
 from adamctl.roles.worker.partition import engine as engine_module
+from adamctl.roles.worker.partition import lead as lead_module
 from adamctl.roles.worker.partition import threads as threads_module
 from adamctl.roles.worker.partition import work as work_module
-from tests.sim.partition_links import SimData, SimLinks, SimParameters
+from tests.sim.partition_links import SimData, SimHangWatcher, SimLinks, SimParameters
 from tests.sim.partition_member import TIME_OF_NOBODY, SimMember, SimProgram, SimThreads, post_by_seat
 
 POLL_S, WATCH_S = 0.5, 0.5
@@ -38,6 +39,7 @@ RIG: Sequence[Change] = (
     (work_module, "ParameterClient", SimParameters),
     (work_module, "DataClient", SimData),
     (work_module, "Links", SimLinks),
+    (lead_module, "HangWatcher", SimHangWatcher),
     (work_module, "choose", lambda: "numpy"),
     (work_module, "WATCH_S", WATCH_S),
     (session_module, "POLL_S", POLL_S),

@@ -12,7 +12,8 @@ from functools import partial
 
 from adamctl.roles.coordinator.core.events import RunPlan
 from adamctl.roles.coordinator.core.instructions import Refuse
-from adamctl.roles.worker.server import REJOINS_MAX, TRY_LATER
+from adamctl.roles.worker.joining import TRY_LATER
+from adamctl.roles.worker.server import REJOINS_MAX
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     EvaluateTask,

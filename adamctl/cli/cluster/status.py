@@ -38,9 +38,11 @@ def print_cluster(cluster: dict[str, Any]) -> None:
         CONTROLLER_COLUMNS,
         JOB_COLUMNS,
         NODE_COLUMNS,
+        REPLICA_COLUMNS,
         controller_rows,
         job_rows,
         node_rows,
+        replica_rows,
     )
 
     controllers = controller_rows(cluster)
@@ -48,6 +50,9 @@ def print_cluster(cluster: dict[str, Any]) -> None:
         echo(table(CONTROLLER_COLUMNS, controllers))
         echo()
     echo(table(NODE_COLUMNS, node_rows(cluster)) if cluster["nodes"] else "no node has registered yet")
+    if replicas := replica_rows(cluster):
+        echo()
+        echo(table(REPLICA_COLUMNS, replicas, right=(2, 6)))
     echo()
     echo(table(JOB_COLUMNS, job_rows(cluster)) if cluster["jobs"] else "no jobs")
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from adamctl.live.replicas import waits_text
 from adamctl.live.units import count, duration, share, size
+from adamctl.roles.coordinator.core.progress import ReplicaRow
+from adamctl.wire.unreadable import UNREADABLE
 
 NODE_COLUMNS = ("role", "node", "address", "up", "last seen", "status")
 CONTROLLER_COLUMNS = ("controller", "address", "state")
+REPLICA_COLUMNS = ("job", "replica", "partition", "node", "host", "state", "flights", "waits", "cut")
 JOB_COLUMNS = ("job", "state", "rule", "coordinator")
 _STANDARD = frozenset({"role", "node", "incarnation", "uptime_s", "ready", "error"})
 _DETAILS_MAX = 5
 _LEFT_OUT_FIRST = ("address", "up", "role", "last seen")
 """Columns that are left out on a narrow terminal, in this order."""
+_LEFT_OUT_OF_REPLICAS_FIRST = ("cut", "host", "job", "state")
 STATUS_WIDTH_MIN = 32
 
 SILENT_S = 3.0
@@ -108,6 +115,34 @@ def job_rows(cluster: Values) -> list[tuple[str, ...]]:
     return [(job["job"], job["state"], job["rule"], job["coordinator"]) for job in cluster["jobs"]]
 
 
+def replica_rows(cluster: Values) -> list[tuple[str, ...]]:
+    """Returns one row per partition of each replica of several, by job; job, replica and cut in the first one alone."""
+    rows: list[tuple[str, ...]] = []
+    for node in sorted(cluster["nodes"], key=lambda node: node["node"]):
+        status = node["status"]
+        found = status.get("replicas") if node["role"] == "coordinator" else None
+        try:
+            replicas = msgspec.convert(found or [], list[ReplicaRow])
+        except UNREADABLE:  # another version of the role
+            continue
+        for place, replica in enumerate(replicas):
+            rows += [
+                (
+                    str(status.get("job", "")) if not place and not member.partition else "",
+                    "" if member.partition else str(replica.replica),
+                    str(member.partition),
+                    member.node,
+                    member.host,
+                    member.state,
+                    "-" if member.flights is None else str(member.flights),
+                    waits_text(member),
+                    replica.cut if not place and not member.partition else "",
+                )
+                for member in replica.members
+            ]
+    return rows
+
+
 def last_seen(cluster: Values) -> dict[str, float]:
     """Returns node -> seconds since its last beacon, for the nodes that the controller reports."""
     described = cluster["controller"].get("last_seen_s", {})
@@ -116,14 +151,25 @@ def last_seen(cluster: Values) -> dict[str, float]:
 
 def fitting_columns(rows: list[tuple[str, ...]], width: int, gap: int) -> tuple[int, ...]:
     """Returns the indices of NODE_COLUMNS that fit into `width` characters beside a readable status."""
-    columns = zip(NODE_COLUMNS, *rows, strict=True)
-    widths = {column[0]: max(map(len, column)) + gap for column in columns}
-    widths["status"] = min(widths["status"], STATUS_WIDTH_MIN)
-    for name in _LEFT_OUT_FIRST:
+    return _fitting(NODE_COLUMNS, _LEFT_OUT_FIRST, rows, width, gap)
+
+
+def fitting_replica_columns(rows: list[tuple[str, ...]], width: int, gap: int) -> tuple[int, ...]:
+    """Likewise, of REPLICA_COLUMNS."""
+    return _fitting(REPLICA_COLUMNS, _LEFT_OUT_OF_REPLICAS_FIRST, rows, width, gap)
+
+
+def _fitting(
+    names: Sequence[str], left_out_first: Sequence[str], rows: list[tuple[str, ...]], width: int, gap: int
+) -> tuple[int, ...]:
+    widths = {column[0]: max(map(len, column)) + gap for column in zip(names, *rows, strict=True)}
+    if "status" in widths:
+        widths["status"] = min(widths["status"], STATUS_WIDTH_MIN)
+    for name in left_out_first:
         if sum(widths.values()) <= width:
             break
         del widths[name]
-    return tuple(map(NODE_COLUMNS.index, widths))
+    return tuple(map(names.index, widths))
 
 
 def details(role: str, status: Values) -> str:

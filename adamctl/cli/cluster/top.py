@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,10 +14,12 @@ from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.config.names import printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import JustifyMethod, RenderableType
 
 GAP = 2
 """Spaces between columns."""
+RIGHT = frozenset({"partition", "flights"})
+"""Columns of numbers."""
 
 
 @click.command("top")
@@ -58,22 +61,38 @@ def picture(cluster: dict[str, Any], width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from adamctl.cli.cluster.table import JOB_COLUMNS, NODE_COLUMNS, fitting_columns, job_rows, node_rows
+    from adamctl.cli.cluster.table import (
+        JOB_COLUMNS,
+        NODE_COLUMNS,
+        REPLICA_COLUMNS,
+        fitting_columns,
+        fitting_replica_columns,
+        job_rows,
+        node_rows,
+        replica_rows,
+    )
 
-    nodes, jobs = node_rows(cluster), job_rows(cluster)
+    nodes, replicas, jobs = node_rows(cluster), replica_rows(cluster), job_rows(cluster)
     chosen = fitting_columns(nodes, width, GAP)
+    of_replicas = fitting_replica_columns(replicas, width, GAP)
     title = printable(f"cluster at {cluster['controller']['address']}")
     parts: list[RenderableType] = [Text(title, style="bold cyan"), Text()]
-    for columns, rows, missing in (
-        ([NODE_COLUMNS[index] for index in chosen], [[row[index] for index in chosen] for row in nodes], "no nodes"),
-        (list(JOB_COLUMNS), [list(row) for row in jobs], "no jobs"),
-    ):
+    tables = [(_some(NODE_COLUMNS, chosen), [_some(row, chosen) for row in nodes], "no nodes")]
+    if replicas:
+        tables.append((_some(REPLICA_COLUMNS, of_replicas), [_some(row, of_replicas) for row in replicas], ""))
+    tables.append((list(JOB_COLUMNS), [list(row) for row in jobs], "no jobs"))
+    for columns, rows, missing in tables:
         table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=False)
         for column, *cells in zip(columns, *rows, strict=True):
             whole = None if column == "status" else max(len(printable(cell)) for cell in (column, *cells))
-            table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=whole)
+            right: JustifyMethod = "right" if column in RIGHT else "left"
+            table.add_column(column, justify=right, no_wrap=True, overflow="ellipsis", min_width=whole)
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         parts += [table if rows else Text(missing, style="dim"), Text()]
     parts.append(Text("Ctrl-C to quit", style="dim"))
     return Group(*parts)
+
+
+def _some(row: Sequence[str], indices: Sequence[int]) -> list[str]:
+    return [row[index] for index in indices]

@@ -18,7 +18,8 @@ import click
 
 from adamctl.cli import options
 from adamctl.errors import RunFailedError
-from adamctl.live.view import ProcessReading, View, view_of
+from adamctl.live.reading import ProcessReading
+from adamctl.live.view import View, view_of
 from adamctl.roles.coordinator.core.progress import RunProgress
 
 LINES = 40

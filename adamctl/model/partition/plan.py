@@ -144,6 +144,18 @@ class PartitionPlan(msgspec.Struct, frozen=True, dict=True):
                 ranges.append(tuple(sorted((*rows, partition) for rows, partition in owned if rows is not None)))
         return Owners(self.partitions, tuple(ranges))
 
+    @property
+    def in_short(self) -> str:
+        """How the stages with parameters are cut, neighbours of one axis together: `rows conv2d1, units dense1`."""
+        found: list[tuple[str, list[str]]] = []
+        for stage in self.stages:
+            if stage.tensors:
+                how = str(stage.cut) if stage.cut.axis == "whole" else stage.cut.axis
+                if not found or found[-1][0] != how:
+                    found.append((how, []))
+                found[-1][1].append(stage.name)
+        return ", ".join(f"{how} {'-'.join(dict.fromkeys((names[0], names[-1])))}" for how, names in found)
+
     def sources(self, stage: int, consumer: int) -> tuple[Edge, ...]:
         """Returns where the input region of a partition's part comes from, its own outputs included, by producer.
 

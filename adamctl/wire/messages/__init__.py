@@ -70,6 +70,8 @@ from adamctl.wire.messages.partition import (
     PartEndRequest,
     PartFlushRequest,
     PartReadyRequest,
+    PartStatusReply,
+    PartStatusRequest,
     PartTaskRequest,
 )
 from adamctl.wire.messages.ps import (
@@ -147,6 +149,8 @@ __all__ = [
     "PartEndRequest",
     "PartFlushRequest",
     "PartReadyRequest",
+    "PartStatusReply",
+    "PartStatusRequest",
     "PartTaskRequest",
     "ProveReply",
     "ProveRequest",
@@ -222,6 +226,7 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.PART_FLUSH: (PartFlushRequest, Empty),
     Opcode.PART_END: (PartEndRequest, Empty),
     Opcode.PART_DATA: (PartDataRequest, Empty),
+    Opcode.PART_STATUS: (PartStatusRequest, PartStatusReply),
     Opcode.BENCH_BLOCK: (BenchBlockRequest, Empty),
 }
 

@@ -78,6 +78,21 @@ class PartFlushRequest(Message, frozen=True):
     group_epoch: int
 
 
+class PartStatusRequest(Message, frozen=True):
+    """The lead asks a member where a flight stands with it, because no flight has been finished for long."""
+
+    group_epoch: int
+    flight: int
+
+
+class PartStatusReply(Message, frozen=True):
+    """Where it stands: see `adamctl.roles.worker.core.open_flights.Standing`."""
+
+    state: str
+    waits_for: tuple[int, ...]
+    still_s: float
+
+
 class PartEndRequest(Message, frozen=True):
     """The lead tells the others that the run is over. Whatever else ends a group, the coordinator tells its members."""
 

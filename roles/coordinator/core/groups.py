@@ -122,12 +122,13 @@ class Groups:
             self._out.refuse(event.token, ErrorCode.BAD_MESSAGE, text)
         else:
             self._out.put(Confirm(event.token))
-            told = f"{request.cause}, as {seat.member.name} reports"
-            if request.partition < 0:
-                self._dissolve(seat.group, told, None)
-            else:
-                dropped = seat.group.members[request.partition]
-                self._dissolve(seat.group, f"{dropped.name}: {told}", dropped)
+            dropped = None if request.partition < 0 else seat.group.members[request.partition]
+            told = request.cause
+            if dropped is not None and not told.startswith(dropped.name):
+                told = f"{dropped.name}: {told}"
+            if dropped is not seat.member:
+                told = f"{told}, as {seat.member.name} reports"
+            self._dissolve(seat.group, told, dropped)
 
     def begin(self, lead: WorkerKey) -> None:
         """Notes that a lead has asked for ranges: its group works, so that nobody in it is to blame for others."""

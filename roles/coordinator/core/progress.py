@@ -42,26 +42,41 @@ class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of a replica of several partitions."""
+    """One process of a replica of several partitions.
+
+    `flights`, `waiting_share` and `waits_for` are as its lead last told, None and empty before that.
+
+    Attributes:
+        host: its machine's name.
+        flights: that are open.
+        waiting_share: share of the compute threads' time with open flights in which they wait for other partitions, or
+            for servers to answer pushes.
+        waits_for, waits_for_share: whom it waits for most: a partition's number, or `servers`; and how much.
+        slow: others wait for it most of the time.
+    """
 
     partition: int
     node: str
     host: str
     state: str
+    flights: int | None = None
+    waiting_share: float | None = None
+    waits_for: str = ""
+    waits_for_share: float = 0.0
+    slow: bool = False
 
 
 class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     """A replica of several partitions: its members in the order of these, the lead first.
 
-    `told`: what the lead reports, as far as it does: `flights` that are open, `waiting_share`, `waits_for` whom, and
-    the `cut` of the model.
+    `cut`: of the model, in short; "" before the lead has told it.
     """
 
     replica: int
     group_epoch: int
     state: str
     members: tuple[MemberRow, ...]
-    told: dict[str, Any] = {}
+    cut: str = ""
 
 
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):

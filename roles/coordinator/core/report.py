@@ -9,15 +9,13 @@ from typing import Any, Final
 import msgspec
 
 from adamctl.roles.coordinator.core.evaluate import best_of, time_to
-from adamctl.roles.coordinator.core.group_book import Group
-from adamctl.roles.coordinator.core.progress import Computed, MemberRow, ReplicaRow, RoleRow, RunProgress
+from adamctl.roles.coordinator.core.progress import Computed, ReplicaRow, RoleRow, RunProgress
+from adamctl.roles.coordinator.core.replica_rows import replica_row
 from adamctl.roles.coordinator.core.state import RunState
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.unreadable import UNREADABLE
 
 SCHEMA_VERSION: Final = 1
-TOLD_BY_LEADS: Final = ("flights", "waiting_share", "waits_for", "cut")
-"""What of a lead's status is passed on, where it is present."""
 
 
 def run_progress(
@@ -64,7 +62,7 @@ def run_progress(
         roles=(*roles, *worker_rows(run)),
         partitions=run.plan.partitions,
         computed=computed(run),
-        replicas=tuple(_replica_row(run, group) for group in run.groups.groups.values()),
+        replicas=_replica_rows(run),
         lobby=tuple(run.lobby.guests),
         messages=tuple(messages),
         failure=run.cause if run.final_state in ("failed", "stopped") else "",
@@ -114,16 +112,12 @@ def _state(run: RunState, key: WorkerKey) -> str:
     return "training" if run.work.out(key) else "waiting"
 
 
-def _replica_row(run: RunState, group: Group) -> ReplicaRow:
-    lead = run.workers.get(group.lead.key)
-    status = {} if lead is None else lead.status
-    told = {name: value for name, value in status.items() if name in TOLD_BY_LEADS}
-    state = _state(run, group.lead.key)
-    members = tuple(
-        MemberRow(partition=one.partition, node=one.told.node, host=one.told.host, state=one.state or state)
-        for one in group.members
-    )
-    return ReplicaRow(replica=group.replica, group_epoch=group.epoch, state=state, members=members, told=told)
+def _replica_rows(run: RunState) -> tuple[ReplicaRow, ...]:
+    rows = []
+    for group in run.groups.groups.values():
+        lead = run.workers.get(group.lead.key)
+        rows.append(replica_row(group, _state(run, group.lead.key), {} if lead is None else lead.status))
+    return tuple(sorted(rows, key=lambda row: row.replica))
 
 
 def lobby_text(run: RunState) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -19,12 +20,17 @@ from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
 from adamctl.model.layout import ParameterLayout, Tensor
 from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.worker.core.open_flights import SERVERS, Standing
 from adamctl.roles.worker.core.slots import StepActions
+from adamctl.roles.worker.core.waiting import Waiting
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.partition.links import Group, Links
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
 from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
+
+JOIN_S = 30.0
+"""How long a thread's call may take, before and after it is told to stop: until its flight waits, or is done."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class PartitionEngine:
     Attributes:
         replica: this partition's weights and slots.
         downpour: its pushes and fetches.
+        flights_done: flights that this partition has finished.
     """
 
     def __init__(
@@ -96,6 +103,8 @@ class PartitionEngine:
         self.downpour = Downpour(self.replica, parameters, failed, protocol, owned)
         self._loop = asyncio.get_running_loop()
         self._evaluation: tuple[int, asyncio.Task[None]] | None = None
+        self._halting: asyncio.Future[None] | None = None
+        self.flights_done = 0
 
     async def start(self) -> None:
         """Attaches to the other members, fetches the first parameters, compiles, and starts the threads.
@@ -141,6 +150,21 @@ class PartitionEngine:
     def open_flights(self) -> dict[int, tuple[int, int]]:
         return {} if self._threads is None else self._threads.open_flights
 
+    def standing(self, number: int) -> Standing:
+        """Returns where a flight stands here."""
+        return Standing(SERVERS) if self._threads is None else self._threads.standing(number)
+
+    def told(self) -> dict[str, Any]:
+        """Returns what is told of this member: how many flights are open, how much threads wait, and for whom."""
+        waiting = Waiting(0.0, {}) if self._threads is None else self._threads.waiting
+        own = {"partition": self._parts.group.own, "flights": len(self.open_flights)}
+        return own | waiting.for_status()
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a thread has not ended, though it was stopped and waited for."""
+        return self._threads is not None and self._threads.running
+
     def begin(self, context: int, flight: Flight) -> SlotPlace | None:
         """See `adamctl.roles.worker.partition.threads.Slots`."""
         return self.replica.try_step(context, flight.rate)
@@ -162,6 +186,7 @@ class PartitionEngine:
         if done.failure is not None:
             self._failed(done.failure)
             return
+        self.flights_done += 1
         if actions is not None and actions.push is not None:
             self.downpour.push(actions.push)
         if actions is not None and actions.fetch:
@@ -192,14 +217,18 @@ class PartitionEngine:
         if self._threads is not None:
             self._threads.stop()
 
-    def join(self, timeout_s: float) -> None:
+    async def halt(self) -> None:
+        """Stops the threads, and waits until they have ended, or their time is over: then `hangs` is true."""
+        self.stop()
         if self._threads is not None:
-            self._threads.join(timeout_s)
+            if self._halting is None:
+                left_s = max(JOIN_S - self._threads.held_s, 1.0)  # what has hung for long has been waited for
+                self._halting = asyncio.get_running_loop().run_in_executor(None, self._threads.join, left_s)
+            await asyncio.shield(self._halting)
 
     async def close(self) -> None:
-        """Stops everything; the links may then be closed."""
-        self.stop()
-        await asyncio.to_thread(self.join, 30.0)
+        """Stops everything; the links may then be closed, unless it `hangs`."""
+        await self.halt()
         if self._evaluation is not None:
             self._evaluation[1].cancel()
         await self.downpour.close()

@@ -16,7 +16,9 @@ from adamctl.kernels.partition.program import Batch as FlightBatch
 from adamctl.net.transport import Request
 from adamctl.roles.worker.compute import NOTHING, Batch, BatchDone
 from adamctl.roles.worker.core.batches import Task
+from adamctl.roles.worker.core.open_flights import Patience, Standing
 from adamctl.roles.worker.partition.engine import PartitionEngine
+from adamctl.roles.worker.partition.hanging import HangWatcher, Oldest
 from adamctl.roles.worker.partition.links import Group, Links, NeighbourError, ways
 from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.wire.constants import ErrorCode
@@ -28,6 +30,8 @@ from adamctl.wire.messages import (
     PartEndRequest,
     PartFlushRequest,
     PartReadyRequest,
+    PartStatusReply,
+    PartStatusRequest,
     PartTaskRequest,
     TrainTask,
 )
@@ -73,9 +77,23 @@ class Lead:
         trained: examples of these.
     """
 
-    def __init__(self, group: Group, links: Links, reporter: int, failed: Callable[[BaseException], None]) -> None:
-        """`reporter`: the partition that computes losses; `failed` is told when another member does not answer."""
+    def __init__(
+        self,
+        group: Group,
+        links: Links,
+        reporter: int,
+        failed: Callable[[BaseException], None],
+        patience: Patience = Patience(),
+        cut: str = "",
+    ) -> None:
+        """`failed` is told when a member does not answer, or hangs.
+
+        Args:
+            reporter: the partition that computes losses.
+            cut: of the model, for people.
+        """
         self._group, self._links, self._reporter, self._failed = group, links, reporter, failed
+        self._cut = cut
         self.engine: PartitionEngine
         self.counts = Counts()
         self.statuses: dict[int, dict[str, Any]] = {}
@@ -87,6 +105,7 @@ class Lead:
         self._announced: Task | None = None
         self._ready: dict[int, asyncio.Event] = {one: asyncio.Event() for one in links.others}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._hanging = HangWatcher(group, patience, self._oldest, self._stands)
 
     async def begin(self) -> None:
         """Starts this partition, and waits until all others are ready.
@@ -101,6 +120,7 @@ class Lead:
             except TimeoutError as error:
                 text = f"{self._group.name(one)} was not ready within {READY_S:g} s"
                 raise NeighbourError(text, one) from error
+        self._spawn(self._hanging.run())
 
     def takes(self, done: Callable[[BatchDone], None]) -> None:
         """Says who is told of batches that all members have finished."""
@@ -122,6 +142,7 @@ class Lead:
         made = FlightBatch(batch.images, batch.labels, batch.key)
         trains = isinstance(batch.task, TrainTask)
         flight = Flight(self._number, made, trains, batch.local_learning_rate, batch.learning_rate)
+        self._hanging.watch.begins(asyncio.get_running_loop().time())
         self.engine.submit(flight)
 
     def flight_done(self, done: FlightDone) -> None:
@@ -164,6 +185,7 @@ class Lead:
         if not out.left:
             del self._flights[report.number]
             self._count(out)
+            self._hanging.watch.finished(asyncio.get_running_loop().time(), len(self._flights))
             longest_s = max(out.compute_s.values())
             self._done(BatchDone(out.batch, out.loss_sum, out.correct, longest_s, out.wait_s, NOTHING))
 
@@ -178,6 +200,21 @@ class Lead:
         """Returns what the others have told since the last call."""
         counts, self.counts = self.counts, Counts()
         return counts
+
+    def _oldest(self) -> Oldest | None:
+        number = min(self._flights, default=None)
+        return None if number is None else Oldest(number, frozenset(self._flights[number].left))
+
+    async def _stands(self, partition: int, flight: int) -> Standing | None:
+        """Returns where a flight stands with a member; None if it does not answer."""
+        if partition == self._group.own:
+            return self.engine.standing(flight)
+        try:
+            told = await self._links.ask(partition, PartStatusRequest(self._group.epoch, flight))
+        except NeighbourError:
+            return None
+        assert isinstance(told, PartStatusReply)
+        return Standing(told.state, told.waits_for, told.still_s)
 
     async def flush(self) -> None:
         """Has all members push what they have accrued, and waits until servers have answered."""
@@ -197,15 +234,11 @@ class Lead:
 
     def status(self) -> dict[str, object]:
         """Returns what status shows of the group besides the replica's own."""
-        waiting = {one: found.get("waiting_share", 0.0) for one, found in sorted(self.statuses.items())}
+        own = self.engine.told()
+        others = [{name: told.get(name) for name in own} for _, told in sorted(self.statuses.items())]
         computed = [(round(seconds, 6), self.trained) for seconds in self.computed_s]
-        return {
-            "flights": len(self.engine.open_flights),
-            "partition": self._group.own,
-            "waiting_shares": waiting,
-            "blocks_by": ways(self._links.transports),
-            "computed": computed,
-        }
+        more = {"blocks_by": ways(self._links.transports), "computed": computed}
+        return {**own, "members": [own, *others], "cut": self._cut, **more}
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

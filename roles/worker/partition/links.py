@@ -323,8 +323,12 @@ class Links:
         Raises:
             NeighbourError: it does not answer.
         """
+        await self.ask(partition, message, deadline_s)
+
+    async def ask(self, partition: int, message: Message, deadline_s: float = ANSWER_S) -> Message:
+        """As `tell`; returns the answer."""
         try:
-            await self._connections[partition].request(message, deadline_s=deadline_s)
+            return (await self._connections[partition].request(message, deadline_s=deadline_s)).message
         except (UnreachableError, RemoteError) as error:
             raise NeighbourError(f"{self._group.name(partition)} does not answer: {error}", partition) from error
 

@@ -30,6 +30,8 @@ from adamctl.wire.messages import (
     PartEndRequest,
     PartFlushRequest,
     PartReadyRequest,
+    PartStatusReply,
+    PartStatusRequest,
     PartTaskRequest,
     TrainTask,
 )
@@ -59,6 +61,7 @@ class MemberSession:
     dataset: DataSet
     data: DataClient
     log: logging.Logger
+    threads: int
     engine: PartitionEngine | None = None
     _ranges: dict[int, _Range] = field(default_factory=dict)  # by their last flight
     _in_order: InOrder = field(default_factory=InOrder)
@@ -70,8 +73,6 @@ class MemberSession:
     _training: int = 0
     _updates_reported: int = 0
     flights_done: int = 0
-    compute_s: float = 0.0
-    wait_s: float = 0.0
     cause: str = ""
 
     async def run(self, stopping: asyncio.Event) -> str:
@@ -111,6 +112,9 @@ class MemberSession:
             request.reply(Empty())
         elif isinstance(message, PartFlushRequest):
             self._spawn(self._flush(request))
+        elif isinstance(message, PartStatusRequest):
+            assert self.engine is not None
+            request.reply(PartStatusReply(*self.engine.standing(message.flight)))
         elif isinstance(message, PartEndRequest):
             request.reply(Empty())
             self.end(message.cause)
@@ -129,16 +133,14 @@ class MemberSession:
         self._ended.set()
 
     def status(self) -> dict[str, object]:
-        busy_s = self.compute_s + self.wait_s
         engine = self.engine
         return {
             "state": "training" if self._training else "evaluating" if self._ranges else "waiting",
             "job": self.group.job,
-            "partition": self.group.own,
-            "flights": len(engine.open_flights) if engine is not None else 0,
+            "threads": self.threads,
             "batches": self.flights_done,
             "blocks_by": ways(self.links.transports),
-            "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
+            **({"pushes": engine.downpour.pushes, **engine.told()} if engine is not None else {}),
         }
 
     async def _take(self, message: PartTaskRequest) -> None:
@@ -175,8 +177,6 @@ class MemberSession:
         found = done.found
         self._reports.append(FlightReport(number, found.loss, found.correct, done.compute_s, done.wait_s))
         self.flights_done += 1
-        self.compute_s += done.compute_s
-        self.wait_s += done.wait_s
         self._reporting.set()
 
     async def _report(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from threadpoolctl import threadpool_limits
@@ -18,6 +18,8 @@ from adamctl.kernels.partition.accruing import SlotPlace
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.program import Batch, Program, Row
 from adamctl.kernels.threads import Binder
+from adamctl.roles.worker.core.open_flights import DONE, SERVERS, WAITS, WORKS, Standing
+from adamctl.roles.worker.core.waiting import OF_SERVERS, Waiting, WaitLedger
 from adamctl.roles.worker.partition.sleeping import Sleeping
 
 SPINS = 400
@@ -66,12 +68,12 @@ class Slots(Protocol):
 class _Open:
     """An open flight."""
 
-    __slots__ = ("begun", "compute_s", "flight", "program", "taken")
+    __slots__ = ("begun", "compute_s", "flight", "lacks_slot", "program", "taken", "taken_s")
 
     def __init__(self, flight: Flight, program: Program) -> None:
         self.flight, self.program = flight, program
-        self.begun = self.taken = False
-        self.compute_s = 0.0
+        self.begun = self.taken = self.lacks_slot = False
+        self.compute_s = self.taken_s = 0.0
 
 
 class FlightThreads:
@@ -96,6 +98,9 @@ class FlightThreads:
         self._open: dict[int, _Open] = {}  # by context
         self._stopping = False
         self._slept_s = 0.0
+        self._ledger = WaitLedger()
+        self._last = 0
+        self._moved_s = time.perf_counter()
         self._binder = Binder(threads)
         self._limits = threadpool_limits(limits=1, user_api="blas")
         self._threads = [
@@ -111,6 +116,7 @@ class FlightThreads:
         """Takes the next flight, in the order of their numbers; it begins when its context is free."""
         with self._lock:
             self._waiting.append(flight)
+            self._last = flight.number
         self._sleeping.awaken()
 
     def look(self) -> None:
@@ -124,14 +130,46 @@ class FlightThreads:
             self._sleeping.awaken()
 
     def join(self, timeout_s: float) -> None:
+        """Waits until all threads have ended; for so long at most."""
+        until_s = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(max(until_s - time.monotonic(), 0.0))
+
+    @property
+    def running(self) -> bool:
+        """Whether a thread has not ended."""
+        return any(thread.is_alive() for thread in self._threads)
 
     @property
     def open_flights(self) -> dict[int, tuple[int, int]]:
         """Returns the open flights' numbers, and where each stands."""
         with self._lock:
             return {one.flight.number: one.program.position for one in self._open.values()}
+
+    @property
+    def held_s(self) -> float:
+        """For how long, in seconds, a thread has been in the same call; 0 while none is in one."""
+        with self._lock:
+            now_s = time.perf_counter()
+            return max((now_s - one.taken_s for one in self._open.values() if one.taken), default=0.0)
+
+    def standing(self, number: int) -> Standing:
+        """Returns where a flight stands, also while threads hang."""
+        with self._lock:
+            still_s = time.perf_counter() - self._moved_s
+            if number > self._last:
+                return Standing(SERVERS, (), still_s)  # its examples have not come, or parameters before them
+            one = next((one for one in self._open.values() if one.flight.number == number), None)
+            if one is None:
+                waiting = any(flight.number == number for flight in self._waiting)
+                return Standing(WORKS if waiting else DONE, (), still_s)
+            all_busy = sum(other.taken for other in self._open.values()) >= len(self._threads)
+            if one.taken:
+                return Standing(WORKS, (), still_s)
+            if not one.begun:  # what a thread saw last counts only if some thread looks again
+                return Standing(SERVERS if one.lacks_slot and not all_busy else WORKS, (), still_s)
+        waits_for = tuple(sorted(self._member.waits_for(one.program)))
+        return Standing(WAITS if waits_for else WORKS, waits_for, still_s)
 
     def _run(self, thread: int) -> None:
         self._binder.bind(thread)
@@ -141,12 +179,35 @@ class FlightThreads:
             self._sleeping.begin()
             try:
                 if not self._stopping and not self._go_on(0):
-                    began_s = time.perf_counter()
+                    whom, began_s = self._whom(), time.perf_counter()
                     self._sleeping.sleep()
                     with self._lock:
-                        self._slept_s += time.perf_counter() - began_s
+                        slept_s = time.perf_counter() - began_s
+                        self._slept_s += slept_s
+                        if whom is not None:
+                            self._ledger.slept(slept_s, whom)
             finally:
                 self._sleeping.end()
+
+    def _whom(self) -> Collection[int] | None:
+        """Returns whom a thread waits for that finds nothing to do: as the oldest flight in nobody's hands does.
+
+        Nobody where other threads have all open flights; None where none is open.
+        """
+        with self._lock:
+            if not self._open:
+                return None
+            free = [one for one in self._open.values() if not one.taken]
+            one = min(free, key=lambda one: one.flight.number, default=None)
+            if one is None or not one.begun:
+                return (OF_SERVERS,) if one is not None and one.lacks_slot else ()
+        return self._member.waits_for(one.program)
+
+    @property
+    def waiting(self) -> Waiting:
+        """How much threads wait, and for whom."""
+        with self._lock:
+            return self._ledger.waiting()
 
     def _go_on(self, spins: int) -> bool:
         """Advances the oldest flight that can go on; returns whether there was one."""
@@ -182,7 +243,7 @@ class FlightThreads:
         with self._lock:
             if one.taken or self._open.get(one.flight.number % self._flights) is not one:
                 return False
-            one.taken = True
+            one.taken, one.taken_s = True, time.perf_counter()
             return True
 
     def _advance(self, one: _Open, spins: int) -> tuple[bool, bool]:
@@ -192,6 +253,7 @@ class FlightThreads:
             place: SlotPlace | None = SlotPlace()
             if self._slots is not None and flight.trains:
                 place = self._slots.begin(flight.number % self._flights, flight)
+            one.lacks_slot = place is None
             if place is None:
                 return False, False
             one.program.begin(flight.number, flight.batch, place, flight.rate)
@@ -200,13 +262,15 @@ class FlightThreads:
         finished = one.program.advance(spins)
         went_on = finished or one.program.position != before
         if went_on:
-            one.compute_s += time.perf_counter() - began_s
+            self._moved_s = time.perf_counter()
+            one.compute_s += self._moved_s - began_s
         return finished, went_on
 
     def _finish(self, one: _Open) -> None:
         """Reports a flight before the next one of its context begins, which may use the same slot."""
         with self._lock:
             wait_s, self._slept_s = self._slept_s, 0.0
+            self._ledger.worked(one.compute_s)
         self._done(FlightDone(one.flight, one.program.found, one.compute_s, wait_s))
         with self._lock:
             del self._open[one.flight.number % self._flights]

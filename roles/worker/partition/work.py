@@ -17,6 +17,7 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.worker.core.open_flights import Patience
 from adamctl.roles.worker.partition.engine import PartitionEngine, Parts, held_shards
 from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.partition.links import Group, Links, LostNeighbourError, NeighbourError
@@ -28,9 +29,14 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import GroupWatchRequest, PartAttachRequest, PartDataRequest
 
 ATTACH_DEADLINE_S = 60.0
+PATIENCE = Patience()
 WATCH_S = 5.0
 ENDS_WITHIN_S = 10.0
 """How long the coordinator may take to dissolve a group after it was told."""
+
+
+class ThreadsHangError(RunFailedError):
+    """Threads of this process cannot be stopped, so it cannot go on; another one in its place can."""
 
 
 class GroupEndedError(RunFailedError):
@@ -58,6 +64,8 @@ class GroupWork:
         self.member: MemberSession | None = None
         self._lead: Lead | None = None
         self._links: Links | None = None
+        self._engine: PartitionEngine | None = None
+        self._telling: asyncio.Task[None] | None = None
         self._own = joined.reply.partition
         if joined.reply.plan_hash not in ("", self.plan.hash):
             raise RunFailedError(
@@ -68,6 +76,11 @@ class GroupWork:
     def status(self) -> dict[str, object]:
         session = self.runner or self.member
         return {"state": "joining its group", "job": self._job} if session is None else session.status()
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether the group has finished a flight."""
+        return self._engine is not None and self._engine.flights_done > 0
 
     def handle(self, request: Request) -> None:
         """Serves the other members of the group."""
@@ -101,6 +114,7 @@ class GroupWork:
 
         Raises:
             GroupEndedError: the group was dissolved; the worker should join again.
+            ThreadsHangError: this process must end.
             AdamctlError: this worker failed, or a server did.
         """
         experiment, context, joined = self._experiment, self._context, self._joined
@@ -130,7 +144,7 @@ class GroupWork:
                 return working.result()
             raise watching.exception() or RunFailedError("the coordinator is not watched any more")
         except AdamctlError as failure:
-            await self._tell(group, failure)
+            self._tell(group, failure)
             if isinstance(failure, LostNeighbourError):  # not this member's fault: the coordinator says so
                 await asyncio.wait({watching}, timeout=ENDS_WITHIN_S)
                 if watching.done() and isinstance(ended := watching.exception(), GroupEndedError):
@@ -144,29 +158,38 @@ class GroupWork:
                         await task
             if self._lead is not None and self.runner is None:
                 await self._lead.close()
-            await self._links.close()
+            if self._telling is not None:
+                await self._telling
             await data.close()
             await parameters.close()
+            if self._engine is not None and self._engine.hangs:
+                raise ThreadsHangError(
+                    f"run {self._job}: threads of {group.name(self._own)} do not stop; this process ends, and another "
+                    "one can take its place"
+                )
+            await self._links.close()
 
     async def _work(self, parts: Parts, parameters: ParameterClient, data: DataClient, dataset: DataSet) -> str:
         assert self._links is not None
         group, context = parts.group, self._context
         if self._own != LEAD:
-            member = MemberSession(group, self._links, parts.experiment, dataset, data, context.log)
+            member = MemberSession(group, self._links, parts.experiment, dataset, data, context.log, parts.threads)
             member.engine = PartitionEngine(parts, self._links, parameters, member.flight_done, member.fail)
+            self._engine = member.engine
             self.member = member
             return await member.run(context.stopping)
         failures: list[BaseException] = []
-        failed = asyncio.Event()
 
         def fail(failure: BaseException) -> None:
             failures.append(failure)
-            failed.set()
+            if isinstance(failure, NeighbourError):
+                self._tell(group, failure)  # at once: the others wait, and threads that hang take long to stop
             if self.runner is not None:
                 self.runner.fail(failure)
 
-        lead = Lead(group, self._links, reporter_of(parts.network), fail)
+        lead = Lead(group, self._links, reporter_of(parts.network), fail, PATIENCE, self.plan.in_short)
         lead.engine = PartitionEngine(parts, self._links, parameters, lead.flight_done, fail)
+        self._engine = lead.engine
         self._lead = lead
         await lead.begin()
         if failures:
@@ -211,16 +234,17 @@ class GroupWork:
             if news.state != "alive":
                 raise GroupEndedError(news.cause or f"the group is {news.state}", news.state == "ended")
 
-    async def _tell(self, group: Group, failure: AdamctlError) -> None:
+    def _tell(self, group: Group, failure: AdamctlError) -> None:
         """Tells the coordinator why this member cannot go on, so that the others need not wait for it."""
-        if isinstance(failure, GroupEndedError):
+        if isinstance(failure, GroupEndedError) or self._telling is not None:
             return
         blamed = failure.partition if isinstance(failure, NeighbourError) else self._own
+        self._telling = asyncio.create_task(self._drop(group, blamed, str(failure)))
+
+    async def _drop(self, group: Group, blamed: int, why: str) -> None:
         context = self._context
         with suppress(UnreachableError, RemoteError):
-            await self._coordinator.drop(
-                context.node, context.incarnation, group.epoch, blamed, f"{group.name(self._own)}: {failure}"
-            )
+            await self._coordinator.drop(context.node, context.incarnation, group.epoch, blamed, why)
 
 
 def reporter_of(network: CutNetwork) -> int:

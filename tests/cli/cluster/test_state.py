@@ -14,11 +14,14 @@ import pytest
 
 from adamctl.cli.cluster.table import (
     NODE_COLUMNS,
+    REPLICA_COLUMNS,
     controller_rows,
     details,
     fitting_columns,
+    fitting_replica_columns,
     job_rows,
     node_rows,
+    replica_rows,
     standing_rows,
     why_none_leads,
 )
@@ -133,6 +136,30 @@ def test_what_each_role_says_of_itself() -> None:
     assert details("worker", worker | {"blocks_by": "TCP, shared memory"}).endswith(", blocks by TCP and shared memory")
     assert details("worker", {"state": "waiting for a run", "threads": 1}) == "waiting for a run, 1 thread"
     assert details("mine", {"ready": True, "things": 3}) == "things 3"
+
+
+def test_each_partition_of_a_replica_has_a_row() -> None:
+    members = [
+        {"partition": 0, "node": "w1", "host": "h", "state": "training", "flights": 2, "waiting_share": 0.5,
+         "waits_for": "1", "waits_for_share": 0.5},
+        {"partition": 1, "node": "w2", "host": "h", "state": "training", "slow": True, "waiting_share": 0.0},
+    ]  # fmt: skip
+    replica = {"replica": 0, "group_epoch": 1, "state": "training", "members": members, "cut": "rows conv2d1"}
+    nodes = [
+        {"node": "coordinator", "role": "coordinator", "status": {"job": "mnist", "replicas": [replica]}},
+        {"node": "of-another-version", "role": "coordinator", "status": {"replicas": [{"members": 3}]}},
+        {"node": "silent", "role": "coordinator", "status": {"error": "refused"}},
+        {"node": "w1", "role": "worker", "status": {"replicas": 1}},
+    ]
+    rows = replica_rows({"nodes": nodes})
+    assert rows == [
+        ("mnist", "0", "0", "w1", "h", "training", "2", "50%, for 1", "rows conv2d1"),
+        ("", "", "1", "w2", "h", "training", "-", "0%, slow", ""),
+    ]
+    names = {width: [REPLICA_COLUMNS[one] for one in fitting_replica_columns(rows, width, 2)] for width in (120, 66, 9)}
+    assert names[120] == list(REPLICA_COLUMNS)
+    assert names[66] == ["job", "replica", "partition", "node", "state", "flights", "waits"]
+    assert names[9] == ["replica", "partition", "node", "flights", "waits"]
 
 
 def test_a_narrow_terminal_does_without_columns() -> None:

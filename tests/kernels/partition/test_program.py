@@ -9,7 +9,7 @@ import pytest
 
 from adamctl.kernels.backend import compiled
 from adamctl.kernels.native import Call, NativeCall, can_compile
-from adamctl.kernels.partition.program import Batch, Program, Row, Step
+from adamctl.kernels.partition.program import Batch, Program, Row, Step, address_of
 from adamctl.kernels.segments import Post, Wake
 from tests.kernels.kernel_checks import BACKENDS
 
@@ -36,10 +36,14 @@ def test_a_flight_stops_where_a_word_has_not_come_and_goes_on_there(native: bool
     assert program.is_native == native
     for flight in (3, 4):
         program.begin(flight, BATCH)
+        assert not program.awaited
         assert not program.advance(spins=2)
         assert not program.advance()
+        assert [address_of(word) for word in program.awaited] == [address_of(came)]
         came[0] = flight
+        assert not program.awaited
         assert program.advance() and program.advance()
+        assert not program.awaited
         assert done[0] == flight
     assert (total == 4).all()
 

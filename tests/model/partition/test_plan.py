@@ -135,3 +135,11 @@ def test_a_large_head_exchanges_four_numbers() -> None:
     assert [plan.head_elements(p) * ELEMENT_BYTES for p in range(3)] == [0, 4 * 8, 4 * 8]
     assert plan.traffic() == (Traffic(1, 2, 32, 0, 0), Traffic(2, 1, 32, 0, 0))
     assert sum(region_size(part.outputs) for part in plan.stages[0].parts) == 5000
+
+
+def test_a_plan_in_short_names_layers_with_parameters() -> None:
+    layers = (Conv2D(4, 3), MaxPool2D(2), Conv2D(4, 3), Dense(8), Dense(6), Softmax(4))
+    assert make_plan(Model((16, 16, 1), layers), 2).in_short == "rows conv2d1-conv2d2, units dense1-softmax1"
+    cuts = {"softmax1": Cut(whole=1), "conv2d2": Cut("maps")}
+    short = make_plan(Model((16, 16, 1), layers), 2, cuts).in_short
+    assert short == "rows conv2d1, maps conv2d2, units dense1-dense2, whole in 1 softmax1"

@@ -21,7 +21,7 @@ from adamctl.roles.coordinator.core.instructions import (
     TakeSeat,
 )
 from adamctl.roles.coordinator.core.work import WorkerKey
-from adamctl.roles.worker.server import TRY_LATER
+from adamctl.roles.worker.joining import TRY_LATER
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     EvaluateTask,

@@ -345,9 +345,10 @@ class TestTheWholeRun:
         epoch = run.grouped("w1", "w2")
         run.watch("w2", epoch, state="compiling")
         run.join("w3")
-        told = {"flights": 3, "waiting_share": 0.25, "waits_for": "w2", "cut": "rows", "threads": 1}
+        own = {"partition": 0, "flights": 3, "waiting_share": 0.25, "waits_for": {"1": 0.25}}
+        told = {**own, "members": [own], "cut": "rows", "threads": 1}
         row = run_progress(run.core.run, (), (), {}).replicas[0]
-        assert (row.replica, row.group_epoch, row.state, row.told) == (0, epoch, "starting", {})
+        assert (row.replica, row.group_epoch, row.state, row.cut) == (0, epoch, "starting", "")
         run.ask("w1", epoch, status=told)
         progress = run_progress(run.core.run, (), (), {})
         (row,) = progress.replicas
@@ -355,7 +356,7 @@ class TestTheWholeRun:
             (0, "w1", "h1", "training"),
             (1, "w2", "h1", "compiling"),
         ]
-        assert row.told == {name: told[name] for name in ("flights", "waiting_share", "waits_for", "cut")}
+        assert row.cut == "rows" and [one.flights for one in row.members] == [3, None]
         assert progress.partitions == 2 and progress.lobby == ("w3",)
         rows = [(one.node, one.state, one.detail) for one in progress.roles]
         assert rows == [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
 from adamctl.kernels.partition.program import Batch
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, StageCut, cut_network
+from adamctl.roles.worker.core.open_flights import DONE, SERVERS, who_hangs
 from adamctl.roles.worker.partition.sleeping import NAMELESS, Sleeping, Waker, unique_name
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
 from tests.kernels.kernel_checks import BACKENDS
@@ -134,3 +137,54 @@ def test_threads_stop_in_the_middle_of_a_flight() -> None:
         first.submit(Flight(1, batch))  # the other partition never begins
         made.close()
         assert list(first.open_flights) in ([], [1])
+
+
+@pytest.mark.parametrize("hanging", [0, 1])
+def test_a_thread_that_hangs_is_told_from_threads_that_wait_for_it(
+    hanging: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = cut_network(IMAGES, ROWS_AND_UNITS, BACKENDS[-1])
+    weights, batch = small_integers(IMAGES, 3)
+    go_on, hangs, advance = threading.Event(), threading.Event(), FlightThreads._advance
+    with partitions(network, 2, 1, weights) as made:
+
+        def advance_or_hang(self: FlightThreads, one: Any, spins: int) -> tuple[bool, bool]:
+            if self is made.threads[hanging] and one.flight.number == 2 and not hangs.is_set():
+                hangs.set()
+                assert go_on.wait(WAIT_S)
+            return advance(self, one, spins)
+
+        monkeypatch.setattr(FlightThreads, "_advance", advance_or_hang)
+        for number in (1, 2, 3):
+            for own in made.threads:
+                own.submit(Flight(number, batch))
+        assert hangs.wait(WAIT_S)
+        waiting = made.threads[1 - hanging]
+        while min(own.standing(2).still_s for own in made.threads) < 0.3:
+            time.sleep(0.01)
+        oldest = min(number for number in (1, 2) if any(own.standing(number).state != DONE for own in made.threads))
+        told = {one: own.standing(oldest) for one, own in enumerate(made.threads)}
+        left = [one for one, standing in told.items() if standing.state != DONE]
+        assert who_hangs(left, told).partition == hanging, told
+        assert waiting.standing(2).waits_for == (hanging,)
+        assert waiting.waiting.share > 0.1 and list(waiting.waiting.waits_for) == [hanging]
+        assert waiting.standing(4).state == SERVERS, "nobody has submitted it"
+        go_on.set()
+        for _ in range(6):
+            assert made.all_done.acquire(timeout=WAIT_S)
+        assert {own.standing(3).state for own in made.threads} == {DONE}
+
+
+def test_a_flight_without_a_slot_waits_for_servers() -> None:
+    network = cut_network(IMAGES, ROWS_AND_UNITS, BACKENDS[-1])
+    weights, batch = small_integers(IMAGES, 3)
+
+    class NoSlots:
+        def begin(self, context: int, flight: Flight) -> int | None:
+            return None
+
+    with partitions(network, 2, 1, weights) as made:
+        made.threads[0]._slots = NoSlots()
+        made.threads[0].submit(Flight(1, batch))
+        while made.threads[0].standing(1).state != SERVERS:
+            time.sleep(0.01)

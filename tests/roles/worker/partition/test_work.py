@@ -58,6 +58,7 @@ async def led(monkeypatch: pytest.MonkeyPatch, *, over: bool, failure: bool = Fa
         monkeypatch.setattr(work, name, instead)
     context = SimpleNamespace(node="w1", incarnation=1, stopping=asyncio.Event(), log=logging.getLogger("test_work"))
     part: Any = GroupWork.__new__(GroupWork)
+    part.plan = SimpleNamespace(in_short="rows conv2d1")
     part._context, part._own, part._links, part._coordinator = context, 0, object(), None
     group = SimpleNamespace(job="job", members=(1, 2), batch=4, epoch=3)
     parts = SimpleNamespace(group=group, network=None, experiment=None, layout=None, threads=1)
