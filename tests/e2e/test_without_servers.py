@@ -36,7 +36,7 @@ def test_a_worker_that_dies_ends_the_run_with_the_checkpoint_to_go_on_from(adamc
     command.wait_until(lambda: len(list(adamctl.folder.glob("runs/digits/001/checkpoints/*/manifest.json"))) > 1)
     command.roles("worker")[1].kill()
     code, stdout, stderr = command.wait()
-    assert code == 3 and json.loads(stdout)["exit_code"] == 3, (stdout, stderr)
+    assert code == 1 and json.loads(stdout)["state"] == "failed", (stdout, stderr)
     assert "and the parameters with it, because cluster.ps = 0; go on from checkpoint" in stderr
 
 

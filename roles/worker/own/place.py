@@ -13,9 +13,7 @@ from adamctl.model.layout import ParameterLayout
 from adamctl.net.transport import Request
 from adamctl.roles.configuration import read_record
 from adamctl.roles.context import RoleContext
-from adamctl.roles.ps.options import CHECKPOINT_ROOT
-from adamctl.roles.rooted import Roots
-from adamctl.roles.worker.own.parameters import OwnParameters
+from adamctl.roles.ps.client.own_parameters import OwnParameters, checkpoint_roots
 from adamctl.roles.worker.own.updates import OwnUpdates
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import ErrorCode
@@ -40,7 +38,7 @@ class OwnPlace:
         self._parameters = OwnParameters(
             experiment, layout, every if held is None else held, every if owned is None else owned
         )
-        self._roots = Roots(context.options.get("checkpoint_root") or (CHECKPOINT_ROOT,), "--checkpoint-root")
+        self._roots = checkpoint_roots(context.options)
         self._coordinator = self._restore = ""
         self._updates: OwnUpdates | None = None
         self._saving: set[asyncio.Task[None]] = set()

@@ -18,10 +18,10 @@ from typing import TypeVar
 from adamctl.errors import RemoteError
 from adamctl.kernels.operation import Array
 from adamctl.net.transport import Request
+from adamctl.roles.ps.client.own_parameters import OwnParameters
 from adamctl.roles.rooted import Roots
 from adamctl.roles.worker.core.slots import Slot
 from adamctl.roles.worker.downpour import STALENESS_MAX
-from adamctl.roles.worker.own.parameters import OwnParameters
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointReply, CheckpointRequest

@@ -15,7 +15,7 @@ from adamctl.errors import ConfigurationError, RemoteError
 from adamctl.roles.worker.own.place import OwnPlace
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointRequest, ConfigEntry
-from tests.roles.worker.own.test_parameters import LAYOUT, experiment
+from tests.roles.ps.client.test_own_parameters import LAYOUT, experiment
 from tests.roles.worker.own.test_updates import Asked, World
 
 

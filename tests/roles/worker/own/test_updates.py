@@ -13,13 +13,13 @@ import pytest
 from adamctl.errors import RemoteError
 from adamctl.kernels.operation import Array
 from adamctl.kernels.step.network import Network
+from adamctl.roles.ps.client.own_parameters import OwnParameters
 from adamctl.roles.rooted import Roots
-from adamctl.roles.worker.own.parameters import OwnParameters
 from adamctl.roles.worker.own.updates import OwnUpdates
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointReply, CheckpointRequest
-from tests.roles.worker.own.test_parameters import EVERY, LAYOUT, MODEL, experiment
+from tests.roles.ps.client.test_own_parameters import EVERY, LAYOUT, MODEL, experiment
 
 BATCH = 4
 

@@ -8,7 +8,7 @@ them in the same order, so they hold the same bits.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,16 @@ from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, 
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from adamctl.roles.ps.core.job import ShardContent
 from adamctl.roles.ps.initial_values import build_shards
+from adamctl.roles.ps.options import CHECKPOINT_ROOT
+from adamctl.roles.rooted import Roots
 from adamctl.wire.messages import CheckpointFile
 
 FIRST_EPOCH = 1
+
+
+def checkpoint_roots(options: Mapping[str, Any]) -> Roots:
+    """Returns the folders in which checkpoints may be written and read, from the flags of who holds parameters."""
+    return Roots(options.get("checkpoint_root") or (CHECKPOINT_ROOT,), "--checkpoint-root")
 
 
 class OwnParameters:

@@ -14,8 +14,8 @@ from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
 from adamctl.roles.ps.checkpoint_files import read_checkpoint
-from adamctl.roles.worker.own.parameters import OwnParameters
-from tests.roles.worker.own.own_checks import finished
+from adamctl.roles.ps.client.own_parameters import OwnParameters
+from tests.roles.ps.client.own_checks import finished
 
 MODEL = Model((6,), (Dense(9, "relu"), Softmax(4)))
 LAYOUT = build_layout(MODEL, 0)
