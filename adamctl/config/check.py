@@ -80,7 +80,7 @@ LIMITS: dict[str, Limit] = {
     "train.max_staleness": _AT_LEAST_1,
     "cluster.workers": _AT_LEAST_1,
     "cluster.threads": _AT_LEAST_1,
-    "cluster.ps": _AT_LEAST_1,
+    "cluster.ps": _AT_LEAST_0,
     "cluster.apply_threads": _AT_LEAST_1,
     "cluster.data": _AT_LEAST_1,
     "cluster.replication": Limit(f"from 1 to {REPLICATION_MAX}", lambda value: 1 <= value <= REPLICATION_MAX),

@@ -60,6 +60,8 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
         refuse("train.patience", f"found {train.patience} without evaluations on a validation part; {why}")
     for key, message in _consistency_problems(experiment):
         refuse(key, message)
+    for key, message in _problems_without_servers(experiment):
+        refuse(key, message)
     for key, message in _replication_problems(experiment.cluster):
         refuse(f"cluster.{key}", message)
     problems += [Problem(path, message) for path, message in partition_problems(experiment)]
@@ -69,7 +71,7 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
 def _replication_problems(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
     """Yields (key, message) for settings of copies that cannot be met."""
     copies = cluster.replication
-    if copies > cluster.ps:
+    if copies > cluster.ps > 0:
         found = f"found {copies} copies on {cluster.ps} server{'s' if cluster.ps > 1 else ''}"
         yield (
             "replication",
@@ -81,6 +83,40 @@ def _replication_problems(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
         yield "acks", 'found "replicated" with replication = 1; set replication to 2 or 3, or acks = "applied"'
     if cluster.least_in_sync > copies:
         yield "min_in_sync", f"found {cluster.least_in_sync} of {copies}; expected at most cluster.replication"
+
+
+def _problems_without_servers(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) for settings that need parameter servers, where there are none."""
+    train, cluster = experiment.train, experiment.cluster
+    if not experiment.has_own_parameters:
+        return
+    none = "with cluster.ps = 0"
+    partitions = 1 if cluster.partitions == "auto" else cluster.partitions
+    if cluster.workers > partitions and not cluster.workers % partitions:
+        found = f"found {cluster.workers} {none}, which is {cluster.workers // partitions} replicas"
+        why = "without servers nothing keeps replicas together"
+        yield "cluster.workers", f"{found}; {why}: set cluster.ps to 1 or more, or cluster.workers to {partitions}"
+    if cluster.partitions == "auto":
+        yield "cluster.partitions", f'found "auto" {none}; say how many: all workers are one replica then'
+    if cluster.replication > 1:
+        found = f"found {cluster.replication} copies {none}"
+        yield (
+            "cluster.replication",
+            f"{found}; servers keep copies: set cluster.ps to {cluster.replication}, or this to 1",
+        )
+    if cluster.acks not in ("auto", "applied"):
+        yield "cluster.acks", f"found {show(cluster.acks)} {none}; servers acknowledge: set cluster.ps, or leave it out"
+    if train.in_step:
+        why = "there is one replica, which is in step with nobody"
+        yield "train.consistency", f'found "sync" {none}; set it to "async": {why}'
+    if train.local_lr not in ("auto", 0.0):
+        why = "the rule itself updates the weights"
+        yield "train.local_lr", f"found {show(train.local_lr)} {none}; leave the key out: {why}"
+    for key in ("wire_push", "wire_pull"):
+        if getattr(train, key) != "float32":
+            yield f"train.{key}", f"found {show(getattr(train, key))} {none}; leave the key out: nothing is sent"
+    if train.protocol == "factors":
+        yield "train.protocol", f'found "factors" {none}; leave the key out: nothing is sent'
 
 
 def _consistency_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:

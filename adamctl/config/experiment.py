@@ -205,7 +205,9 @@ class ClusterConfig(_Section, frozen=True):
     Attributes:
         workers: processes that train, each with a replica of the model or, with partitions, a part of one.
         threads: compute threads of each worker. `auto`: what this machine's cores allow.
-        ps: parameter servers.
+        ps: parameter servers. 0: the only replica updates its own weights by the rule of `optimizer`, after every
+            batch; `n_push` and `n_fetch` do not count. If a worker dies, the run goes on from the last checkpoint with
+            `--resume`.
         apply_threads: threads of each parameter server that apply updates. `auto`: what this machine's cores allow.
         data: data servers.
         store: with `disk`, each parameter server that the run starts keeps its part of the model in the run folder, so
@@ -285,8 +287,20 @@ class Experiment(_Section, frozen=True):
             return "validation" if self.data.validation else "test"
         return self.train.evaluate_on
 
+    @property
+    def has_own_parameters(self) -> bool:
+        """Whether there are no parameter servers: the replica's own weights are the parameters."""
+        return self.cluster.ps == 0
+
+    @property
+    def steps_per_update(self) -> int:
+        """How many steps of a thread the rule takes together: one where nothing is sent, else `train.n_push`."""
+        return 1 if self.has_own_parameters else self.train.steps_per_push
+
     def local_learning_rate_factor(self) -> float | None:
         """Returns the factor of lr for local updates, or None if `local_lr` is a fixed number."""
+        if self.has_own_parameters:
+            return 0.0  # the rule itself updates the weights
         if self.train.in_step:
             return 0.0  # all parts of a step are computed from the same weights
         if self.train.local_lr != "auto":
@@ -303,7 +317,7 @@ class Experiment(_Section, frozen=True):
     @property
     def fetch_follows_push(self) -> bool:
         """Whether a fetch starts when a push is applied, and its thread waits for it if that takes little time."""
-        return self.train.n_fetch == "auto" and not self.train.in_step
+        return self.train.n_fetch == "auto" and not self.train.in_step and not self.has_own_parameters
 
     @property
     def first_pushes(self) -> float:

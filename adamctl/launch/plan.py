@@ -40,11 +40,12 @@ def local_roles(
         ),
     ]
     apply_threads = () if cluster.apply_threads == "auto" else ("--apply-threads", str(cluster.apply_threads))
+    roots = _checkpoint_roots(experiment, run_folder, resume)
+    own = roots if experiment.has_own_parameters else ()
     commands += [
-        RoleCommand("worker", f"worker-{number}", ("--threads", str(threads), *member))
+        RoleCommand("worker", f"worker-{number}", ("--threads", str(threads), *own, *member))
         for number in range(1, cluster.workers + 1)
     ]
-    roots = _checkpoint_roots(experiment, run_folder, resume)
     commands += [
         RoleCommand("ps", node, (*apply_threads, *_store(experiment, run_folder, node), *roots, *member))
         for node in (f"ps-{number}" for number in range(1, cluster.ps + 1))
@@ -55,7 +56,7 @@ def local_roles(
 
 
 def _checkpoint_roots(experiment: Experiment, run_folder: Path, resume: str) -> tuple[str, ...]:
-    """Returns the flags that let parameter servers write into the run folder, and read what the run starts from."""
+    """Returns the flags that let who holds parameters write into the run folder, and read what the run starts from."""
     begun_from = [path for path in (resume, experiment.train.warmstart_from) if path not in ("", "auto", "none")]
     folders = [run_folder.parent if resume == "auto" else run_folder, *(Path(path).expanduser() for path in begun_from)]
     return tuple(part for folder in folders for part in ("--checkpoint-root", str(folder.absolute())))

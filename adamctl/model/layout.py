@@ -162,8 +162,8 @@ def cut_layout(tensors: tuple[Tensor, ...], servers_expected: int, owners: Owner
         ConfigurationError: no server, no tensor, tensors that overlap or are empty, owners that do not cover them, or a
             limit is exceeded. Nothing has been allocated then.
     """
-    if servers_expected < 1:
-        raise ConfigurationError(f"cluster.ps: expected at least 1 server; found {servers_expected}")
+    if servers_expected < 0:
+        raise ConfigurationError(f"cluster.ps: expected at least 0 servers; found {servers_expected}")
     if servers_expected > SERVERS_MAX:
         raise ConfigurationError(f"cluster.ps: expected at most {SERVERS_MAX} servers; found {servers_expected}")
     _check_tensors(tensors)
@@ -171,7 +171,7 @@ def cut_layout(tensors: tuple[Tensor, ...], servers_expected: int, owners: Owner
     if owners is not None:
         _check_owners(tensors, owners)
     total_bytes = sum(tensor.size for tensor in tensors) * ELEMENT_BYTES
-    bucket_bytes_max = max(total_bytes // (BUCKETS_PER_SERVER * servers_expected), 1)
+    bucket_bytes_max = max(total_bytes // (BUCKETS_PER_SERVER * max(servers_expected, 1)), 1)
     shard_size_max = min(SHARD_BYTES_MAX, bucket_bytes_max) // ELEMENT_BYTES
     rows_max = [max(shard_size_max // tensor.row_size, 1) for tensor in tensors]
     count = sum(-(-(b - a) // most) for ranges, most in zip(owned, rows_max, strict=True) for a, b, _ in ranges)

@@ -79,17 +79,19 @@ async def find_servers(
     Raises:
         UnreachableError: not within `deadline_s`.
     """
-    wanted = {"ps": experiment.cluster.ps, "data": experiment.cluster.data}
+    counts = {"ps": experiment.cluster.ps, "data": experiment.cluster.data}
+    wanted = {role: count for role, count in counts.items() if count}
     acks = experiment.cluster.acknowledged
     what = {role: _count(role, count) for role, count in wanted.items()}
     command = {role: f"adamctl {role} start" for role in wanted}
-    if acks == "durable":
+    if acks == "durable" and "ps" in wanted:
         what["ps"], command["ps"] = f"{what['ps']} with a store", f"{command['ps']} --store DIR"
     described = " and ".join(what.values())
 
     def enough(entries: list[ConfigEntry]) -> Servers | None:
         found = {role: spread(job, nodes_of(entries, role)) for role in wanted}
-        found["ps"] = keeping(found["ps"], acks)
+        if "ps" in found:
+            found["ps"] = keeping(found["ps"], acks)
         missing = [
             f"{what[role]} ({len(found[role])} there{f'; start one with: {command[role]}' * advise})"
             for role, count in wanted.items()
@@ -98,7 +100,7 @@ async def find_servers(
         tell("waiting for " + " and ".join(missing) if missing else "")
         if missing:
             return None
-        return Servers(tuple(found["ps"][: wanted["ps"]]), tuple(found["data"][: wanted["data"]]))
+        return Servers(*(tuple(found.get(role, [])[:count]) for role, count in counts.items()))
 
     return await wait_for(store, "/nodes/", enough, deadline_s, described)
 
@@ -177,10 +179,14 @@ def job_changes(
 ) -> ConfigChanges:
     """Returns all keys of a new job, its buckets placed on the servers, on condition that none of the keys exists.
 
+    Without servers no buckets are placed: the replica holds the parameters.
+
     Raises:
         ConfigurationError: there are fewer servers than copies.
     """
-    placement = place_copies(layout, job, [node.node for node in servers], record.replication)
+    placement = (
+        place_copies(layout, job, [node.node for node in servers], record.replication) if servers_expected else {}
+    )
     described = LayoutRecord(layout.tensors, servers_expected, layout.owners)
     puts = {job_key(job): encode(record), layout_key(job): encode(described)}
     now_unix_s = time.time()

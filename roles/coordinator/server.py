@@ -19,6 +19,7 @@ from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
 from adamctl.roles.configuration import ConfigurationStore, Waiting
 from adamctl.roles.context import RoleContext
+from adamctl.roles.coordinator.checkpoint.members import MemberCheckpoints
 from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter, find_start
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.instructions import WriteCheckpoint
@@ -106,6 +107,7 @@ def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> ev
         tended=tended,
         partitions=partitions_of(experiment),
         plan_hash=partition_plan(experiment).hash if partitions_of(experiment) > 1 else "",
+        has_own_parameters=experiment.has_own_parameters,
     )
 
 
@@ -203,10 +205,9 @@ class Coordinator:
             await self._create_job(servers, str(resumed[0]) if resumed else "")
             await self._check_room(servers)  # another job may have begun at the same moment: the first one stays
             self._watch(servers)
-            parameters = ParameterClient.from_context(self.context, self.job, notice=service.say)
-            self._parameters = parameters
-            await parameters.attach(deadline_s=self.wait_s)
-            self._writer = CheckpointWriter(self.folder, self.job, experiment, self.layout, parameters)
+            self._writer = CheckpointWriter(
+                self.folder, self.job, experiment, self.layout, await self._holders_of_parameters()
+            )
             service.checkpoints = self._writer.folder
             await self._writer.prepare()
             with Waiting("the data set to be opened", log=self.context.log):
@@ -216,6 +217,16 @@ class Coordinator:
             await asyncio.gather(opening, return_exceptions=True)
             await data_client.close()
         self._begin(servers, data, resumed[1] if resumed else None)
+
+    async def _holders_of_parameters(self) -> ParameterClient | MemberCheckpoints:
+        """Returns who writes checkpoints: the servers, or without any the members of the replica."""
+        if self.experiment.has_own_parameters:
+            members = self.service.core.run.members
+            return MemberCheckpoints(self.context, len(self.layout.shards), lambda: self.job, members)
+        parameters = ParameterClient.from_context(self.context, self.job, notice=self.service.say)
+        self._parameters = parameters
+        await parameters.attach(deadline_s=self.wait_s)
+        return parameters
 
     async def _create_job(self, servers: Servers, restore: str) -> None:
         """Creates the job, under the next free name if another run has just taken the chosen one.

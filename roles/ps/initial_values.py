@@ -56,6 +56,20 @@ def build_buckets(
     return contents
 
 
+def build_shards(
+    layout: ParameterLayout, shards: Sequence[int], rule: Rule, seed: int, restore: str
+) -> list[ShardContent]:
+    """Returns the contents of some shards, in their order.
+
+    Raises:
+        DamagedDataError: as `build_buckets`.
+    """
+    if not restore:
+        return [_initial(layout, shard, rule, seed) for shard in shards]
+    checkpoint = _open(restore, layout, rule)
+    return [_restored(layout, shard, rule, checkpoint) for shard in shards]
+
+
 def _shards(layout: ParameterLayout, bucket: int) -> range:
     return range(layout.buckets[bucket].shard_start, layout.buckets[bucket].shard_stop)
 

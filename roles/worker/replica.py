@@ -50,6 +50,7 @@ class Replica:
         fetched: receives a pull before it is installed.
         snapshot: parameters of the current evaluation.
         factor_tensors: indices of the tensors whose factors are kept, to be pushed as such.
+        updates_weights: updates the weights by a slot's gradient where there are no servers; None: it is pushed.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Replica:
         self._ranges = (slice(0, layout.flat_size),) if ranges is None else tuple(ranges)
         self.layout, self.factor_tensors = layout, tuple(factor_tensors)
         self._rows, self._skips = rows, skips
+        self.updates_weights: Callable[[Slot], None] | None = None
         self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, applies_locally, following)
         self.applies_locally = applies_locally
         self.foresight = foresight
@@ -169,12 +171,22 @@ class Replica:
         if self.factor_tensors:
             self._keep_factors(slot, context)
         with self._lock:
-            return self.core.end_step(thread, examples, lr, local_lr, 1, time.monotonic())
+            actions = self.core.end_step(thread, examples, lr, local_lr, 1, time.monotonic())
+        return self._applied(actions)
 
     def end_native_steps(self, thread: int, steps: int, examples: int, lr: float, local_lr: float) -> StepActions:
         """Counts steps that were already accrued and applied, and returns what to start in the background."""
         with self._lock:
-            return self.core.end_step(thread, examples, lr, local_lr, steps, time.monotonic())
+            actions = self.core.end_step(thread, examples, lr, local_lr, steps, time.monotonic())
+        return self._applied(actions)
+
+    def _applied(self, actions: StepActions) -> StepActions:
+        """Without servers, updates the weights by what would be pushed; by the thread that computed it."""
+        if self.updates_weights is None or actions.push is None:
+            return actions
+        self.updates_weights(actions.push)
+        self.acknowledged(actions.push)
+        return StepActions(None, False)
 
     def _keep_factors(self, slot: Slot, context: Context) -> None:
         arrays = self._factors[slot.index]
@@ -220,6 +232,11 @@ class Replica:
             self.core.acknowledged(slot)
             self._room.notify_all()
         self._tell_freed()
+
+    def contains(self, pushes: int) -> None:
+        """Says that the weights contain so many pushes, where they are updated in place and nothing is fetched."""
+        with self._room:
+            self.core.base = Base(np.array([pushes], np.int64), np.array([pushes], np.int64))
 
     def fetch_started(self) -> None:
         with self._room:

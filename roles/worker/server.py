@@ -31,12 +31,14 @@ from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.shares import shares_of
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.joining import RETRY_S, RunFinder, Taken, connect_node, store_of
+from adamctl.roles.worker.own.place import OwnPlace
 from adamctl.roles.worker.partition.links import NeighbourError
 from adamctl.roles.worker.partition.work import GroupEndedError, GroupWork
 from adamctl.roles.worker.session import SessionRunner
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
+    CheckpointRequest,
     PartAttachRequest,
     PartDataRequest,
     PartDoneRequest,
@@ -65,13 +67,15 @@ PARTITION_REQUESTS = (
 class WorkerProcess:
     """One worker process; at most one session at a time.
 
-    `sessions`: how many it has had. `group_worked`: its last group has finished a flight.
+    `sessions`: how many it has had. `group_worked`: its last group has finished a flight. `own`: the parameters of a
+    session of one process without servers.
     """
 
     context: RoleContext
     threads: int
     session: SessionRunner | None = None
     group: GroupWork | None = None
+    own: OwnPlace | None = None
     sessions: int = 0
     group_worked: bool = False
     jobs_done: set[str] = field(default_factory=set)
@@ -84,8 +88,14 @@ class WorkerProcess:
         return self.session.status()
 
     def handle(self, request: Request) -> None:
-        """Serves the other members of a group."""
-        if isinstance(request.message, PARTITION_REQUESTS):
+        """Serves the other members of a group, and the coordinator of a run without parameter servers."""
+        if isinstance(request.message, CheckpointRequest):
+            own = self.own if self.group is None else self.group.own
+            if own is None:
+                request.fail(ErrorCode.NOT_READY, "this worker holds no parameters now")
+            else:
+                own.save(request, request.message)
+        elif isinstance(request.message, PARTITION_REQUESTS):
             if self.group is None:
                 request.fail(ErrorCode.NOT_READY, "this worker is in no group now; try again")
             else:
@@ -197,15 +207,19 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
     shares = shares_of(experiment, layout.parameter_count, threads)
     # In a thread: it may compile for seconds, during which this worker must still send to the coordinator.
     network = await asyncio.to_thread(_network, context, experiment, shares)
-    parameters = ParameterClient.from_context(
-        context,
-        job,
-        wire_push=train.wire_push,
-        wire_pull=train.wire_pull,
-        in_step=train.in_step,
-        connections=experiment.cluster.connections,
-        session=process.sessions,
-    )
+    parameters: ParameterClient | OwnPlace
+    if experiment.has_own_parameters:
+        parameters = process.own = OwnPlace(context, job, experiment, layout)
+    else:
+        parameters = ParameterClient.from_context(
+            context,
+            job,
+            wire_push=train.wire_push,
+            wire_pull=train.wire_pull,
+            in_step=train.in_step,
+            connections=experiment.cluster.connections,
+            session=process.sessions,
+        )
     process.sessions += 1
     data = DataClient.from_context(context, joined.data_servers)
     try:
@@ -234,6 +248,7 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
         context.log.info("run %s: replica %d, threads: %d", job, joined.reply.replica, threads)
         return await process.session.run(context.stopping)
     finally:
+        process.own = None
         await data.close()
         await parameters.close()
 

@@ -18,6 +18,7 @@ from adamctl.roles.data.client import Batch as Examples
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core.batches import Task, TaskLedger, cut
 from adamctl.roles.worker.divergence import DivergedError
+from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import Lockstep, place_of
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
 from adamctl.roles.worker.pace import Pacer
@@ -102,6 +103,7 @@ class SessionRunner:
 
     def _make_lockstep(self) -> Lockstep:
         session = self._session
+        assert isinstance(self._downpour, Downpour), "replicas in step have servers"
         return Lockstep(
             session.node,
             session.incarnation,

@@ -17,6 +17,8 @@ from adamctl.roles.worker.compute import BatchDone, ComputeThreads
 from adamctl.roles.worker.core.following import Following
 from adamctl.roles.worker.core.foresight import Momentum
 from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.own.place import OwnPlace
+from adamctl.roles.worker.own.updates import OwnUpdates
 from adamctl.roles.worker.pace import Pacer
 from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.protocol import PushProtocol
@@ -48,7 +50,7 @@ class Session:
     threads: int
     shares: int
     coordinator: CoordinatorClient
-    parameters: ParameterClient
+    parameters: ParameterClient | OwnPlace
     data: DataClient
     log: logging.Logger
     lead: Lead | None = None
@@ -60,8 +62,18 @@ class WholeReplica(NamedTuple):
 
     replica: Replica
     threads: ComputeThreads
-    downpour: Downpour
+    downpour: Downpour | OwnUpdates
     pacer: Pacer | None
+
+
+def slots_per_thread(experiment: Experiment) -> int:
+    """Returns how many gradients of a thread may be accruing or on their way."""
+    if experiment.has_own_parameters:
+        return 1  # a thread waits until its gradient is in the weights: waiting would only make the next one older
+    if experiment.train.in_step:
+        # The parts of replicas that died are kept beside this one's until their step is complete.
+        return max(SLOTS_PER_THREAD, experiment.cluster.workers + 1)
+    return SLOTS_PER_THREAD
 
 
 def make_whole_replica(
@@ -79,13 +91,16 @@ def make_whole_replica(
     """
     experiment, train, network = session.experiment, session.experiment.train, session.network
     assert network is not None
-    protocol = PushProtocol(
-        train,
-        dict(enumerate(session.layout.tensors)),
-        session.parameters.servers_of_tensors(),
-        applies_locally=applies_locally,
-        log=session.log,
-    )
+    parameters = session.parameters
+    protocol: PushProtocol | None = None
+    if not isinstance(parameters, OwnPlace):
+        protocol = PushProtocol(
+            train,
+            dict(enumerate(session.layout.tensors)),
+            parameters.servers_of_tensors(),
+            applies_locally=applies_locally,
+            log=session.log,
+        )
     pacer = None
     if train.max_staleness is not None:
         pacer = Pacer(session.node, session.incarnation, session.coordinator.step)
@@ -94,23 +109,26 @@ def make_whole_replica(
         session.layout,
         session.threads,
         session.batch,
-        train.steps_per_push * session.shares,
+        experiment.steps_per_update * session.shares,
         train.steps_per_fetch,
-        protocol.kept,
+        () if protocol is None else protocol.kept,
         applies_locally,
-        # In step, the parts of replicas that died are kept beside this one's until their step is complete.
-        max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
+        slots_per_thread(experiment),
         Following(applies_locally, experiment.first_pushes) if experiment.fetch_follows_push else None,
         Momentum(experiment.kept_direction) if experiment.kept_direction else None,
     )
-    session.parameters.shared.add(replica.memory)
     threads = ComputeThreads(
         network,
         replica,
         session.threads,
         done=done,
-        skip_dense_gradients=protocol.skips_gradients,
+        skip_dense_gradients=protocol is not None and protocol.skips_gradients,
         clip_norm=experiment.optimizer.clip_norm,
         gate=pacer.gate if pacer is not None else None,
     )
-    return WholeReplica(replica, threads, Downpour(replica, session.parameters, failed, protocol), pacer)
+    if isinstance(parameters, OwnPlace):
+        updates = parameters.updates_of(replica, failed)
+        replica.updates_weights = updates.apply
+        return WholeReplica(replica, threads, updates, pacer)
+    parameters.shared.add(replica.memory)
+    return WholeReplica(replica, threads, Downpour(replica, parameters, failed, protocol), pacer)

@@ -164,9 +164,10 @@ def test_a_tensor_goes_over_the_wire() -> None:
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
-def test_there_must_be_a_server() -> None:
-    with pytest.raises(ConfigurationError, match=r"cluster\.ps: expected at least 1 server; found 0"):
-        build_layout(MNIST, 0)
+def test_without_servers_a_layout_is_cut_as_for_one() -> None:
+    assert build_layout(MNIST, 0).shards == build_layout(MNIST, 1).shards
+    with pytest.raises(ConfigurationError, match=r"cluster\.ps: expected at least 0 servers; found -1"):
+        build_layout(MNIST, -1)
 
 
 def test_a_model_that_does_not_fit_together_has_no_layout() -> None:

@@ -88,12 +88,21 @@ def _row(layer: dict[str, Any]) -> tuple[str, ...]:
 def _totals(figures: dict[str, Any]) -> list[str]:
     from adamctl.live.units import size
 
-    push = figures["push_examples"]
     return [
         f"{figures['experiment']}: {figures['parameters']:,} parameters ({size(figures['parameters_bytes'])}), "
         f"{figures['connections']:,} connections",
-        f"{figures['shards']} shards in {figures['buckets']} buckets on {figures['servers']} server(s)",
+        f"{figures['shards']} shards in {figures['buckets']} buckets on {figures['servers']} server(s)"
+        if figures["servers"]
+        else "no parameter servers: the replica updates its own weights, and nothing is pushed",
         f"a training context takes {size(figures['context_bytes'])} for batches of {figures['batch']}",
-        f"a push of {push} examples as {figures['wire_push']}: {size(figures['push_bytes'])}, "
-        f"or {size(figures['push_gradient_bytes'])} if all went as gradients",
+        *([_push_line(figures)] if figures["servers"] else []),
     ]
+
+
+def _push_line(figures: dict[str, Any]) -> str:
+    from adamctl.live.units import size
+
+    return (
+        f"a push of {figures['push_examples']} examples as {figures['wire_push']}: {size(figures['push_bytes'])}, "
+        f"or {size(figures['push_gradient_bytes'])} if all went as gradients"
+    )

@@ -22,7 +22,8 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
     model, train, servers = experiment.model, experiment.train, experiment.cluster.ps
     layout = build_layout(model, servers)
     examples = train.batch * train.steps_per_push
-    pushes = bytes_per_push(layout, servers, examples, experiment.name, train.wire_push)
+    # Without servers nothing is pushed; the columns say what one server would get.
+    pushes = bytes_per_push(layout, max(servers, 1), examples, experiment.name, train.wire_push)
     context = _context_bytes(experiment)
     layers = []
     for shape in infer(model):
@@ -41,8 +42,8 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
                 "factors_bytes": sum(push.factors_bytes or push.gradient_bytes for push in mine)
                 if any(push.factors_bytes for push in mine)
                 else None,
-                "protocol": forced[0][0] if forced else None,
-                "push_bytes": sum(bytes_ for _, bytes_ in forced),
+                "protocol": forced[0][0] if forced and servers else None,
+                "push_bytes": sum(bytes_ for _, bytes_ in forced) if servers else 0,
             }
         )
     return {

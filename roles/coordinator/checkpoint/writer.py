@@ -11,6 +11,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestFile, ManifestTensor
+from adamctl.roles.coordinator.checkpoint.members import MemberCheckpoints
 from adamctl.roles.coordinator.core.evaluate import best_of
 from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
@@ -22,7 +23,12 @@ class CheckpointWriter:
     """Writes the checkpoints of one run into `RUN/checkpoints`, one at a time."""
 
     def __init__(
-        self, run_folder: Path, job: str, experiment: Experiment, layout: ParameterLayout, parameters: ParameterClient
+        self,
+        run_folder: Path,
+        job: str,
+        experiment: Experiment,
+        layout: ParameterLayout,
+        parameters: ParameterClient | MemberCheckpoints,
     ) -> None:
         self.folder = (run_folder / manifest.CHECKPOINTS_NAME).absolute()
         self._job, self._experiment, self._layout = job, experiment, layout

@@ -147,6 +147,13 @@ def no_worker_text(run: RunState) -> str:
     return f"no replica for {run.plan.no_worker_s:g} s: {lobby_text(run)}{advice}"
 
 
+def lost_parameters_text(run: RunState, gone: str) -> str:
+    """Returns why a run without parameter servers fails when its replica is lost."""
+    number = run.checkpoint_number
+    left = f"go on from checkpoint {number} with --resume auto" if number else "no checkpoint was written yet"
+    return f"{gone}, and the parameters with it, because cluster.ps = 0; {left}"
+
+
 def run_result(run: RunState, role_counts: Mapping[str, int]) -> dict[str, Any]:
     """Returns the object that `adamctl train --json` prints (docs: "Numbers programs read").
 

@@ -28,7 +28,7 @@ from adamctl.roles.coordinator.core.groups import Groups
 from adamctl.roles.coordinator.core.instructions import Admit, Evaluated, Finished, Instruction, Outbox
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator, fitting_range
-from adamctl.roles.coordinator.core.report import no_worker_text
+from adamctl.roles.coordinator.core.report import lost_parameters_text, no_worker_text
 from adamctl.roles.coordinator.core.run_steps import RunSteps
 from adamctl.roles.coordinator.core.saving import Saving
 from adamctl.roles.coordinator.core.state import Ending, RunState, Worker
@@ -350,8 +350,9 @@ class RunCore:
             run.warm_worker = None
         if not run.workers:
             run.alone_since_s = run.now_s
-        again = f"; {examples} examples are handed out again" if examples else ""
-        self._out.say(f"{gone}{again}")
+        self._out.say(f"{gone}; {examples} examples are handed out again" if examples else gone)
+        if run.loses_parameters:
+            self._finish("failed", lost_parameters_text(run, gone))
         if worker.parked is not None:
             self._out.refuse(worker.parked[0], code, told)
         self._out.extend(run.steps.leave(key, code, told))

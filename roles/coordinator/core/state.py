@@ -121,6 +121,17 @@ class RunState:
     # --- what can be asked at any time ------------------------------------------------------------------------------
 
     @property
+    def loses_parameters(self) -> bool:
+        """Whether the loss of a replica now is that of parameters that something was trained into."""
+        return self.plan.has_own_parameters and self.tally.examples > 0 and not self.final_state
+
+    def members(self) -> list[str]:
+        """Returns the nodes of all workers that are in a replica."""
+        if self.plan.partitions == 1:
+            return [node for node, _ in self.workers]
+        return [member.told.node for group in self.groups.groups.values() for member in group.members]
+
+    @property
     def state(self) -> str:
         if self.final_state:
             return self.final_state

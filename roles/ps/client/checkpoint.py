@@ -36,7 +36,7 @@ async def order_checkpoint(session: Session, folder: str, deadline_s: float) -> 
         try:
             parts = await gather_all(_one(session, node, folder, left_s) for node in session.routing.servers)
             files = tuple(sorted((file for part in parts for file in part), key=lambda file: file.name))
-            moved = _not_once(files, len(session.layout.shards))
+            moved = not_once(files, len(session.layout.shards))
             if not moved:
                 return files
             problem = RemoteError(ErrorCode.NOT_READY, f"{moved} shards moved while the checkpoint was written")
@@ -63,15 +63,17 @@ async def _one(session: Session, node: str, folder: str, deadline_s: float) -> t
         finally:
             await connection.close()
         assert isinstance(reply.message, CheckpointReply)
-        return _files_of(node, reply.message.files, len(session.layout.shards))
+        return files_of(f"parameter server {node}", node, reply.message.files, len(session.layout.shards))
 
     if not session.copies:
         return await ask()
     return await session.rerouting.answer(ask(), lambda: node not in session.routing.servers)
 
 
-def _files_of(node: str, files: tuple[CheckpointFile, ...], shards: int) -> tuple[CheckpointFile, ...]:
-    """Checks a server's description of its file and returns it with the file names derived from the server's name.
+def files_of(who: str, node: str, files: tuple[CheckpointFile, ...], shards: int) -> tuple[CheckpointFile, ...]:
+    """Checks a node's description of its file and returns it with the file names derived from the node's name.
+
+    `who`: what to call the node in messages.
 
     Raises:
         RemoteError: BAD_MESSAGE, the description is invalid.
@@ -81,13 +83,13 @@ def _files_of(node: str, files: tuple[CheckpointFile, ...], shards: int) -> tupl
     file = files[0]
     known = all(0 <= shard < shards for shard in file.shards)
     if len(files) > 1 or not known or file.size_bytes < 0 or _CHECKSUM.fullmatch(file.checksum) is None:
-        text = f"parameter server {node}: expected one file with its length, checksum and shards below {shards}"
+        text = f"{who}: expected one file with its length, checksum and shards below {shards}"
         raise RemoteError(ErrorCode.BAD_MESSAGE, f"{text}; found {str(files)[:200]!a}")
     name = file_name(node)
     return (msgspec.structs.replace(file, name=name, temporary_name=partial_name(name)),)
 
 
-def _not_once(files: Iterable[CheckpointFile], shards: int) -> int:
+def not_once(files: Iterable[CheckpointFile], shards: int) -> int:
     """Returns how many shards are in no file or in more than one."""
     found = Counter(shard for file in files for shard in file.shards)
     return sum(found[shard] != 1 for shard in range(shards))

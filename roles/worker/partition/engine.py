@@ -24,6 +24,8 @@ from adamctl.roles.worker.core.open_flights import SERVERS, Standing
 from adamctl.roles.worker.core.slots import StepActions
 from adamctl.roles.worker.core.waiting import Waiting
 from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.own.place import OwnPlace
+from adamctl.roles.worker.own.updates import OwnUpdates
 from adamctl.roles.worker.partition.links import Group, Links
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
 from adamctl.roles.worker.protocol import PushProtocol
@@ -64,7 +66,7 @@ class PartitionEngine:
         self,
         parts: Parts,
         links: Links,
-        parameters: ParameterClient,
+        parameters: ParameterClient | OwnPlace,
         done: Callable[[FlightDone], None],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -76,31 +78,41 @@ class PartitionEngine:
         applies_locally = (self.local_factor if self.local_factor is not None else self.local_rate) != 0.0
         tensors = MemberTensors(parts.network, group.own)
         owned = owned_shards(parts.layout, group.own)
-        protocol = PushProtocol(
-            experiment.train,
-            pushed_tensors(parts.layout, owned),
-            parameters.servers_of_tensors(),
-            applies_locally=applies_locally,
-            log=parts.log,
-        )
+        protocol: PushProtocol | None = None
+        if not isinstance(parameters, OwnPlace):
+            protocol = PushProtocol(
+                experiment.train,
+                pushed_tensors(parts.layout, owned),
+                parameters.servers_of_tensors(),
+                applies_locally=applies_locally,
+                log=parts.log,
+            )
         self._threads: FlightThreads | None = None
         self.replica = Replica(
             parts.network,
             parts.layout,
             group.flights,
             group.batch,
-            experiment.train.steps_per_push,
+            experiment.steps_per_update,
             experiment.train.steps_per_fetch,
-            protocol.kept,
+            () if protocol is None else protocol.kept,
             applies_locally,
-            slots_per_flight(parts.threads, group.flights),
+            1 if experiment.has_own_parameters else slots_per_flight(parts.threads, group.flights),
             ranges=tensors.ranges,
             freed=self._freed,
             rows={held.tensor: held.rows for held in tensors.held},
-            skips=protocol.skips_gradients,
+            skips=protocol is not None and protocol.skips_gradients,
         )
-        parameters.shared.add(self.replica.memory)
-        self.downpour = Downpour(self.replica, parameters, failed, protocol, owned)
+        self.downpour: Downpour | OwnUpdates
+        # Without servers all members apply the same gradients to what they share in one order, and keep the same bits.
+        self._in_order = isinstance(parameters, OwnPlace)
+        self._waiting: dict[int, tuple[FlightDone, StepActions | None]] = {}
+        self._next = 1
+        if isinstance(parameters, OwnPlace):
+            self.downpour = parameters.updates_of(self.replica, failed)
+        else:
+            parameters.shared.add(self.replica.memory)
+            self.downpour = Downpour(self.replica, parameters, failed, protocol, owned)
         self._loop = asyncio.get_running_loop()
         self._evaluation: tuple[int, asyncio.Task[None]] | None = None
         self._halting: asyncio.Future[None] | None = None
@@ -185,7 +197,15 @@ class PartitionEngine:
     def _deliver(self, done: FlightDone, actions: StepActions | None) -> None:
         if done.failure is not None:
             self._failed(done.failure)
-            return
+        elif self._in_order:
+            self._waiting[done.flight.number] = done, actions
+            while (found := self._waiting.pop(self._next, None)) is not None:
+                self._next += 1
+                self._count(*found)
+        else:
+            self._count(done, actions)
+
+    def _count(self, done: FlightDone, actions: StepActions | None) -> None:
         self.flights_done += 1
         if actions is not None and actions.push is not None:
             self.downpour.push(actions.push)

@@ -18,7 +18,8 @@ from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.open_flights import Patience
-from adamctl.roles.worker.partition.engine import PartitionEngine, Parts, held_shards
+from adamctl.roles.worker.own.place import OwnPlace
+from adamctl.roles.worker.partition.engine import PartitionEngine, Parts, held_shards, owned_shards
 from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.partition.links import Group, Links, LostNeighbourError, NeighbourError
 from adamctl.roles.worker.partition.member_session import LEAD, MemberSession
@@ -53,6 +54,7 @@ class GroupWork:
     Attributes:
         runner: the session of a lead.
         member: that of another member.
+        own: its parameters, where there are no servers.
     """
 
     def __init__(self, context: RoleContext, job: str, coordinator: CoordinatorClient, joined: Joined) -> None:
@@ -62,6 +64,7 @@ class GroupWork:
         self.plan: PartitionPlan = plan_of(self._experiment)
         self.runner: SessionRunner | None = None
         self.member: MemberSession | None = None
+        self.own: OwnPlace | None = None
         self._lead: Lead | None = None
         self._links: Links | None = None
         self._engine: PartitionEngine | None = None
@@ -125,10 +128,7 @@ class GroupWork:
         )  # fmt: skip
         here = sum(one.host == joined.members[self._own].host for one in joined.members)
         parts = Parts(group, network, layout, experiment, threads, SPINS if here * threads < cores else 0, context.log)
-        parameters = ParameterClient.from_context(
-            context, self._job, connections=experiment.cluster.connections, session=session,
-            choose=lambda found: held_shards(found, network, self._own),
-        )  # fmt: skip
+        parameters = self._parameters_of(layout, network, session)
         data = DataClient.from_context(context, joined.data_servers)
         self._links = Links(group, network, connect)
         watching = asyncio.create_task(self._watch(group))
@@ -169,7 +169,20 @@ class GroupWork:
                 )
             await self._links.close()
 
-    async def _work(self, parts: Parts, parameters: ParameterClient, data: DataClient, dataset: DataSet) -> str:
+    def _parameters_of(self, layout: ParameterLayout, network: CutNetwork, session: int) -> ParameterClient | OwnPlace:
+        experiment, context, own = self._experiment, self._context, self._own
+        if experiment.has_own_parameters:
+            held, owned = held_shards(layout, network, own), owned_shards(layout, own)
+            self.own = OwnPlace(context, self._job, experiment, layout, held, owned)
+            return self.own
+        return ParameterClient.from_context(
+            context, self._job, connections=experiment.cluster.connections, session=session,
+            choose=lambda found: held_shards(found, network, own),
+        )  # fmt: skip
+
+    async def _work(
+        self, parts: Parts, parameters: ParameterClient | OwnPlace, data: DataClient, dataset: DataSet
+    ) -> str:
         assert self._links is not None
         group, context = parts.group, self._context
         if self._own != LEAD:

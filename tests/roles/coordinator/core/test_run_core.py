@@ -101,3 +101,16 @@ def test_a_parked_request_is_answered_in_the_step_that_brings_work() -> None:
     run.finish_task(first)
     run.ask(first, 0, 0.0)
     assert second.parked is None and second.tasks[0].pass_number == 1
+
+
+def test_a_run_whose_replica_holds_the_parameters_fails_with_it_once_something_is_trained() -> None:
+    run = Simulation(3, plan(has_own_parameters=True, workers=1))
+    first = run.add_worker("w0")
+    run.kill(first)
+    run.add_worker("w1")
+    run.until(lambda: run.core.run.tally.examples > 0)
+    assert run.finished is None, "nothing was lost with the first one"
+    run.kill(run.handed_out[-1][1])
+    run.until(lambda: run.finished is not None)
+    assert run.finished is not None and run.finished.state == "failed"
+    assert "and the parameters with it, because cluster.ps = 0; no checkpoint was written yet" in run.finished.cause

@@ -1,0 +1,144 @@
+"""The parameters of a replica that has no servers: its own weights, which the job's rule updates in place.
+
+That is how one machine trains in Adam 4.3.1 and 4.4.1 and on the reference line of its figure 11. With several
+partitions each member holds the shards that it computes with; members that share a tensor find the same sums, and apply
+them in the same order, so they hold the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from adamctl.config.experiment import Experiment
+from adamctl.kernels.operation import Array
+from adamctl.kernels.rules import Rule, make_rule
+from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
+from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
+from adamctl.roles.ps.core.exactly_once import MemoryRecord
+from adamctl.roles.ps.core.job import ShardContent
+from adamctl.roles.ps.initial_values import build_shards
+from adamctl.roles.ps.options import CHECKPOINT_ROOT
+from adamctl.roles.rooted import Roots
+from adamctl.wire.messages import CheckpointFile
+
+FIRST_EPOCH = 1
+
+
+def checkpoint_roots(options: Mapping[str, Any]) -> Roots:
+    """Returns the folders in which checkpoints may be written and read, from the flags of who holds parameters."""
+    return Roots(options.get("checkpoint_root") or (CHECKPOINT_ROOT,), "--checkpoint-root")
+
+
+class OwnParameters:
+    """See the module. All methods block; only one thread at a time may be in any of them.
+
+    Attributes:
+        pushes: how many gradients have been applied since the job began.
+        owned: the shards that this member writes to checkpoints; together members write each shard once.
+    """
+
+    def __init__(
+        self, experiment: Experiment, layout: ParameterLayout, held: Collection[int], owned: Collection[int]
+    ) -> None:
+        """`held`: the shards that this member computes with."""
+        self._layout, self._seed = layout, experiment.seed
+        self._held, self.owned = tuple(sorted(held)), tuple(sorted(owned))
+        self._rule: Rule = make_rule(experiment.optimizer.rule)
+        largest = max((layout.shards[index].size for index in self._held), default=0)
+        self._spare = np.empty(largest, np.float32)
+        self._values: dict[int, Array] = {}
+        self._state: dict[int, list[Array]] = {}
+        self._weights = np.empty(0, np.float32)
+        self.pushes = 0
+
+    @property
+    def updates_per_push(self) -> int:
+        """Parameters that this member counts as updated by each push: those that it owns."""
+        return sum(self._layout.shards[index].size for index in self.owned)
+
+    def begin(self, weights: Array, restore: str) -> None:
+        """Sets weights to the values of the seed, or of the checkpoint in folder `restore` unless that is "".
+
+        Raises:
+            DamagedDataError: the checkpoint is damaged, or belongs to another model.
+        """
+        self._weights = weights
+        contents = build_shards(self._layout, self._held, self._rule, self._seed, restore)
+        for index, content in zip(self._held, contents, strict=True):
+            self._take(index, content)
+        self.pushes = max((content.pushes for content in contents), default=0)
+
+    def _take(self, index: int, content: ShardContent) -> None:
+        shard = self._layout.shards[index]
+        values = self._weights[shard.offset : shard.offset + shard.size]
+        values[...] = content.values
+        self._values[index], self._state[index] = values, content.state
+
+    def apply(self, gradient: Array, learning_rate: float) -> list[int]:
+        """Applies a gradient, flat like the weights, while threads read them (Adam 3.2.2); counts it as a push.
+
+        Returns the shards that are unchanged because their gradient or result is not finite.
+        """
+        self.pushes += 1
+        if not self._rule.is_compiled:
+            return self._apply_each(gradient, learning_rate)
+        address = int(gradient.__array_interface__["data"][0])
+        shards: list[Any] = [
+            (
+                self._values[index],
+                self._values[index],
+                self._state[index],
+                [address + self._layout.shards[index].offset * ELEMENT_BYTES],
+                [learning_rate],
+            )
+            for index in self._held
+        ]
+        refused = self._rule.prepare_shards(shards, self._spare)()
+        return [index for index, bad in zip(self._held, refused, strict=True) if bad]
+
+    def _apply_each(self, gradient: Array, learning_rate: float) -> list[int]:
+        refused = []
+        for index in self._held:
+            shard, values = self._layout.shards[index], self._values[index]
+            part = gradient[shard.offset : shard.offset + shard.size]
+            if np.isfinite(part).all():
+                self._rule.apply(values, values, self._state[index], part, learning_rate)
+            else:
+                refused.append(index)
+        return refused
+
+    def copy(self, into: Array) -> None:
+        """Copies the values of all held shards."""
+        for index, values in self._values.items():
+            shard = self._layout.shards[index]
+            into[shard.offset : shard.offset + shard.size] = values
+
+    def save(self, job: str, node: str, folder: int) -> tuple[CheckpointFile, ...]:
+        """Writes the owned shards into an open folder, in the form that servers write (docs/formats/checkpoint.md).
+
+        Raises:
+            OSError: the folder cannot be written to, or the disk is full; no file is left behind.
+        """
+        if not self.owned:
+            return ()
+        rule = self._rule
+        descriptor = FileDescriptor(
+            job, node, self._layout.hash, rule.name, tuple(rule.state_names), self._layout.tensors
+        )
+        writer = CheckpointWriter(os.dup(folder), file_name(node), descriptor)
+        try:
+            for index in self.owned:
+                shard = self._layout.shards[index]
+                record = ShardRecord(
+                    index, shard.tensor, shard.row_start, shard.row_stop, FIRST_EPOCH, self.pushes, self.pushes,
+                    MemoryRecord(),
+                )  # fmt: skip
+                writer.add(ShardImage(record, self._values[index], self._state[index]))
+            return (writer.finish(),)
+        except BaseException:
+            writer.abandon()
+            raise

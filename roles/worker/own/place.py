@@ -1,0 +1,86 @@
+"""In place of a connection to parameter servers, where a replica has none: its parameters are in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from adamctl.config.experiment import Experiment
+from adamctl.config.records import JobRecord, job_key
+from adamctl.errors import ConfigurationError
+from adamctl.kernels.rules.make import load_rule
+from adamctl.model.layout import ParameterLayout
+from adamctl.net.transport import Request
+from adamctl.roles.configuration import read_record
+from adamctl.roles.context import RoleContext
+from adamctl.roles.ps.client.own_parameters import OwnParameters, checkpoint_roots
+from adamctl.roles.worker.own.updates import OwnUpdates
+from adamctl.roles.worker.replica import Replica
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import CheckpointRequest
+
+
+class OwnPlace:
+    """One session's parameters. Used only on the event loop."""
+
+    def __init__(
+        self,
+        context: RoleContext,
+        job: str,
+        experiment: Experiment,
+        layout: ParameterLayout,
+        held: Sequence[int] | None = None,
+        owned: Sequence[int] | None = None,
+    ) -> None:
+        """`held`, `owned`: see `OwnParameters`; None: all shards."""
+        every = range(len(layout.shards))
+        self._context, self._job, self._experiment = context, job, experiment
+        self._parameters = OwnParameters(
+            experiment, layout, every if held is None else held, every if owned is None else owned
+        )
+        self._roots = checkpoint_roots(context.options)
+        self._coordinator = self._restore = ""
+        self._updates: OwnUpdates | None = None
+        self._saving: set[asyncio.Task[None]] = set()
+
+    async def attach(self, deadline_s: float = 0.0) -> None:
+        """Reads what the job begins from, and loads the kernels of its rule.
+
+        Raises:
+            ConfigurationError: the job is gone.
+            RemoteError: it begins from a checkpoint that is in no folder which this worker may read.
+        """
+        assert self._context.controller is not None
+        found = await read_record(self._context.controller, job_key(self._job), JobRecord)
+        if found is None:
+            raise ConfigurationError(f"run {self._job} is not known any more")
+        self._coordinator, self._restore = found[0].coordinator, found[0].restore
+        await asyncio.to_thread(self._roots.check, self._restore)
+        await asyncio.to_thread(load_rule, self._experiment.optimizer.rule)
+
+    def updates_of(self, replica: Replica, on_failure: Callable[[BaseException], None]) -> OwnUpdates:
+        """Returns what updates a replica's weights. `on_failure` is told if that fails."""
+        self._updates = OwnUpdates(replica, self._parameters, self._restore, on_failure)
+        return self._updates
+
+    def transports(self) -> dict[str, str]:
+        """Returns no connections."""
+        return {}
+
+    def save(self, request: Request, message: CheckpointRequest) -> None:
+        """Serves the coordinator, which asks for this member's part of a checkpoint."""
+        if self._updates is None or message.job != self._job:
+            request.fail(ErrorCode.NOT_READY, f"job {message.job!r} is not trained here yet")
+        elif request.peer.node != self._coordinator:
+            text = f"job {message.job!r} is coordinated by {self._coordinator}, not by {request.peer.node}"
+            request.fail(ErrorCode.NOT_ALLOWED, text)
+        else:
+            saving = self._updates.save(request, message, self._context.node, self._roots)
+            task = asyncio.create_task(saving)
+            self._saving.add(task)
+            task.add_done_callback(self._saving.discard)
+
+    async def close(self) -> None:
+        for task in self._saving:
+            task.cancel()
+        await asyncio.gather(*self._saving, return_exceptions=True)

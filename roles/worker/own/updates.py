@@ -1,0 +1,156 @@
+"""In place of pushes and fetches where a replica has no servers: gradients go into its own weights, one by one.
+
+The thread that has computed a gradient applies it, while others read the weights (Adam 3.2.2). Members of a group have
+a thread for that, which takes gradients in one order. One lock is held for each gradient, each copy for an evaluation
+and each checkpoint, so that those hold each gradient whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from adamctl.errors import RemoteError
+from adamctl.kernels.operation import Array
+from adamctl.net.transport import Request
+from adamctl.roles.ps.client.own_parameters import OwnParameters
+from adamctl.roles.rooted import Roots
+from adamctl.roles.worker.core.slots import Slot
+from adamctl.roles.worker.downpour import STALENESS_MAX
+from adamctl.roles.worker.replica import Replica
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import CheckpointReply, CheckpointRequest
+
+T = TypeVar("T")
+
+
+class OwnUpdates:
+    """Has the methods and figures of `adamctl.roles.worker.downpour.Downpour` that a session needs."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        parameters: OwnParameters,
+        restore: str,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`restore`: the folder of the checkpoint that the job begins from, "" if none."""
+        self._replica, self._parameters, self._restore = replica, parameters, restore
+        self._on_failure = on_failure
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="own-updates")
+        self._tasks: set[asyncio.Task[bool]] = set()
+        self._lock = threading.Lock()
+        self._ages: dict[int, int] = {}
+        self.updates = self.refused = self.fetches = self.pushes = 0
+        self.last_refusal = ""
+
+    async def start(self) -> None:
+        """Sets the weights.
+
+        Raises:
+            DamagedDataError: the checkpoint to begin from is damaged, or belongs to another model.
+        """
+        weights, parameters = self._replica.weights, self._parameters
+        await self._in_thread(lambda: parameters.begin(weights, self._restore))
+        self._replica.contains(parameters.pushes)
+
+    def want_fetch(self) -> None:
+        """Nothing is to be fetched: the weights are the parameters."""
+
+    async def freshen(self) -> None:
+        """Likewise."""
+
+    async def fetch(self) -> None:
+        """Likewise."""
+
+    def push(self, slot: Slot, place: object = None, channel: int = 0) -> asyncio.Task[bool]:
+        """Applies an accrued gradient after those that came before; the task ends when that is done."""
+        task = asyncio.create_task(self._push(slot))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def settled(self) -> None:
+        """Waits until every gradient is applied."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def snapshot(self, into: Array) -> None:
+        """Copies the parameters as they are now, for an evaluation."""
+
+        def copy() -> None:
+            with self._lock:
+                self._parameters.copy(into)
+
+        await self._in_thread(copy)
+
+    async def save(self, request: Request, message: CheckpointRequest, node: str, roots: Roots) -> None:
+        """Answers a request for this member's part of a checkpoint."""
+
+        def save() -> CheckpointReply:
+            folder = roots.open_folder(message.folder, create=True)
+            try:
+                with self._lock:
+                    return CheckpointReply(self._parameters.save(message.job, node, folder))
+            finally:
+                os.close(folder)
+
+        try:
+            request.reply(await self._in_thread(save))
+        except RemoteError as refusal:
+            request.fail(refusal.code, str(refusal))
+        except OSError as error:
+            logging.getLogger(__name__).error("checkpoint of job %s: %s", message.job, error)
+            request.fail(ErrorCode.INTERNAL, f"{node} cannot write its part: {error.strerror}")
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._thread.shutdown(wait=True)
+
+    def take_staleness(self) -> tuple[int, ...]:
+        """Returns how many shards were updated since the last call: nobody else pushes, so all of them by 0."""
+        with self._lock:
+            return (sum(self._ages.values()),) if self._ages else ()
+
+    def take_ages(self) -> tuple[int, ...]:
+        """Returns the same by age, in own pushes; to be called after `take_staleness`."""
+        with self._lock:
+            taken, self._ages = self._ages, {}
+        return tuple(taken.get(age, 0) for age in range(max(taken) + 1)) if taken else ()
+
+    def apply(self, slot: Slot) -> None:
+        """Updates the weights by a slot's gradient. Any thread may call it; the slot is still in use afterwards."""
+        replica, parameters = self._replica, self._parameters
+        begun = 0 if slot.base is None else int(slot.base.pushes[0])
+        with self._lock:
+            age = min(max(parameters.pushes - begun, 0), STALENESS_MAX)
+            refused = parameters.apply(replica.gradient(slot), slot.learning_rate)
+            self.pushes += 1
+            self.updates += parameters.updates_per_push
+            self._ages[age] = self._ages.get(age, 0) + len(parameters.owned)
+            if refused:
+                self.refused += len(refused)
+                self.last_refusal = f"shard {refused[0]}: the gradient holds NaN or infinite values"
+            pushes = parameters.pushes
+        replica.contains(pushes)
+
+    async def _push(self, slot: Slot) -> bool:
+        try:
+            await self._in_thread(lambda: self.apply(slot))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as failure:
+            self._on_failure(failure)
+            return False
+        self._replica.acknowledged(slot)
+        return True
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,72 @@
+"""Without servers the members of the replica write checkpoints; all of them, or there is none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from adamctl.config.records import NodeRecord, encode, node_key
+from adamctl.errors import RemoteError, UnreachableError
+from adamctl.roles.coordinator.checkpoint.members import MemberCheckpoints
+from adamctl.roles.ps.checkpoint_files import file_name
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import CheckpointFile, CheckpointReply, ConfigEntry
+
+
+class Cluster:
+    """Nodes, and what each answers: shards that it writes, or an error."""
+
+    def __init__(self, **nodes: Any) -> None:
+        self.nodes = nodes
+        self.closed = 0
+
+    async def read(self, prefix: str) -> tuple[int, list[ConfigEntry]]:
+        name = prefix.rpartition("/")[2]
+        record = NodeRecord(name, "worker", 1, ("tcp://127.0.0.1:1",), "host", 0)
+        return 1, [ConfigEntry(node_key(name), encode(record), 1)] if name in self.nodes else []
+
+    async def connect(self, record: NodeRecord, deadline_s: float) -> Any:
+        async def request(message: Any, deadline_s: float) -> Any:
+            assert (message.job, message.folder) == ("small", "/runs/1")
+            found = self.nodes[record.node]
+            if isinstance(found, Exception):
+                raise found
+            files = (CheckpointFile("any", "any", 100, "0" * 32, found),) if found else ()
+            return SimpleNamespace(message=CheckpointReply(files))
+
+        async def close() -> None:
+            self.closed += 1
+
+        return SimpleNamespace(request=request, close=close)
+
+
+def checkpoints(cluster: Cluster, *members: str) -> MemberCheckpoints:
+    context: Any = SimpleNamespace(controller=cluster, connect=cluster.connect)
+    return MemberCheckpoints(context, 4, lambda: "small", lambda: members)
+
+
+async def test_files_of_all_members_are_the_checkpoint() -> None:
+    cluster = Cluster(b=(0, 1), a=(2, 3), c=())
+    files = await checkpoints(cluster, "b", "a", "c").checkpoint("/runs/1")
+    assert [file.name for file in files] == [file_name("a"), file_name("b")], "names are not taken from the answer"
+    assert cluster.closed == 3
+
+
+@pytest.mark.parametrize("members", [("a",), (), ("a", "b", "twice")])
+async def test_shards_that_are_written_by_nobody_or_twice_are_no_checkpoint(members: tuple[str, ...]) -> None:
+    with pytest.raises(RemoteError, match="shards were not written"):
+        await checkpoints(Cluster(a=(2, 3), b=(0, 1), twice=(0,)), *members).checkpoint("/runs/1")
+
+
+async def test_a_member_that_cannot_write_is_named() -> None:
+    cluster = Cluster(a=RemoteError(ErrorCode.INTERNAL, "the disk is full"))
+    with pytest.raises(RemoteError, match="worker a: the disk is full"):
+        await checkpoints(cluster, "a").checkpoint("/runs/1")
+    assert cluster.closed == 1
+
+
+async def test_a_member_that_is_gone_is_named() -> None:
+    with pytest.raises(UnreachableError, match="worker gone is gone"):
+        await checkpoints(Cluster(), "gone").checkpoint("/runs/1")
