@@ -28,9 +28,12 @@ class Downpour:
 
 
 async def test_parameters_of_an_evaluation_are_not_pulled_when_the_session_has_ended() -> None:
+    async def halt() -> None:
+        pass
+
     downpour = Downpour()
     replica = SimpleNamespace(flush=list, snapshot=None, stop=lambda: None, memory=SimpleNamespace(close=lambda: None))
-    engine = SimpleNamespace(replica=replica, downpour=downpour, stop=lambda: None, join=lambda timeout_s: None)
+    engine = SimpleNamespace(replica=replica, downpour=downpour, halt=halt)
     lead = SimpleNamespace(engine=engine, takes=lambda done: None, flush=downpour.settled)
     train = SimpleNamespace(in_step=False, local_lr=0.0, range_batches=1)
     experiment = SimpleNamespace(train=train, local_learning_rate_factor=lambda: None)

@@ -31,6 +31,8 @@ GROUP = Group("job", 4, 0, MEMBERS, "plan", 2, 2)
 
 
 class Links:
+    transports: dict[int, str] = {}  # noqa: RUF012
+
     def __init__(self) -> None:
         self.others, self.told = [1, 2], list[tuple[int, Message]]()
 
@@ -44,6 +46,9 @@ class Engine:
 
     def submit(self, flight: Flight) -> None:
         self.flights.append(flight)
+
+    def told(self) -> dict[str, Any]:
+        return {"partition": 0, "flights": len(self.flights)}
 
 
 class Asked:
