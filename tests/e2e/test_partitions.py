@@ -39,9 +39,11 @@ def test_a_replica_of_two_partitions_trains_and_its_checkpoint_is_any_replicas(a
     assert "takes part as partition 1 of replica 0" in stderr
     code, stdout, stderr = adamctl.run("eval", "digits/001", "--json")
     assert code == 0, stderr
-    assert json.loads(stdout)["top1"] >= 0.95, stdout
-    code, _, stderr = adamctl.run(
-        "train", DIGITS, "--resume", "digits/001", "--threads", "1", "--set", "train.target=0.96", "--json", "--passes",
+    top1 = json.loads(stdout)["top1"]
+    assert top1 >= 0.95, stdout
+    code, _, stderr = adamctl.run(  # a little better than before, or it would have nothing left to do
+        "train", DIGITS, "--resume", "digits/001", "--threads", "1", "--set", f"train.target={top1 + 0.0025:.4f}",
+        "--json", "--passes",
         "400", "--set", "train.evaluate_every=1",
     )  # fmt: skip
     assert code == 0, stderr
