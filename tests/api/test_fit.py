@@ -121,7 +121,7 @@ def refused(folder: Path, data: Any = None, **options: Any) -> str:
         ({"batch": "many"}, "train.batch"),
         ({"workers": 0}, "cluster.workers"),
         ({"threads": "two"}, "cluster.threads"),
-        ({"ps": 0}, "cluster.ps"),
+        ({"ps": -1}, "cluster.ps"),
         ({"seed": -1}, "seed"),
         ({"name": "a/b"}, "name"),
         ({"target": 1.5}, "train.target"),

@@ -138,7 +138,8 @@ def test_summary_shows_each_part(files: tuple[str, str]) -> None:
         assert member["examples_per_s"] == pytest.approx(8 / member["compute_s"])
     pushed = sum(member["push_bytes"] for member in found["members"])
     assert pushed == 4 * (8 * 76 + 40 * 801 + 10 * 41)  # each parameter once
-    assert found["members"][0]["partial_gradient_bytes"] == 4 * 8 * 76 // 2
+    # Half of its partial gradient goes to the owner of the other half, and the sum of its own half goes back.
+    assert found["members"][0]["partial_gradient_bytes"] == 4 * 8 * 76
     assert found["fits"] and found["bound_by"]
 
 
@@ -268,3 +269,10 @@ def test_a_bad_partition_table_is_refused(files: tuple[str, str]) -> None:
         "--set",
         'partition.dense1={axis="units",at=[50]}',
     )
+
+
+def test_plan_needs_servers_and_summary_does_not(files: tuple[str, str]) -> None:
+    rates = ("--rates", files[1], "--ps", "0")
+    assert "plan compares with whole replicas, which need" in refusal("plan", files[0], *rates)
+    alone = invoke("summary", files[0], *rates, "--partitions", "2")
+    assert alone.exit_code == 0 and "no parameter servers: the replica updates its own weights" in alone.stdout

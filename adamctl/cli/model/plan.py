@@ -10,6 +10,7 @@ import click
 from adamctl.cli import options
 from adamctl.cli.number_types import PARTITIONS_MOST, Counts
 from adamctl.cli.output import print_json, progress
+from adamctl.errors import ConfigurationError
 
 
 @click.command("plan")
@@ -51,6 +52,10 @@ def command(
     Exit code 2 if nothing fits cluster.memory_per_worker.
     """
     loaded = options.load(experiment, settings, data, flags)
+    if loaded.experiment.has_own_parameters:
+        raise ConfigurationError(
+            "cluster.ps: found 0; plan compares with whole replicas, which need parameter servers; set it to 1 or more"
+        )
     from adamctl.cli.model.partition_figures import measured_figures, plan_figures, rates_for
     from adamctl.cli.model.partition_tables import refuse_what_does_not_fit, show_measured, show_plan
     from adamctl.launch.measured_run import read_measured

@@ -159,7 +159,7 @@ def _link_bytes(plan: PartitionPlan, conditions: Conditions, replicas: int) -> t
         sent[p] += push
         received[p] += fetch
         pushed, fetched = pushed + push, fetched + fetch
-    return sent, received, max(pushed, fetched) * replicas / pushing.servers
+    return sent, received, max(pushed, fetched) * replicas / max(pushing.servers, 1)
 
 
 def _exchanged_s(plan: PartitionPlan, conditions: Conditions) -> float:

@@ -73,7 +73,7 @@ class Pushing(NamedTuple):
 
     Attributes:
         examples: of one push of one thread.
-        servers: that hold the parameters.
+        servers: that hold the parameters; 0: replicas hold them.
         protocol: `auto`, `gradient` or `factors`.
         fetch_per_push: fetches for each push.
         applied_locally: whether workers apply gradients to their own weights, too.
@@ -184,11 +184,14 @@ def parameter_traffic(
 ) -> tuple[float, float]:
     """Returns the bytes that a partition pushes, and those that it fetches, for each push of one thread.
 
-    Dense weights go as gradient or as factors, whichever is fewer bytes for its own servers (Adam 3.2.6).
+    Dense weights go as gradient or as factors, whichever is fewer bytes for its own servers (Adam 3.2.6). Without
+    servers nothing goes anywhere.
 
     Args:
         tensors: of the model.
     """
+    if not pushing.servers:
+        return 0.0, 0.0
     servers = max(pushing.servers // plan.partitions, 1)
     push = 0
     for stage in plan.stages:

@@ -96,3 +96,10 @@ def test_large_networks_are_priced_without_arrays() -> None:
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 4 << 20
+
+
+def test_without_servers_nothing_is_pushed_or_fetched() -> None:
+    plan = make_plan(DENSE, 2)
+    found = price(plan, Even(), conditions(servers=0))
+    edges = sum((one.up_bytes + one.down_bytes) * conditions().batch + one.flight_bytes for one in plan.traffic())
+    assert found.server_bytes == 0 and sum(found.sent_bytes) == pytest.approx(edges)

@@ -12,7 +12,7 @@ from adamctl.errors import DamagedDataError, RemoteError
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.ps.checkpoint_files import file_name, partial_name
-from adamctl.roles.ps.client.checkpoint import _files_of
+from adamctl.roles.ps.client.checkpoint import files_of
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointRequest
 from tests.cluster import memory_cluster
@@ -22,9 +22,9 @@ REPLY = CheckpointFile("../../.bashrc", "/home/somebody/of-the-owner", 5, "0" * 
 
 
 def test_names_follow_from_the_node_whatever_a_reply_says() -> None:
-    (file,) = _files_of("ps-0", (REPLY,), 2)
+    (file,) = files_of("parameter server ps-0", "ps-0", (REPLY,), 2)
     assert (file.name, file.temporary_name) == ("shards-ps-0.adam", ".shards-ps-0.adam.partial")
-    assert _files_of("ps-0", (), 2) == ()
+    assert files_of("parameter server ps-0", "ps-0", (), 2) == ()
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_names_follow_from_the_node_whatever_a_reply_says() -> None:
 )
 def test_what_no_server_can_have_written_is_refused(files: tuple[CheckpointFile, ...]) -> None:
     with pytest.raises(RemoteError, match="ps-0") as caught:
-        _files_of("ps-0", files, 2)
+        files_of("parameter server ps-0", "ps-0", files, 2)
     assert caught.value.code == ErrorCode.BAD_MESSAGE and str(caught.value).isprintable()
 
 
