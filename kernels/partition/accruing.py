@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.native import address_of
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.regions import Range
 from adamctl.kernels.segments import FIRST_FREE_WORD
@@ -94,7 +95,3 @@ class Accruing:
         for kept in self.factors:
             arrays += [kept.errors[number], kept.activations[number]]
         return np.array([address_of(one) for one in arrays], np.int64)
-
-
-def address_of(array: NDArray[np.generic]) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adamctl.kernels.layers.losses import make_loss
-from adamctl.kernels.native import can_compile
+from adamctl.kernels.native import address_of, can_compile
 from adamctl.kernels.operation import Array
-from adamctl.kernels.partition.accruing import IMAGES, LABELS, Accruing, address_of
+from adamctl.kernels.partition.accruing import IMAGES, LABELS, Accruing
 from adamctl.kernels.partition.flight import FlightArrays, Neighbours
 from adamctl.kernels.partition.program import Batch, Program, Row, Step
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors

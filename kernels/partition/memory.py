@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.native import address_of
 from adamctl.kernels.partition.regions import Box, extents, whole_box
 from adamctl.kernels.partition.stages import CutNetwork
 
@@ -122,7 +123,7 @@ class SharedMemory:
 
     def contains(self, address: int) -> bool:
         """Whether an address lies in this memory."""
-        return 0 <= address - int(self._memory.__array_interface__["data"][0]) < self._memory.nbytes
+        return 0 <= address - address_of(self._memory) < self._memory.nbytes
 
     def has(self, name: BlockName) -> bool:
         return name in self._layout.places

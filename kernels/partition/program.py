@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word
+from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word, address_of
 from adamctl.kernels.numeric.mix import set_key
 from adamctl.kernels.operation import Array, Key
 from adamctl.kernels.partition.accruing import (
@@ -31,7 +31,6 @@ from adamctl.kernels.partition.accruing import (
     WORDS,
     Accruing,
     SlotPlace,
-    address_of,
 )
 from adamctl.kernels.segments import FLIGHT, SPINS, Advance, Post, Segment, Words, compile_segments
 

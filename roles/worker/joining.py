@@ -13,11 +13,10 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
 
-from adamctl.config.records import JobRecord, NodeRecord, node_key
+from adamctl.config.records import JobRecord
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.net.address import host_id
-from adamctl.net.transport import Connection
-from adamctl.roles.configuration import ConfigurationStore, follow, read_record, readable
+from adamctl.roles.configuration import ConfigurationStore, follow, readable
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.wire.changes import Changes
@@ -25,6 +24,7 @@ from adamctl.wire.constants import ErrorCode
 
 RETRY_S = 0.5
 LOBBY_S = 5.0
+CONNECT_S = 5.0
 TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
 
 _LOG = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class RunFinder:
 
     async def _offer(self, job: str, record: JobRecord) -> Taken:
         """Offers this worker to a run, without waiting in its lobby."""
-        coordinator = CoordinatorClient(await connect_node(self._context, record.coordinator))
+        coordinator = CoordinatorClient(await self._context.connect(record.coordinator, deadline_s=CONNECT_S))
         try:
             return Taken(job, coordinator, await self._join(coordinator, 0.0))
         except BaseException:
@@ -151,14 +151,6 @@ def apply_changes(jobs: dict[str, JobRecord], update: Changes) -> None:
                 jobs[name] = record
     for key in update.deleted:
         jobs.pop(key.removeprefix("/jobs/"), None)
-
-
-async def connect_node(context: RoleContext, node: str) -> Connection:
-    """Connects to a node by name. Raises UnreachableError if it is not registered or does not answer."""
-    found = await read_record(store_of(context), node_key(node), NodeRecord)
-    if found is None:
-        raise UnreachableError(f"node {node!r} is not registered (it may have died); see `adamctl status`")
-    return await context.connect(found[0], deadline_s=5.0)
 
 
 def store_of(context: RoleContext) -> ConfigurationStore:

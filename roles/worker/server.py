@@ -30,7 +30,7 @@ from adamctl.roles.data.client import DataClient
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.shares import shares_of
 from adamctl.roles.worker.divergence import DivergedError
-from adamctl.roles.worker.joining import RETRY_S, RunFinder, Taken, connect_node, store_of
+from adamctl.roles.worker.joining import CONNECT_S, RETRY_S, RunFinder, Taken, store_of
 from adamctl.roles.worker.own.place import OwnPlace
 from adamctl.roles.worker.partition.links import NeighbourError
 from adamctl.roles.worker.partition.work import GroupEndedError, GroupWork
@@ -266,7 +266,7 @@ async def _work_in_group(
     )  # fmt: skip
     try:
         return await process.group.run(
-            layout, process.threads, available_cores(), session, partial(connect_node, context)
+            layout, process.threads, available_cores(), session, partial(context.connect, deadline_s=CONNECT_S)
         )
     finally:
         process.group_worked = process.group.has_worked

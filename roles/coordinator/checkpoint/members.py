@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from adamctl.config.records import NodeRecord, node_key
-from adamctl.errors import RemoteError, UnreachableError
-from adamctl.roles.configuration import read_record
+from adamctl.errors import RemoteError
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.client.checkpoint import files_of, not_once
 from adamctl.wire.constants import ErrorCode
@@ -41,11 +39,7 @@ class MemberCheckpoints:
         return files
 
     async def _one(self, node: str, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
-        assert self._context.controller is not None
-        found = await read_record(self._context.controller, node_key(node), NodeRecord)
-        if found is None:
-            raise UnreachableError(f"worker {node} is gone")
-        connection = await self._context.connect(found[0], deadline_s=CONNECT_S)
+        connection = await self._context.connect(node, deadline_s=CONNECT_S)
         try:
             reply = await connection.request(CheckpointRequest(self._job(), folder), deadline_s=deadline_s)
         except RemoteError as error:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ProtocolError
+from adamctl.kernels.native import address_of
 from adamctl.kernels.partition.flight import PER_EXAMPLE
 from adamctl.kernels.partition.memory import WORD_BYTES, SharedLayout, SharedMemory
 from adamctl.wire.messages import PartDataRequest
@@ -117,5 +118,5 @@ class MemoryCopy:
 def _memory(size_bytes: int) -> NDArray[np.uint8]:
     """Returns zeroed memory in which the layout's alignment holds."""
     whole = np.zeros(size_bytes + WORD_BYTES, np.uint8)
-    start = -int(whole.__array_interface__["data"][0]) % WORD_BYTES
+    start = -address_of(whole) % WORD_BYTES
     return whole[start : start + size_bytes]

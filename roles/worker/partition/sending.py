@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
@@ -19,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.backend import Backend, compiled_if
+from adamctl.kernels.backend import Backend
+from adamctl.kernels.native import NativeCall
 from adamctl.kernels.partition.flight import PER_EXAMPLE
 from adamctl.kernels.partition.memory import BlockName, SharedLayout, SharedMemory
 from adamctl.kernels.partition.regions import BlockMove, Held
@@ -51,14 +53,13 @@ class Parcel:
     ) -> None:
         self.number, self.name = number, name
         place, array = copy.places[name], memory.array(name)
-        self._pack: BlockMove | None = None
-        self._backend = backend
+        self._pack: Callable[[], None] | None = None
         box, whole = place.box, memory.box(name)
         if box == whole or not place.size_bytes:
             self._array = array
         elif name.kind in PER_EXAMPLE:
             self._array = np.zeros(place.shape, place.dtype)
-            self._pack = BlockMove(Held(self._array, box), Held(array, whole), box)
+            self._pack = _packing(BlockMove(Held(self._array, box), Held(array, whole), box), backend)
         else:  # rows of a tensor
             (start, stop), (first, _) = box[0], whole[0]
             self._array = array[start - first : stop - first]
@@ -71,14 +72,19 @@ class Parcel:
     def content(self, examples: int) -> memoryview:
         """Returns what the neighbour reads of the block now, of so many examples of it."""
         if self._pack is not None:
-            compiled = compiled_if(self._backend, "regions")
-            if compiled is None:
-                self._pack.make()
-            else:  # without the interpreter lock
-                target, source = (held.array.reshape(-1) for held in (self._pack.target, self._pack.source))
-                compiled.copy_block(target, source, self._pack.places())
+            self._pack()
         array = self._array[:examples] if self.name.kind in PER_EXAMPLE else self._array
         return array.reshape(-1).view(np.uint8).data
+
+
+def _packing(move: BlockMove, backend: Backend) -> Callable[[], None]:
+    """Returns what makes a move, without the interpreter lock if possible."""
+    calls = move.native(backend)
+    if calls is None:
+        return move.make
+    (call,) = calls
+    assert isinstance(call, NativeCall)
+    return call.make
 
 
 class _Ready(NamedTuple):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.backend import Backend
-from adamctl.kernels.partition.accruing import WORDS, Accruing, KeptFactors, SlotPlace, address_of
+from adamctl.kernels.native import address_of
+from adamctl.kernels.partition.accruing import WORDS, Accruing, KeptFactors, SlotPlace
 from adamctl.kernels.partition.stages import StageCut, cut_network
 from adamctl.model.description import Model
 from tests.kernels.kernel_checks import BACKENDS

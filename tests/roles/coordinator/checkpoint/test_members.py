@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.roles.coordinator.checkpoint.members import MemberCheckpoints
 from adamctl.roles.ps.checkpoint_files import file_name
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import CheckpointFile, CheckpointReply, ConfigEntry
+from adamctl.wire.messages import CheckpointFile, CheckpointReply
 
 
 class Cluster:
@@ -22,15 +21,13 @@ class Cluster:
         self.nodes = nodes
         self.closed = 0
 
-    async def read(self, prefix: str) -> tuple[int, list[ConfigEntry]]:
-        name = prefix.rpartition("/")[2]
-        record = NodeRecord(name, "worker", 1, ("tcp://127.0.0.1:1",), "host", 0)
-        return 1, [ConfigEntry(node_key(name), encode(record), 1)] if name in self.nodes else []
+    async def connect(self, node: str, deadline_s: float) -> Any:
+        if node not in self.nodes:
+            raise UnreachableError(f"there is no living node {node}")
 
-    async def connect(self, record: NodeRecord, deadline_s: float) -> Any:
         async def request(message: Any, deadline_s: float) -> Any:
             assert (message.job, message.folder) == ("small", "/runs/1")
-            found = self.nodes[record.node]
+            found = self.nodes[node]
             if isinstance(found, Exception):
                 raise found
             files = (CheckpointFile("any", "any", 100, "0" * 32, found),) if found else ()
@@ -43,7 +40,7 @@ class Cluster:
 
 
 def checkpoints(cluster: Cluster, *members: str) -> MemberCheckpoints:
-    context: Any = SimpleNamespace(controller=cluster, connect=cluster.connect)
+    context: Any = SimpleNamespace(connect=cluster.connect)
     return MemberCheckpoints(context, 4, lambda: "small", lambda: members)
 
 
@@ -68,5 +65,5 @@ async def test_a_member_that_cannot_write_is_named() -> None:
 
 
 async def test_a_member_that_is_gone_is_named() -> None:
-    with pytest.raises(UnreachableError, match="worker gone is gone"):
+    with pytest.raises(UnreachableError, match="no living node gone"):
         await checkpoints(Cluster(), "gone").checkpoint("/runs/1")
