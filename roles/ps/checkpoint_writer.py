@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -18,19 +16,12 @@ from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Image, Shard
 from adamctl.roles.rooted import Roots
+from adamctl.roles.saving import answer_checkpoint
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
+from adamctl.wire.messages import CheckpointFile, CheckpointRequest
 
 AHEAD_BYTES_MAX = 32 << 20
 """Bytes of shards held for writing at once; limits the memory for copies that concurrent pushes need."""
-
-
-_PUBLIC_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
-"""Disk errors whose text may be sent to the client; other errors would reveal which files exist."""
-
-
-def _public_text(error: OSError) -> str:
-    return str(error.strerror) if error.errno in _PUBLIC_ERRORS else "the folder cannot be written to; see its log"
 
 
 class Saver:
@@ -61,31 +52,19 @@ class Saver:
             request.fail(ErrorCode.NOT_ALLOWED, text)
             return
         leased = job.leased
-        refusal = save_refusal(request, job, leased, self._core.lease_holds())
-        try:
-            if refusal is None:
-                folder = await asyncio.to_thread(self._roots.open_folder, message.folder, create=True)
-                try:
-                    files = await save_shards(job, self._node, folder, self._hold)
-                finally:
-                    os.close(folder)
-                refusal = save_refusal(request, job, leased or job.leased, self._core.lease_holds())
-        except OSError as error:
-            self._log.error("checkpoint of job %s: %s", message.job, error)
-            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write its part: {_public_text(error)}")
-        except RemoteError as error:
-            request.fail(error.code, str(error))
-        except asyncio.CancelledError:
-            request.fail(ErrorCode.SHUTTING_DOWN, "the server is closing")
-            raise
-        except Exception:
-            self._log.exception("checkpoint of job %s", message.job)
-            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write its part; see its log")
-        else:
+
+        def refuse() -> None:
+            refusal = save_refusal(request, job, leased or job.leased, self._core.lease_holds())
             if refusal is not None:
-                request.fail(refusal.code, refusal.message)
-            else:
-                request.reply(CheckpointReply(files))
+                raise RemoteError(refusal.code, refusal.message)
+
+        async def save(folder: int) -> tuple[CheckpointFile, ...]:
+            refuse()
+            files = await save_shards(job, self._node, folder, self._hold)
+            refuse()
+            return files
+
+        await answer_checkpoint(request, message, self._node, self._log, self._roots, save)
 
     def _hold(self, shard: Shard) -> Awaitable[Image]:
         waiting: asyncio.Future[Image] = asyncio.get_running_loop().create_future()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -58,16 +58,15 @@ def build_buckets(
 
 def build_shards(
     layout: ParameterLayout, shards: Sequence[int], rule: Rule, seed: int, restore: str
-) -> list[ShardContent]:
-    """Returns the contents of some shards, in their order.
+) -> Iterator[ShardContent]:
+    """Yields the contents of some shards, in their order, one at a time.
 
     Raises:
         DamagedDataError: as `build_buckets`.
     """
-    if not restore:
-        return [_initial(layout, shard, rule, seed) for shard in shards]
-    checkpoint = _open(restore, layout, rule)
-    return [_restored(layout, shard, rule, checkpoint) for shard in shards]
+    checkpoint = _open(restore, layout, rule) if restore else None
+    for shard in shards:
+        yield _initial(layout, shard, rule, seed) if checkpoint is None else _restored(layout, shard, rule, checkpoint)
 
 
 def _shards(layout: ParameterLayout, bucket: int) -> range:

@@ -7,19 +7,19 @@ them in the same order, so they hold the same bits.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from adamctl.config.experiment import Experiment
+from adamctl.kernels.native import address_of
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules import Rule, make_rule
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
 from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
-from adamctl.roles.ps.core.job import ShardContent
 from adamctl.roles.ps.initial_values import build_shards
 from adamctl.roles.ps.options import CHECKPOINT_ROOT
 from adamctl.roles.rooted import Roots
@@ -52,7 +52,6 @@ class OwnParameters:
         self._spare = np.empty(largest, np.float32)
         self._values: dict[int, Array] = {}
         self._state: dict[int, list[Array]] = {}
-        self._weights = np.empty(0, np.float32)
         self.pushes = 0
 
     @property
@@ -66,17 +65,12 @@ class OwnParameters:
         Raises:
             DamagedDataError: the checkpoint is damaged, or belongs to another model.
         """
-        self._weights = weights
-        contents = build_shards(self._layout, self._held, self._rule, self._seed, restore)
-        for index, content in zip(self._held, contents, strict=True):
-            self._take(index, content)
-        self.pushes = max((content.pushes for content in contents), default=0)
-
-    def _take(self, index: int, content: ShardContent) -> None:
-        shard = self._layout.shards[index]
-        values = self._weights[shard.offset : shard.offset + shard.size]
-        values[...] = content.values
-        self._values[index], self._state[index] = values, content.state
+        for content in build_shards(self._layout, self._held, self._rule, self._seed, restore):
+            shard = self._layout.shards[content.index]
+            values = weights[shard.offset : shard.offset + shard.size]
+            values[...] = content.values
+            self._values[content.index], self._state[content.index] = values, content.state
+            self.pushes = max(self.pushes, content.pushes)
 
     def apply(self, gradient: Array, learning_rate: float) -> list[int]:
         """Applies a gradient, flat like the weights, while threads read them (Adam 3.2.2); counts it as a push.
@@ -86,7 +80,7 @@ class OwnParameters:
         self.pushes += 1
         if not self._rule.is_compiled:
             return self._apply_each(gradient, learning_rate)
-        address = int(gradient.__array_interface__["data"][0])
+        address = address_of(gradient)
         shards: list[Any] = [
             (
                 self._values[index],
@@ -117,8 +111,12 @@ class OwnParameters:
             shard = self._layout.shards[index]
             into[shard.offset : shard.offset + shard.size] = values
 
-    def save(self, job: str, node: str, folder: int) -> tuple[CheckpointFile, ...]:
+    def save(
+        self, job: str, node: str, folder: int, exclusive: AbstractContextManager[object]
+    ) -> tuple[CheckpointFile, ...]:
         """Writes the owned shards into an open folder, in the form that servers write (docs/formats/checkpoint.md).
+
+        `exclusive`: entered for each shard; nobody else may be in any method meanwhile.
 
         Raises:
             OSError: the folder cannot be written to, or the disk is full; no file is left behind.
@@ -129,15 +127,16 @@ class OwnParameters:
         descriptor = FileDescriptor(
             job, node, self._layout.hash, rule.name, tuple(rule.state_names), self._layout.tensors
         )
-        writer = CheckpointWriter(os.dup(folder), file_name(node), descriptor)
+        writer = CheckpointWriter(folder, file_name(node), descriptor)
         try:
             for index in self.owned:
                 shard = self._layout.shards[index]
-                record = ShardRecord(
-                    index, shard.tensor, shard.row_start, shard.row_stop, FIRST_EPOCH, self.pushes, self.pushes,
-                    MemoryRecord(),
-                )  # fmt: skip
-                writer.add(ShardImage(record, self._values[index], self._state[index]))
+                with exclusive:
+                    record = ShardRecord(
+                        index, shard.tensor, shard.row_start, shard.row_stop, FIRST_EPOCH, self.pushes, self.pushes,
+                        MemoryRecord(),
+                    )  # fmt: skip
+                    writer.add(ShardImage(record, self._values[index], self._state[index]))
             return (writer.finish(),)
         except BaseException:
             writer.abandon()

@@ -1,30 +1,30 @@
 """In place of pushes and fetches where a replica has no servers: gradients go into its own weights, one by one.
 
 The thread that has computed a gradient applies it, while others read the weights (Adam 3.2.2). Members of a group have
-a thread for that, which takes gradients in one order. One lock is held for each gradient, each copy for an evaluation
-and each checkpoint, so that those hold each gradient whole or not at all.
+a thread for that, which takes gradients in one order. One lock is held for each gradient, for each copy for an
+evaluation, and for each shard of a checkpoint: as on servers, a checkpoint has each shard at one version.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from adamctl.errors import RemoteError
 from adamctl.kernels.operation import Array
 from adamctl.net.transport import Request
 from adamctl.roles.ps.client.own_parameters import OwnParameters
 from adamctl.roles.rooted import Roots
+from adamctl.roles.saving import answer_checkpoint
 from adamctl.roles.worker.core.slots import Slot
 from adamctl.roles.worker.downpour import STALENESS_MAX
 from adamctl.roles.worker.replica import Replica
-from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import CheckpointReply, CheckpointRequest
+from adamctl.wire.messages import CheckpointFile, CheckpointRequest
+
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -90,29 +90,18 @@ class OwnUpdates:
         await self._in_thread(copy)
 
     async def save(self, request: Request, message: CheckpointRequest, node: str, roots: Roots) -> None:
-        """Answers a request for this member's part of a checkpoint."""
+        """Answers a request for this member's part of a checkpoint. Training goes on between shards, as on servers."""
 
-        def save() -> CheckpointReply:
-            folder = roots.open_folder(message.folder, create=True)
-            try:
-                with self._lock:
-                    return CheckpointReply(self._parameters.save(message.job, node, folder))
-            finally:
-                os.close(folder)
+        async def save(folder: int) -> tuple[CheckpointFile, ...]:
+            return await self._in_thread(lambda: self._parameters.save(message.job, node, folder, self._lock))
 
-        try:
-            request.reply(await self._in_thread(save))
-        except RemoteError as refusal:
-            request.fail(refusal.code, str(refusal))
-        except OSError as error:
-            logging.getLogger(__name__).error("checkpoint of job %s: %s", message.job, error)
-            request.fail(ErrorCode.INTERNAL, f"{node} cannot write its part: {error.strerror}")
+        await answer_checkpoint(request, message, node, _LOG, roots, save)
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._thread.shutdown(wait=True)
+        await asyncio.to_thread(self._thread.shutdown)  # what it does may take long
 
     def take_staleness(self) -> tuple[int, ...]:
         """Returns how many shards were updated since the last call: nobody else pushes, so all of them by 0."""

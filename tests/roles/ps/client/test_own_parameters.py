@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,11 @@ def test_a_checkpoint_of_two_members_goes_on_where_they_were(rule: str, tmp_path
         for one in (whole, *(parameters for parameters, _ in members)):
             one.apply(gradient(number), 0.1)
     folder = os.open(tmp_path, os.O_RDONLY)
-    files = [file for number, (one, _) in enumerate(members) for file in one.save("small", f"worker-{number}", folder)]
+    files = [
+        file
+        for number, (one, _) in enumerate(members)
+        for file in one.save("small", f"worker-{number}", folder, nullcontext())
+    ]
     os.close(folder)
     finished(tmp_path, files)
     assert len(read_checkpoint(tmp_path, verify=True).files) == 2
@@ -112,6 +117,6 @@ def test_a_member_that_owns_nothing_writes_no_file(tmp_path: Path) -> None:
     parameters = OwnParameters(experiment("sgd"), LAYOUT, EVERY, ())
     parameters.begin(np.zeros(LAYOUT.flat_size, np.float32), "")
     folder = os.open(tmp_path, os.O_RDONLY)
-    assert parameters.save("small", "worker-1", folder) == ()
+    assert parameters.save("small", "worker-1", folder, nullcontext()) == ()
     os.close(folder)
     assert not list(tmp_path.iterdir())
