@@ -52,16 +52,16 @@ class Saver:
             request.fail(ErrorCode.NOT_ALLOWED, text)
             return
         leased = job.leased
+        refusal = save_refusal(request, job, leased, self._core.lease_holds())
+        if refusal is not None:
+            request.fail(refusal.code, refusal.message)
+            return
 
-        def refuse() -> None:
+        async def save(folder: int) -> tuple[CheckpointFile, ...]:
+            files = await save_shards(job, self._node, folder, self._hold)
             refusal = save_refusal(request, job, leased or job.leased, self._core.lease_holds())
             if refusal is not None:
                 raise RemoteError(refusal.code, refusal.message)
-
-        async def save(folder: int) -> tuple[CheckpointFile, ...]:
-            refuse()
-            files = await save_shards(job, self._node, folder, self._hold)
-            refuse()
             return files
 
         await answer_checkpoint(request, message, self._node, self._log, self._roots, save)
