@@ -65,11 +65,15 @@ ELSEWHERE = (
         ("kernels/partition/flight", "kernels/partition/head", "kernels/partition/steps"),
         "parts of a member, which are right when it computes what the whole network does",
     ),
-    Elsewhere("bench/partition/test_partition.py", ("bench/partition/program",), "parts of one benchmark"),
+    Elsewhere(
+        "bench/partition/test_partition.py",
+        ("bench/partition/program", "bench/partition/started"),
+        "parts of one benchmark",
+    ),
     Elsewhere("bench/kernels/test_kernels.py", ("bench/kernels/*",), "parts of one benchmark"),
     Elsewhere(
         "bench/failover/test_failover.py",
-        ("bench/failover/cluster", "bench/failover/namespaces"),
+        ("bench/failover/cluster",),
         "parts of one benchmark",
     ),
     Elsewhere("bench/ps/test_throughput.py", ("bench/ps/*", "bench/role_processes"), "parts of one benchmark"),

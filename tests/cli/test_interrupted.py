@@ -14,7 +14,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from adamctl.bench.failover import namespaces
+from adamctl.bench import namespaces
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.toml"
 WAIT_S = 60.0

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from adamctl.bench.failover import namespaces
+from adamctl.bench import namespaces
 from adamctl.bench.failover.cluster import FailoverCluster
 from adamctl.launch.process import RoleCommand
 from tests.faults.servers_under_fire import Fire

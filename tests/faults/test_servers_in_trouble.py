@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from adamctl.bench.failover.cluster import FailoverCluster
-from adamctl.bench.failover.namespaces import missing
+from adamctl.bench.namespaces import missing
 from tests.faults.any_fault import inside
 from tests.faults.servers_under_fire import Progress
 from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, SHORT_LEASE_S

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from adamctl.bench.failover.cluster import FailoverCluster
-from adamctl.bench.failover.namespaces import HUB
+from adamctl.bench.namespaces import HUB
 from adamctl.bench.role_processes import role_hello
 from adamctl.launch.plan import COORDINATOR, coordinator_role
 from adamctl.launch.process import RoleCommand

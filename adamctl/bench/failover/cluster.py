@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from adamctl.bench.failover.namespaces import HUB, Namespaces, is_inside, namespaces
+from adamctl.bench.namespaces import HUB, Namespaces, is_inside, namespaces
 from adamctl.bench.role_processes import CONTROLLER, POLL_S, RoleProcesses, connect_store
 from adamctl.config.records import BucketRecord, decode
 from adamctl.errors import RunFailedError

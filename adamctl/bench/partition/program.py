@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from adamctl.bench import namespaces
 from adamctl.bench.child import Pipe
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of
@@ -35,13 +36,14 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.loop import new_event_loop
 from adamctl.net.server import StreamServer
 from adamctl.net.stream import StreamTransport
+from adamctl.net.token_file import environment_token
 from adamctl.net.transport import Connection, Request
 from adamctl.roles.worker.partition.engine import slots_per_flight
 from adamctl.roles.worker.partition.links import Group, Links, ways
 from adamctl.roles.worker.partition.sending import Sent
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
 from adamctl.roles.worker.replica import Replica
-from adamctl.wire.messages import GroupMember, PartDataRequest
+from adamctl.wire.messages import GroupMember, Hello, PartDataRequest
 
 LEARNING_RATE = 1e-3  # low: learning from noise must not diverge; the cost is the same
 BATCHES_BYTES_MAX = 64 << 20
@@ -61,6 +63,7 @@ class Spec(NamedTuple):
         transport: how members reach each other.
         folder: for their Unix sockets.
         spins: see `adamctl.roles.worker.partition.threads.SPINS`.
+        place: its machine's own network, if it has one: a process within it, and the machine's address.
     """
 
     experiment: Experiment
@@ -72,6 +75,7 @@ class Spec(NamedTuple):
     spins: int
     transport: TransportKind
     folder: str
+    place: tuple[int, str] | None = None
 
 
 class MemberRound(NamedTuple):
@@ -133,9 +137,10 @@ class MemberLinks:
         group = Group("bench", 1, spec.own, members, "", spec.batch, spec.flights)
         self.links = Links(group, self._network, self._connect)
         tcp = spec.transport == "tcp"
-        address = "tcp://127.0.0.1:0" if tcp else f"unix://{spec.folder}/{spec.own}.sock"
+        host = "127.0.0.1" if spec.place is None else spec.place[1]
+        address = f"tcp://{host}:0" if tcp else f"unix://{spec.folder}/{spec.own}.sock"
         self._server: StreamServer = await StreamTransport().serve(
-            [address], make_hello("worker", str(spec.own), 1), self._handle, placing=self.links.place
+            [address], self._hello(), self._handle, placing=self.links.place
         )
         return self._server.addresses[0]
 
@@ -147,8 +152,10 @@ class MemberLinks:
 
     async def _connect(self, node: str) -> Connection:
         transport = StreamTransport(kind=self._spec.transport)
-        hello = make_hello("worker", str(self._spec.own), 1)
-        return await transport.connect(self._addresses[int(node)], hello, deadline_s=CONNECT_S)
+        return await transport.connect(self._addresses[int(node)], self._hello(), deadline_s=CONNECT_S)
+
+    def _hello(self) -> Hello:
+        return make_hello("worker", str(self._spec.own), 1, environment_token(os.environ))
 
     def attach(self, addresses: tuple[str, ...]) -> Neighbours:
         """Returns the neighbours; `addresses`: of all members."""
@@ -302,6 +309,8 @@ def member_program(spec: Spec, pipe: Pipe) -> None:
 
     On SENT it tells what it has sent.
     """
+    if spec.place is not None:
+        namespaces.enter(spec.place[0])
     member = BenchMember(spec)
     pipe.send(member.links.address)
     member.begin(pipe.recv())

@@ -48,7 +48,7 @@ def failover(
     cluster is used instead of a controller, under a prefix of this run's own; D is then four fifths of a whole number
     of seconds, 2 or more, and links cannot be cut.
     """
-    from adamctl.bench.failover import namespaces
+    from adamctl.bench import namespaces
     from adamctl.bench.failover.failover import FailoverSettings, run_failover_benchmark
 
     wanted = faults or FAULTS

@@ -1,12 +1,14 @@
-"""Servers in separate network namespaces, so that a link can be cut as by pulling a cable. Linux only.
+"""Processes in separate network namespaces, whose links can be cut as by pulling a cable, or made slow. Linux only.
 
 Everything happens inside one more namespace, which an unprivileged user may create (`unshare --user --net`), so the
-machine's own network is untouched and nothing is left behind. A server's link is a pair of virtual devices; a queue
-without room at one end silently drops what is sent that way: no reset, no refusal, as with a real cable.
+machine's own network is untouched and nothing is left behind. A link is a pair of virtual devices; a queue
+without room at one end silently drops what is sent that way: no reset, no refusal, as with a real cable. A token bucket
+at both ends gives each direction a rate of its own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import shutil
@@ -25,6 +27,12 @@ TOOLS = ("ip", "tc", "unshare", "nsenter")
 HUB = "10.77.0.1"
 """Address at which all namespaces reach processes outside the servers' namespaces."""
 STEP_S = 10.0
+CLONE_NEWNET = 0x40000000
+"""From `sched.h`: a network namespace."""
+BURST_S, BURST_BYTES_LEAST = 0.002, 128 << 10
+"""What a link may send at once after a silence: a token bucket is refilled by a timer of some milliseconds, and a
+segment of a local TCP connection has up to 64 KiB."""
+QUEUE_S = 0.05
 
 
 def missing() -> str:
@@ -36,8 +44,11 @@ def missing() -> str:
     return "" if done.returncode == 0 else f"cannot create a network namespace here: {done.stderr.strip()}"
 
 
-def go_inside(arguments: Sequence[str]) -> NoReturn:
+def go_inside(arguments: Sequence[str], program: Sequence[str] = ("-m", "adamctl")) -> NoReturn:
     """Replaces this process by `adamctl ARGUMENTS` in its own namespace; signals and exit code pass through unchanged.
+
+    Args:
+        program: what Python runs, if not `adamctl`.
 
     Raises:
         ConfigurationError: namespaces are not available here.
@@ -47,7 +58,7 @@ def go_inside(arguments: Sequence[str]) -> NoReturn:
         raise ConfigurationError(problem)
     sys.stdout.flush()
     sys.stderr.flush()
-    command = [*_unshare(), sys.executable, "-m", "adamctl", *arguments]
+    command = [*_unshare(), sys.executable, *program, *arguments]
     os.execvpe(command[0], command, {**os.environ, **settings()})
 
 
@@ -131,6 +142,22 @@ class Namespaces:
         """Returns the prefix that makes a command run in a namespace."""
         return ("nsenter", "--target", str(self._holders[name].pid), "--net")
 
+    def holder(self, name: str) -> int:
+        """Returns the process whose network namespace it is, for `enter`."""
+        return self._holders[name].pid
+
+    def limit(self, name: str, bytes_per_s: float | None) -> None:
+        """Gives a link so many bytes per second in each direction, or ends that."""
+        if bytes_per_s is None:
+            self.heal(name)
+            return
+        rate = (
+            "root", "tbf", "rate", f"{round(bytes_per_s * 8)}bit", "latency", f"{QUEUE_S * 1000:g}ms",
+            "burst", str(max(round(bytes_per_s * BURST_S), BURST_BYTES_LEAST)),
+        )  # fmt: skip
+        _run("tc", "qdisc", "replace", "dev", self._device(name), *rate)
+        _run(*self.prefix(name), "tc", "qdisc", "replace", "dev", "eth0", *rate)
+
     def cut(self, name: str, *, inward: bool = True, outward: bool = True) -> None:
         """Drops everything sent to a namespace, from it, or both."""
         if inward:
@@ -139,13 +166,22 @@ class Namespaces:
             _run(*self.prefix(name), "tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo", "limit", "0")
 
     def heal(self, name: str) -> None:
-        """Ends every cut of a namespace."""
+        """Ends every cut and limit of a namespace."""
         for command in (
             ["tc", "qdisc", "del", "dev", self._device(name), "root"],
             [*self.prefix(name), "tc", "qdisc", "del", "dev", "eth0", "root"],
         ):
             with suppress(RunFailedError):  # it was not cut in that direction
                 _run(*command)
+
+
+def enter(holder: int) -> None:
+    """Moves the calling thread, and those that it will start, to the network namespace of another process."""
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns is there from Python 3.12 on
+    with open(f"/proc/{holder}/ns/net", "rb") as namespace:
+        if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"cannot enter a network namespace: {os.strerror(number)}")
 
 
 def _run(*command: str) -> None:

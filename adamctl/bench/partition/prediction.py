@@ -1,0 +1,68 @@
+"""What the cost model of partitions predicts for a setting of the benchmark, beside what was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adamctl.bench.partition.machines import Machines
+from adamctl.bench.partition.started import Kind
+from adamctl.config.experiment import Experiment
+from adamctl.config.partitioning import plan_of
+from adamctl.kernels.threads import available_cores
+from adamctl.model.partition.cost import Conditions, Link, Price, price
+from adamctl.model.partition.rates import Rates
+from adamctl.model.partition.work import SLOTS_IN_USE, Pushing, Work
+
+SHARED = Link(bytes_per_s=5e9, latency_s=50e-6)
+"""A copy in memory, and a wait (docs/decisions/0028)."""
+TCP = Link(bytes_per_s=2e9, latency_s=200e-6)
+"""Loopback TCP, and a way through the event loop (docs/decisions/0029)."""
+
+
+class Slowed:
+    """A machine that is as fast as a share of another one. See `adamctl.model.partition.rates.Machine`."""
+
+    def __init__(self, rates: Rates, speed: float) -> None:
+        self._rates, self._speed = rates, speed
+
+    def seconds(self, work: Work, batch: int) -> float:
+        return self._rates.seconds(work, batch) / self._speed
+
+    def update_seconds(self, parameters: int) -> float:
+        return self._rates.update_seconds(parameters) / self._speed
+
+
+class Prediction:
+    """Predictions for one network on one kind of machine."""
+
+    def __init__(self, experiment: Experiment, rates: Rates, machines: Machines, batch: int) -> None:
+        """`rates`: of this machine, as it is."""
+        self._experiment, self._rates, self._machines, self._batch = experiment, rates, machines, batch
+
+    def price(self, kind: Kind, link_bytes_per_s: float | None) -> Price:
+        """Returns what a replica costs."""
+        plan = plan_of(self._experiment, kind.partitions)
+        return price(plan, self.machine(kind), self.conditions(kind, link_bytes_per_s))
+
+    def machine(self, kind: Kind) -> Slowed:
+        """Returns what each of a replica's processes runs on."""
+        return Slowed(self._rates, self._machines.speed(kind.partitions, kind.threads, available_cores()))
+
+    def conditions(self, kind: Kind, link_bytes_per_s: float | None) -> Conditions:
+        """Returns what a replica is priced for: without parameter servers, as those of the benchmark."""
+        link = SHARED if kind.transport == "shared" else TCP
+        if link_bytes_per_s is not None:
+            link = Link(link_bytes_per_s, link.latency_s)
+        steps = self._experiment.train.steps_per_push
+        return Conditions(
+            self._batch, kind.threads, max(kind.flights, 1), SLOTS_IN_USE, steps, Pushing(self._batch * steps, 0), link
+        )
+
+    def row(self, kind: Kind, link_bytes_per_s: float | None, images_per_s: float) -> dict[str, Any]:
+        """Returns what a row of the benchmark's table says of the prediction; `images_per_s`: as measured."""
+        found = self.price(kind, link_bytes_per_s)
+        return {
+            "predicted_images_per_s": round(found.examples_per_s, 2),
+            "over_predicted": round(images_per_s / found.examples_per_s, 3),
+            "binds": found.binds,
+        }
