@@ -69,8 +69,6 @@ def refuse_partitions(experiment: Experiment) -> None:
     for key, found, wanted in (
         ("train.consistency", train.consistency, "async"),
         ("train.max_staleness", train.max_staleness, None),
-        ("train.wire_push", train.wire_push, "float32"),
-        ("train.wire_pull", train.wire_pull, "float32"),
     ):
         if found != wanted:
             raise ConfigurationError(
