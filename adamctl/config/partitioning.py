@@ -64,19 +64,11 @@ def refuse_partitions(experiment: Experiment) -> None:
         ConfigurationError: the experiment wants it.
     """
     partitions, train = experiment.cluster.partitions, experiment.train
-    if partitions in ("auto", 1):
-        return
-    for key, found, wanted in (
-        ("train.consistency", train.consistency, "async"),
-        ("train.max_staleness", train.max_staleness, None),
-        ("train.wire_push", train.wire_push, "float32"),
-        ("train.wire_pull", train.wire_pull, "float32"),
-    ):
-        if found != wanted:
-            raise ConfigurationError(
-                f"{key}: found {found} with cluster.partitions = {partitions}, which this version cannot do; set it to "
-                f"{'none' if wanted is None else wanted}, or partitions to 1"
-            )
+    if partitions not in ("auto", 1) and train.in_step:
+        raise ConfigurationError(
+            f"train.consistency: found sync with cluster.partitions = {partitions}, which this version cannot do; "
+            "set it to async, or partitions to 1"
+        )
 
 
 def partition_problems(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:

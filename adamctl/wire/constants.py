@@ -83,6 +83,7 @@ class Opcode(IntEnum):
     PART_END = 85
     PART_DATA = 86
     PART_STATUS = 87
+    PART_GRANT = 88
     BENCH_BLOCK = 96
 
 
@@ -159,6 +160,7 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.PART_FLUSH: 0,
     Opcode.PART_END: 0,
     Opcode.PART_STATUS: 0,
+    Opcode.PART_GRANT: 0,
 }
 
 

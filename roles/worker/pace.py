@@ -10,19 +10,26 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Generic, Protocol, TypeVar
 
+from adamctl.roles.worker.core.grants import Stand
 from adamctl.wire.messages import RunStepRequest
 
 POLL_S = 5.0
 
 
-class Stand(NamedTuple):
-    """How far a replica is: steps done; the step it waits to begin, 0 if none; how often it has rested."""
+class Gate(Protocol):
+    """What lets the steps of a replica begin: `StepGate`, or `FlightGrants` where it has several partitions."""
 
-    done: int
-    wanted: int
-    rests: int
+    waits: int
+    wait_s: float
+
+    def allow(self, limit: int, rests: int) -> None: ...
+    def rest(self) -> None: ...
+    def stand(self) -> Stand: ...
+
+
+AnyGate = TypeVar("AnyGate", bound=Gate)
 
 
 class StepGate:
@@ -90,20 +97,31 @@ class StepGate:
             self._room.notify_all()
 
 
-class Pacer:
+class Pacer(Generic[AnyGate]):
     """Tells the coordinator how far the replica is, and the threads how far they may go. Runs on the event loop.
 
     At most one request reports, and one waits, at a time: the coordinator answers a waiting one when the next arrives.
     """
 
-    def __init__(self, node: str, incarnation: int, ask: Callable[[RunStepRequest], Awaitable[int]]) -> None:
-        """`ask` sends a request to the coordinator and returns the last step that may begin."""
-        self._node, self._incarnation, self._ask = node, incarnation, ask
+    def __init__(
+        self,
+        node: str,
+        incarnation: int,
+        ask: Callable[[RunStepRequest], Awaitable[int]],
+        make_gate: Callable[[Callable[[], None]], AnyGate],
+        group_epoch: int = 0,
+    ) -> None:
+        """Args:
+        ask: sends a request to the coordinator and returns the last step that may begin.
+        make_gate: takes what is to be called, on any thread, when there is something to report to the coordinator.
+        group_epoch: of the group of workers, if the replica is one.
+        """
+        self._node, self._incarnation, self._ask, self._group_epoch = node, incarnation, ask, group_epoch
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._called = False
         self._waiting: asyncio.Task[None] | None = None
-        self.gate = StepGate(self._wake)
+        self.gate = make_gate(self._wake)
 
     def _wake(self) -> None:
         if not self._called:
@@ -144,5 +162,5 @@ class Pacer:
             waiting.exception()  # a later request raises the same
 
     async def _tell(self, stand: Stand, wait_s: float) -> None:
-        request = RunStepRequest(self._node, self._incarnation, stand.done, stand.wanted, wait_s)
+        request = RunStepRequest(self._node, self._incarnation, stand.done, stand.wanted, wait_s, self._group_epoch)
         self.gate.allow(await self._ask(request), stand.rests)

@@ -44,6 +44,7 @@ from adamctl.wire.messages import (
     PartDoneRequest,
     PartEndRequest,
     PartFlushRequest,
+    PartGrantRequest,
     PartReadyRequest,
     PartStatusRequest,
     PartTaskRequest,
@@ -58,8 +59,7 @@ REJOINS_FORGOTTEN_AFTER_S = 300.0
 """After this much training, losses count from zero again: a run of a week may see many servers restarted."""
 PARTITION_REQUESTS = (
     PartAttachRequest, PartReadyRequest, PartTaskRequest, PartDoneRequest, PartFlushRequest, PartEndRequest,
-    PartDataRequest,
-    PartStatusRequest,
+    PartDataRequest, PartStatusRequest, PartGrantRequest,
 )  # fmt: skip
 
 

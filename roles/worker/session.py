@@ -17,11 +17,12 @@ from adamctl.kernels.numeric.mix import step_key
 from adamctl.roles.data.client import Batch as Examples
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core.batches import Task, TaskLedger, cut
+from adamctl.roles.worker.core.grants import FlightGrants
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import Lockstep, place_of
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
-from adamctl.roles.worker.pace import Pacer
+from adamctl.roles.worker.pace import Pacer, StepGate
 from adamctl.roles.worker.partition.lead import Lead, added
 from adamctl.roles.worker.whole_replica import Session, make_whole_replica
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
@@ -49,7 +50,7 @@ class SessionRunner:
         applies_locally = (factor if factor is not None else self._local_rate) != 0.0
         train = experiment.train
         self._threads: ComputeThreads | Lead
-        self._pacer: Pacer | None = None
+        self._pacer: Pacer[StepGate] | Pacer[FlightGrants] | None = None
         self._loop = asyncio.get_running_loop()
         if session.lead is None:
             whole = make_whole_replica(session, applies_locally, Mailbox(self._loop, self._done).put, self.fail)
@@ -59,6 +60,10 @@ class SessionRunner:
             self._replica, self._downpour = engine.replica, engine.downpour
             self._threads = session.lead
             session.lead.takes(self._done)
+            if train.max_staleness is not None:
+                self._pacer = Pacer(
+                    session.node, session.incarnation, session.coordinator.step, session.lead.paced, session.group_epoch
+                )
         self._lockstep = self._make_lockstep() if train.in_step else None
         batches = BATCHES_AHEAD_PER_THREAD * session.threads
         self._ranges_held = max(RANGES_MIN, 1 - (-batches // (train.range_batches * session.shares)))

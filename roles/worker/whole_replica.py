@@ -19,7 +19,7 @@ from adamctl.roles.worker.core.foresight import Momentum
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.own.place import OwnPlace
 from adamctl.roles.worker.own.updates import OwnUpdates
-from adamctl.roles.worker.pace import Pacer
+from adamctl.roles.worker.pace import Pacer, StepGate
 from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
@@ -63,7 +63,7 @@ class WholeReplica(NamedTuple):
     replica: Replica
     threads: ComputeThreads
     downpour: Downpour | OwnUpdates
-    pacer: Pacer | None
+    pacer: Pacer[StepGate] | None
 
 
 def slots_per_thread(experiment: Experiment) -> int:
@@ -101,9 +101,9 @@ def make_whole_replica(
             applies_locally=applies_locally,
             log=session.log,
         )
-    pacer = None
+    pacer: Pacer[StepGate] | None = None
     if train.max_staleness is not None:
-        pacer = Pacer(session.node, session.incarnation, session.coordinator.step)
+        pacer = Pacer(session.node, session.incarnation, session.coordinator.step, StepGate)
     replica = Replica(
         network,
         session.layout,

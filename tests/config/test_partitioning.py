@@ -55,8 +55,6 @@ def test_a_good_file(tmp_path: Path) -> None:
     ("setting", "message"),
     [
         ('train.consistency="sync"', r"train\.consistency: found sync .* set it to async"),
-        ("train.max_staleness=2", r"train\.max_staleness: found 2 .* set it to none"),
-        ('train.wire_push="bfloat16"', r"train\.wire_push: found bfloat16 .* set it to float32"),
     ],
 )
 def test_what_partitions_cannot_do_yet_is_refused(tmp_path: Path, setting: str, message: str) -> None:

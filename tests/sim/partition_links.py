@@ -225,7 +225,7 @@ class SimParameters:
         self._server.sequences[self.key] = np.zeros_like(self._issued)
 
     @classmethod
-    def from_context(cls, context: Any, job: str, *, connections: int, session: int, choose: Any) -> SimParameters:
+    def from_context(cls, context: Any, job: str, *, session: int, choose: Any, **of_wire: Any) -> SimParameters:
         return cls(worker_at_work(), session, choose)
 
     async def attach(self, deadline_s: float = 0.0) -> None:

@@ -69,6 +69,7 @@ from adamctl.wire.messages.partition import (
     PartDoneRequest,
     PartEndRequest,
     PartFlushRequest,
+    PartGrantRequest,
     PartReadyRequest,
     PartStatusReply,
     PartStatusRequest,
@@ -148,6 +149,7 @@ __all__ = [
     "PartDoneRequest",
     "PartEndRequest",
     "PartFlushRequest",
+    "PartGrantRequest",
     "PartReadyRequest",
     "PartStatusReply",
     "PartStatusRequest",
@@ -227,6 +229,7 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.PART_END: (PartEndRequest, Empty),
     Opcode.PART_DATA: (PartDataRequest, Empty),
     Opcode.PART_STATUS: (PartStatusRequest, PartStatusReply),
+    Opcode.PART_GRANT: (PartGrantRequest, Empty),
     Opcode.BENCH_BLOCK: (BenchBlockRequest, Empty),
 }
 

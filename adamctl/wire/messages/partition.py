@@ -78,6 +78,13 @@ class PartFlushRequest(Message, frozen=True):
     group_epoch: int
 
 
+class PartGrantRequest(Message, frozen=True):
+    """The lead says up to which flight the other members may begin, with `max_staleness`."""
+
+    group_epoch: int
+    flight: int
+
+
 class PartStatusRequest(Message, frozen=True):
     """The lead asks a member where a flight stands with it, because no flight has been finished for long."""
 

@@ -219,7 +219,7 @@ class ParameterClient:
         if len(session.pushes) >= self._pushes_max:
             what = f"{self._pushes_max} pushes are unacknowledged"
             raise BackpressureError(f"{what}: {session.troubles()}; wait for some")
-        rounding = None if exact else session.wire.start(push)  # may raise; once numbered, a push must be sent
+        rounding = None if exact else session.wire.start(push, only)  # may raise; once numbered, a push must be sent
         self._pushes += 1
         issued = session.issued
         sequences = np.zeros_like(issued)

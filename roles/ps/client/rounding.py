@@ -4,12 +4,15 @@ Gradients and deltas are rounded with the residual of this client's last push of
 (`adamctl.kernels.numeric.feedback`), so over many pushes the servers get the sum of the float32 values to within one
 rounding. Factors are rounded without feedback: the error of a product cannot be put into the next one's factors. A push
 is rounded once, in the order of `start`; a resend sends the same bytes. Residuals are lost when the client ends.
+
+A partition sends some rows of a tensor alone. Nothing else of it is rounded, or even touched: the rest of its vectors
+takes no memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -30,6 +33,8 @@ PIECE_ELEMENTS = 1 << 19  # rounded at a time; waiters are woken after each
 FACTOR_BYTES_MAX = BODY_BYTES_MAX // 2  # larger ones may have to be multiplied out, and are then sent as float32
 
 Piece = Callable[[], None]
+Rows = tuple[int, int]
+"""First row, and the one after the last."""
 
 
 class Rounding:
@@ -47,12 +52,12 @@ class Rounding:
         self.pieces: list[Piece] = []
         self.done = 0
         self._failure: BaseException | None = None
-        self._first: dict[int, int] = {}
+        self._first: dict[int, tuple[int, int]] = {}
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
-    def add(self, tensor: int, pieces: list[Piece]) -> None:
-        """Adds the work of one tensor: pieces of PIECE_ELEMENTS in order, or a single piece for factors."""
-        self._first[tensor] = len(self.pieces)
+    def add(self, tensor: int, pieces: list[Piece], start: int = 0) -> None:
+        """Adds the work of one tensor: pieces of PIECE_ELEMENTS in order from element `start`, or one for factors."""
+        self._first[tensor] = len(self.pieces), start
         self.pieces.extend(pieces)
 
     async def until(self, envelope: Envelope) -> None:
@@ -71,12 +76,12 @@ class Rounding:
 
     def _needed(self, tensor: int, row_stop: int, kind: int) -> int:
         """Returns how many pieces must be done for the rows of a tensor before `row_stop`."""
-        first = self._first.get(tensor)
-        if first is None:  # not rounded
+        if tensor not in self._first:  # not rounded
             return 0
+        first, start = self._first[tensor]
         if kind == UpdateKind.FACTORS:
             return first + 1
-        elements = row_stop * self.push.layout.tensors[tensor].row_size
+        elements = row_stop * self.push.layout.tensors[tensor].row_size - start
         return first - (-elements // PIECE_ELEMENTS)
 
     def advance(self, done: int, failure: BaseException | None = None) -> None:
@@ -109,19 +114,27 @@ class Rounder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="round")
         self._under_way = 0
 
-    def start(self, push: PushSet) -> Rounding:
-        """Starts to round a push, after those started earlier; its arrays are borrowed until it is done."""
+    def start(self, push: PushSet, rows: Mapping[int, Rows] | None = None) -> Rounding:
+        """Starts to round a push, after those started earlier; its arrays are borrowed until it is done.
+
+        `rows`: of each tensor, those that are sent, of others none; None: all.
+        """
         rounding = Rounding(replace(push, updates=dict(push.updates)), self._buffer(_elements(push)), self._free.append)
         start = 0
         for tensor, update in push.updates.items():
+            described = self._layout.tensors[tensor]
+            sent = (0, described.shape[0]) if rows is None else rows.get(tensor, (0, 0))
             if update.activations is None:
                 stop = start + update.values.size
                 out = rounding.buffer[start:stop].view(NARROW[self.wire])
-                rounding.add(tensor, self._with_feedback(update, tensor, out))
+                elements = slice(*(row * described.row_size for row in sent))
+                rounding.add(tensor, self._with_feedback(update, tensor, out, elements), elements.start)
                 rounding.push.updates[tensor] = TensorUpdate(update.kind, out)
             elif _rounds_factors(update):
                 stop = start + update.values.size + update.activations.size
-                rounded, piece = _factors(update, rounding.buffer[start:stop].view(NARROW[of_factors(self.wire)]))
+                rounded, piece = _factors(
+                    update, rounding.buffer[start:stop].view(NARROW[of_factors(self.wire)]), slice(*sent)
+                )
                 rounding.add(tensor, [piece])
                 rounding.push.updates[tensor] = rounded
             else:
@@ -149,14 +162,14 @@ class Rounder:
         if not done.cancelled():
             rounding.advance(rounding.done if done.exception() else len(rounding.pieces), done.exception())
 
-    def _with_feedback(self, update: TensorUpdate, tensor: int, out: Narrow) -> list[Piece]:
+    def _with_feedback(self, update: TensorUpdate, tensor: int, out: Narrow, elements: slice) -> list[Piece]:
         key = (update.kind, tensor)
         residual = self._residuals.get(key)
         if residual is None:
             residual = self._residuals[key] = np.zeros(update.values.size, np.float32)
         pieces: list[Piece] = []
-        for start in range(0, out.size, PIECE_ELEMENTS):
-            part = slice(start, start + PIECE_ELEMENTS)
+        for start in range(elements.start, elements.stop, PIECE_ELEMENTS):
+            part = slice(start, min(start + PIECE_ELEMENTS, elements.stop))
             values, kept, rounded = update.values[part], residual[part], out[part]
             pieces.append(lambda v=values, k=kept, r=rounded: round_with_feedback(v, k, r))  # type: ignore[misc]
         return pieces
@@ -181,19 +194,33 @@ def _round_all(rounding: Rounding, loop: asyncio.AbstractEventLoop) -> None:
                 return
 
 
-def _factors(update: TensorUpdate, out: Narrow) -> tuple[TensorUpdate, Piece]:
-    """Returns factors in 16 bits and the work that fills them in."""
+def _factors(update: TensorUpdate, out: Narrow, rows: slice) -> tuple[TensorUpdate, Piece]:
+    """Returns factors in 16 bits, of which only errors of `rows` are sent, and the work that fills them in."""
     errors, activations = update.values, update.activations
     assert activations is not None
-    narrow = out[: errors.size], out[errors.size :]
+    narrow = out[: errors.size].reshape(errors.shape), out[errors.size :]
+    whole = rows == slice(0, errors.shape[1])
 
     def work() -> None:
         # Accumulated errors of one layer may be a slice of wider rows.
-        narrowed(np.ascontiguousarray(errors).reshape(-1), narrow[0])
+        sent = np.ascontiguousarray(errors[:, rows])
+        into = narrow[0].reshape(-1) if whole else np.empty(sent.size, out.dtype)
+        narrowed(sent.reshape(-1), into)
+        if not whole:
+            narrow[0][:, rows] = into.reshape(sent.shape)
         narrowed(activations.reshape(-1), narrow[1])
 
-    rounded = TensorUpdate(update.kind, narrow[0].reshape(errors.shape), narrow[1].reshape(activations.shape))
-    return rounded, work
+    return TensorUpdate(update.kind, narrow[0], narrow[1].reshape(activations.shape)), work
+
+
+def rows_of(layout: ParameterLayout, shards: Collection[int]) -> dict[int, Rows]:
+    """Returns the rows of each tensor from the first to the last of some shards."""
+    found: dict[int, Rows] = {}
+    for index in shards:
+        shard = layout.shards[index]
+        first, last = found.get(shard.tensor, (shard.row_start, shard.row_stop))
+        found[shard.tensor] = min(first, shard.row_start), max(last, shard.row_stop)
+    return found
 
 
 def _rounds_factors(update: TensorUpdate) -> bool:

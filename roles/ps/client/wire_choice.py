@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from adamctl.errors import ConfigurationError
@@ -13,7 +13,7 @@ from adamctl.model.layout import ParameterLayout
 from adamctl.model.wire_types import WIRE_TYPES, WireType, not_known
 from adamctl.net.handshake import SIXTEEN_BIT
 from adamctl.roles.ps.client.push_set import PushSet
-from adamctl.roles.ps.client.rounding import HERE_ELEMENTS_MAX, Rounder, Rounding
+from adamctl.roles.ps.client.rounding import HERE_ELEMENTS_MAX, Rounder, Rounding, Rows, rows_of
 
 
 def check_wire_types(push: str, pull: str) -> None:
@@ -36,6 +36,7 @@ class WireChoice:
         self.push, self.pull = push, pull
         self._rounder: Rounder | None = None
         self._widener: ThreadPoolExecutor | None = None
+        self._sent: tuple[Collection[int], Mapping[int, Rows]] | None = None  # what a client sends is always the same
 
     async def begin(self, layout: ParameterLayout) -> None:
         """Prepares conversion; kernels load in a thread, so that the event loop is not blocked."""
@@ -55,9 +56,15 @@ class WireChoice:
             what = f"expected parameter server {node} to support {wanted[0]} on the wire; found an older version"
             raise ConfigurationError(f"{what}; update it, or leave wire_push and wire_pull at float32")
 
-    def start(self, push: PushSet) -> Rounding | None:
-        """Starts to round a push; None if pushes are sent as float32."""
-        return None if self._rounder is None else self._rounder.start(push)
+    def start(self, push: PushSet, only: Collection[int] | None = None) -> Rounding | None:
+        """Starts to round a push; None if pushes are sent as float32. `only`: the shards that are sent; None: all."""
+        if self._rounder is None:
+            return None
+        if only is None:
+            return self._rounder.start(push)
+        if self._sent is None or self._sent[0] is not only:
+            self._sent = only, rows_of(push.layout, only)
+        return self._rounder.start(push, self._sent[1])
 
     async def widen(self, elements: int, work: Callable[[], None]) -> None:
         """Runs `work`, which widens `elements`, in a thread if they are many; returns when it is done, even if

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +33,7 @@ from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThr
 from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
 
+ALL_FLIGHTS = sys.maxsize
 JOIN_S = 30.0
 """How long a thread's call may take, before and after it is told to stop: until its flight waits, or is done."""
 
@@ -103,6 +106,8 @@ class PartitionEngine:
             rows={held.tensor: held.rows for held in tensors.held},
             skips=protocol is not None and protocol.skips_gradients,
         )
+        self._held: deque[Flight] = deque()
+        self._granted = 0 if experiment.train.max_staleness is not None else ALL_FLIGHTS
         self.downpour: Downpour | OwnUpdates
         # Without servers all members apply the same gradients to what they share in one order, and keep the same bits.
         self._in_order = isinstance(parameters, OwnPlace)
@@ -153,10 +158,21 @@ class PartitionEngine:
         threads.start()
 
     def submit(self, flight: Flight) -> None:
-        """Takes the next flight, in the order of their numbers."""
+        """Takes the next flight, in the order of their numbers; it begins when it is granted."""
+        self._held.append(flight)
+        self._submit_granted()
+
+    def grant(self, flight: int) -> None:
+        """Says that flights up to this one may begin, where replicas may be only so many steps apart."""
+        self._granted = max(self._granted, flight)
+        self._submit_granted()
+
+    def _submit_granted(self) -> None:
         assert self._threads is not None
-        self._links.submitted(flight.number, len(flight.batch.labels))
-        self._threads.submit(flight)
+        while self._held and self._held[0].number <= self._granted:
+            flight = self._held.popleft()
+            self._links.submitted(flight.number, len(flight.batch.labels))
+            self._threads.submit(flight)
 
     @property
     def open_flights(self) -> dict[int, tuple[int, int]]:

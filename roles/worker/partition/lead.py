@@ -16,6 +16,7 @@ from adamctl.kernels.partition.program import Batch as FlightBatch
 from adamctl.net.transport import Request
 from adamctl.roles.worker.compute import NOTHING, Batch, BatchDone
 from adamctl.roles.worker.core.batches import Task
+from adamctl.roles.worker.core.grants import FlightGrants
 from adamctl.roles.worker.core.open_flights import Patience, Standing
 from adamctl.roles.worker.partition.engine import PartitionEngine
 from adamctl.roles.worker.partition.hanging import HangWatcher, Oldest
@@ -29,6 +30,7 @@ from adamctl.wire.messages import (
     PartDoneRequest,
     PartEndRequest,
     PartFlushRequest,
+    PartGrantRequest,
     PartReadyRequest,
     PartStatusReply,
     PartStatusRequest,
@@ -105,6 +107,8 @@ class Lead:
         self._announced: Task | None = None
         self._ready: dict[int, asyncio.Event] = {one: asyncio.Event() for one in links.others}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._grants: FlightGrants | None = None
+        self._granted_told = 0
         self._hanging = HangWatcher(group, patience, self._oldest, self._stands)
 
     async def begin(self) -> None:
@@ -126,6 +130,11 @@ class Lead:
         """Says who is told of batches that all members have finished."""
         self._done = done
 
+    def paced(self, changed: Callable[[], None]) -> FlightGrants:
+        """Returns what lets flights begin from now on, as the coordinator allows; `changed`: see `Pacer`."""
+        self._grants = FlightGrants(changed, self._grant, asyncio.get_running_loop().time)
+        return self._grants
+
     def submit(self, batch: Batch) -> None:
         """Gives a batch the next number, and announces its task to the others with its first one."""
         self._number += 1
@@ -144,6 +153,22 @@ class Lead:
         flight = Flight(self._number, made, trains, batch.local_learning_rate, batch.learning_rate)
         self._hanging.watch.begins(asyncio.get_running_loop().time())
         self.engine.submit(flight)
+        if self._grants is not None:
+            self._grants.announced(self._number, trains)
+
+    def _grant(self, flight: int) -> None:
+        """Tells all members up to which flight they may begin; the others once for all that is granted by then."""
+        self.engine.grant(flight)
+        asyncio.get_running_loop().call_soon(self._tell_granted)
+
+    def _tell_granted(self) -> None:
+        assert self._grants is not None
+        if self._grants.granted == self._granted_told:
+            return
+        self._granted_told = self._grants.granted
+        message = PartGrantRequest(self._group.epoch, self._granted_told)
+        for one in self._links.others:
+            self._spawn(self._links.tell(one, message))
 
     def flight_done(self, done: FlightDone) -> None:
         """Notes a flight of this member's own."""
@@ -185,6 +210,8 @@ class Lead:
         if not out.left:
             del self._flights[report.number]
             self._count(out)
+            if self._grants is not None and isinstance(out.batch.task, TrainTask):
+                self._grants.finish()
             self._hanging.watch.finished(asyncio.get_running_loop().time(), len(self._flights))
             longest_s = max(out.compute_s.values())
             self._done(BatchDone(out.batch, out.loss_sum, out.correct, longest_s, out.wait_s, NOTHING))

@@ -29,6 +29,7 @@ from adamctl.wire.messages import (
     PartDoneRequest,
     PartEndRequest,
     PartFlushRequest,
+    PartGrantRequest,
     PartReadyRequest,
     PartStatusReply,
     PartStatusRequest,
@@ -109,6 +110,10 @@ class MemberSession:
             request.fail(ErrorCode.STALE_GROUP, f"expected a request of group {self.group.epoch}")
         elif isinstance(message, PartTaskRequest):
             self._spawn(self._take(message))
+            request.reply(Empty())
+        elif isinstance(message, PartGrantRequest):
+            assert self.engine is not None
+            self.engine.grant(message.flight)
             request.reply(Empty())
         elif isinstance(message, PartFlushRequest):
             self._spawn(self._flush(request))

@@ -176,7 +176,8 @@ class GroupWork:
             self.own = OwnPlace(context, self._job, experiment, layout, held, owned)
             return self.own
         return ParameterClient.from_context(
-            context, self._job, connections=experiment.cluster.connections, session=session,
+            context, self._job, wire_push=experiment.train.wire_push, wire_pull=experiment.train.wire_pull,
+            connections=experiment.cluster.connections, session=session,
             choose=lambda found: held_shards(found, network, own),
         )  # fmt: skip
 

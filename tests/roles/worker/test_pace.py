@@ -107,7 +107,7 @@ async def until(reached: Callable[[], Any]) -> None:
 
 async def test_a_replica_goes_as_far_as_the_coordinator_allows() -> None:
     coordinator = Coordinator()
-    pacer = Pacer("w", 3, coordinator)
+    pacer = Pacer("w", 3, coordinator, StepGate)
     running = asyncio.create_task(pacer.run())
     begun = 0
 
@@ -136,7 +136,7 @@ async def test_a_replica_goes_as_far_as_the_coordinator_allows() -> None:
 async def test_a_refusal_ends_the_pacer() -> None:
     coordinator = Coordinator()
     coordinator.failure = RemoteError(ErrorCode.STALE_INCARNATION, "taken for dead")
-    pacer = Pacer("w", 3, coordinator)
+    pacer = Pacer("w", 3, coordinator, StepGate)
     running = asyncio.create_task(pacer.run())
     thread = threading.Thread(target=pacer.gate.begin)
     thread.start()

@@ -16,14 +16,14 @@ from adamctl.roles.ps.client.push_set import PushSet
 from adamctl.roles.ps.client.rounding import Rounder, Rounding
 from adamctl.wire.constants import UpdateKind
 from tests.roles.ps.client.test_envelope import make_job_routing
-from tests.roles.ps.ps_cluster import make_layout, views
+from tests.roles.ps.ps_cluster import make_layout, random_flat, views
 
 SMALL = make_layout(((40, 30), (40,)))
 LARGE = make_layout(((600, 1000), (1500, 1000), (1500,)))
 
 
 def push_of(layout: ParameterLayout, seed: int, kind: str = "gradient") -> PushSet:
-    flat = np.random.default_rng(seed).standard_normal(layout.flat_size).astype(np.float32)
+    flat = random_flat(layout, seed)
     push = PushSet(layout, 0.1)
     for tensor, values in enumerate(views(layout, flat)):
         getattr(push, kind)(tensor, values)
@@ -97,6 +97,43 @@ async def test_an_envelope_waits_only_for_what_it_sends(monkeypatch: pytest.Monk
     assert min(needed) < max(needed) == len(rounding.pieces)
     await finished(rounding)
     assert rounding.done == len(rounding.pieces)
+    rounder.close()
+
+
+async def test_rows_that_are_not_sent_are_neither_read_nor_written() -> None:
+    """A partition's vectors are as long as the network's, and take memory where it holds something."""
+    sent, tensor = slice(300, 1200), 1
+    rounder, reference = Rounder(LARGE, "bfloat16"), Reference(LARGE, "bfloat16")
+    for seed in range(2):
+        push = PushSet(LARGE, 0.1)
+        push.gradient(tensor, views(LARGE, random_flat(LARGE, seed))[tensor])
+        (expected,) = reference.expected(push)
+        rounder._free = [np.full(LARGE.flat_size, 7, np.uint16)]
+        rounding = rounder.start(push, {tensor: (sent.start, sent.stop)})
+        async with asyncio.timeout(30):
+            while rounding.done < len(rounding.pieces):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        found = rounding.push.updates[tensor].values.reshape(1500, 1000)
+        np.testing.assert_array_equal(found[sent], expected.reshape(1500, 1000)[sent])
+        assert (found[: sent.start] == 7).all() and (found[sent.stop :] == 7).all()
+        assert rounding._needed(tensor, 301, UpdateKind.GRADIENT) == 1
+        assert rounding._needed(tensor, 1200, UpdateKind.GRADIENT) == len(rounding.pieces) == 2
+    rounder.close()
+
+
+async def test_factors_of_a_part_of_the_rows() -> None:
+    rounder = Rounder(SMALL, "bfloat16")
+    errors = np.full((6, 40), 0.3, np.float32)
+    push, whole = PushSet(SMALL, 0.1), PushSet(SMALL, 0.1)
+    whole.factors(0, errors.copy(), np.ones((6, 30), np.float32))
+    errors[:, :10] = errors[:, 25:] = np.nan
+    push.factors(0, errors, np.ones((6, 30), np.float32))
+    expected = rounder.start(whole).push.updates[0]
+    rounder._free = [np.full(1000, 7, np.uint16)]
+    found = rounder.start(push, {0: (10, 25)}).push.updates[0]
+    np.testing.assert_array_equal(found.values[:, 10:25], expected.values[:, 10:25])
+    np.testing.assert_array_equal(found.activations, expected.activations)
+    assert (found.values[:, :10] == 7).all() and (found.values[:, 25:] == 7).all()
     rounder.close()
 
 

@@ -9,11 +9,22 @@ import numpy as np
 import pytest
 
 from adamctl.errors import ConfigurationError
+from adamctl.model.rule import RuleConfig
 from adamctl.net.handshake import FEATURES
 from adamctl.roles.ps.client.push_set import PushSet
 from adamctl.roles.ps.client.rounding import HERE_ELEMENTS_MAX
 from adamctl.roles.ps.client.wire_choice import WireChoice, check_wire_types
-from tests.roles.ps.ps_cluster import make_layout
+from tests.cluster import memory_cluster
+from tests.roles.ps.ps_cluster import (
+    TWO,
+    add_job,
+    make_client,
+    make_layout,
+    pulled,
+    push_of,
+    random_flat,
+    start_servers,
+)
 
 
 @pytest.mark.parametrize(("push", "pull", "name"), [("half", "float32", "wire_push"), ("float32", "", "wire_pull")])
@@ -52,6 +63,29 @@ async def test_to_begin_twice_keeps_what_rounding_left() -> None:
         sent.append(rounding.push.updates[1].values.copy())
     assert (sent[0] != sent[1]).all()
     choice.close()
+
+
+async def test_clients_that_each_push_a_part_leave_what_one_client_leaves() -> None:
+    """As the partitions of a replica do: each rounds the rows that it sends, with what was left of them."""
+    shapes, ends = ((600, 1000), (600,)), {}
+    async with memory_cluster(3) as cluster:
+        await start_servers(cluster, *TWO)
+        for job, parts in {"one": 1, "three": 3}.items():
+            layout = await add_job(cluster, job, TWO, RuleConfig("sgd"), shapes=shapes)
+            assert len(layout.shards) >= 3
+            options = {"wire_push": "bfloat16", "wire_pull": "float16"}
+            clients = [await make_client(cluster, job, f"{job}-{part}", **options) for part in range(parts)]
+            for seed in range(3):
+                for part, client in enumerate(clients):
+                    every = len(layout.shards)
+                    own = tuple(range(part * every // parts, (part + 1) * every // parts))
+                    push = push_of(layout, random_flat(layout, seed), 0.1)
+                    pending = client.start_push(push, only=own) if parts > 1 else client.start_push(push)
+                    await pending.wait(60)
+            ends[job] = [values.tobytes() for values in await pulled(clients[0])]
+            for client in clients:
+                await client.close()
+    assert ends["one"] == ends["three"]
 
 
 @pytest.mark.parametrize("elements", [1, HERE_ELEMENTS_MAX + 1])

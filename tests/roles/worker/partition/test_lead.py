@@ -21,6 +21,7 @@ from adamctl.wire.messages import (
     GroupMember,
     Message,
     PartDoneRequest,
+    PartGrantRequest,
     PartReadyRequest,
     PartTaskRequest,
     TrainTask,
@@ -42,10 +43,13 @@ class Links:
 
 class Engine:
     def __init__(self) -> None:
-        self.flights = list[Flight]()
+        self.flights, self.granted = list[Flight](), 0
 
     def submit(self, flight: Flight) -> None:
         self.flights.append(flight)
+
+    def grant(self, flight: int) -> None:
+        self.granted = flight
 
     def told(self) -> dict[str, Any]:
         return {"partition": 0, "flights": len(self.flights)}
@@ -121,6 +125,26 @@ async def test_what_each_partition_computes_is_counted_for_flights_that_train() 
             told = PartDoneRequest(4, partition, (FlightReport(number, 0.0, 0, seconds, 0.1),))
             lead.handle(Asked(told))  # type: ignore[arg-type]
     assert lead.status()["computed"] == [(0.1, 2), (0.2, 2), (0.4, 2)]
+
+
+async def test_the_others_are_told_once_of_all_that_is_granted_and_a_step_is_done_when_all_have_finished_it() -> None:
+    lead, links, engine, _ = led()
+    changes = list[int]()
+    grants = lead.paced(lambda: changes.append(grants.stand().done))
+    grants.allow(2, 0)
+    for _ in range(3):
+        lead.submit(batch(TrainTask(1, 0, 0, 6, 0.0, 0.1)))
+    assert engine.granted == 2
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [told for told in links.told if isinstance(told[1], PartGrantRequest)] == [
+        (1, PartGrantRequest(4, 2)), (2, PartGrantRequest(4, 2)),
+    ]  # fmt: skip
+    lead.flight_done(own(1, engine.flights[0]))
+    lead.handle(Asked(PartDoneRequest(4, 1, (FlightReport(1, 2.5, 1, 0.2, 0.1),))))  # type: ignore[arg-type]
+    assert grants.stand() == (0, 3, 0)
+    lead.handle(Asked(PartDoneRequest(4, 2, (FlightReport(1, 2.5, 1, 0.2, 0.1),))))  # type: ignore[arg-type]
+    assert grants.stand() == (1, 3, 0) and changes == [0, 1]
 
 
 @pytest.mark.parametrize("epoch", [3, 5])
