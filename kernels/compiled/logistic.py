@@ -9,7 +9,7 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
-from adamctl.kernels.compiled.jit import IN2, OUT2, i32, i64, inline, kernel, readable
+from adamctl.kernels.compiled.jit import IN2, OUT2, f64, i32, i64, inline, kernel, readable, writable
 from adamctl.kernels.compiled.losses import all_in_range
 from adamctl.kernels.compiled.vectors import intrinsic
 
@@ -63,6 +63,27 @@ def distance_of(logit: Any) -> Any:
     return distance if distance < DISTANCE_MAX else DISTANCE_MAX
 
 
+@inline
+def shares_of_no(logits: Any, errors: Any, share: Any) -> float:
+    """errors = p * share, as if no unit were the label's; returns the sum of ln(1 + exp(z_i))."""
+    loss, units = 0.0, len(logits)
+    for start in range(0, units, BLOCK):
+        product, above = 1.0, 0.0
+        for unit in range(start, min(start + BLOCK, units)):
+            logit = logits[unit]
+            exponential = exponential_of_minus(distance_of(logit))
+            product *= 1.0 + np.float64(exponential)
+            above += np.float64(ZERO if logit < ZERO else logit)
+            errors[unit] = exponential
+        # A separate loop: together with the sums, the compiler would not vectorise it.
+        for unit in range(start, min(start + BLOCK, units)):
+            logit, exponential = logits[unit], errors[unit]
+            probability = (exponential if logit < ZERO else ONE) / (ONE + exponential)
+            errors[unit] = (probability if logit == logit else logit) * share
+        loss += math.log(product) + above
+    return loss
+
+
 @kernel(*[(IN2, labels) for labels in LABELS])
 def logistic(outputs: Any, labels: Any) -> tuple[float, int]:
     """Returns (sum of ln(1 + exp(z_i)) - z[label], correct)."""
@@ -93,22 +114,57 @@ def logistic_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
         return loss, -1
     share = np.float32(1.0 / max(rows, 1))
     for row in range(rows):
-        logits, errors = outputs[row], error[row]
-        for start in range(0, units, BLOCK):
-            product, above = 1.0, 0.0
-            for unit in range(start, min(start + BLOCK, units)):
-                logit = logits[unit]
-                exponential = exponential_of_minus(distance_of(logit))
-                product *= 1.0 + np.float64(exponential)
-                above += np.float64(ZERO if logit < ZERO else logit)
-                errors[unit] = exponential
-            # A separate loop: together with the sums, the compiler would not vectorise it.
-            for unit in range(start, min(start + BLOCK, units)):
-                logit, exponential = logits[unit], errors[unit]
-                probability = (exponential if logit < ZERO else ONE) / (ONE + exponential)
-                errors[unit] = (probability if logit == logit else logit) * share
-            loss += math.log(product) + above
-        loss -= outputs[row, labels[row]]
+        loss += shares_of_no(outputs[row], error[row], share) - outputs[row, labels[row]]
         correct += 1 if is_largest(outputs[row], labels[row]) else 0
         error[row, labels[row]] -= share
+    return loss, correct
+
+
+@kernel((IN2, readable(i32, 1), i64, i64, writable(f64, 2), OUT2))
+def split_logistic_error(
+    logits: Any, labels: Any, first: int, every: int, statistics: Any, error: Any
+) -> tuple[float, int]:
+    """error = (p - onehot) / n of units [first, first + units) of `every`.
+
+    Writes into `statistics` [n, 4] the largest logit, the loss of these units, and where the largest is. The second of
+    what it returns is -1 if a label is out of range.
+    """
+    rows, units = logits.shape
+    share = np.float32(1.0 / max(rows, 1))
+    for row in range(rows):
+        label, place = labels[row], -1
+        if label < 0 or label >= every:
+            return 0.0, -1
+        loss = shares_of_no(logits[row], error[row], share)
+        if first <= label < first + units:
+            loss -= np.float64(logits[row, label - first])
+            error[row, label - first] -= share
+        largest = np.float32(-math.inf)
+        for unit in range(units):
+            if logits[row, unit] > largest:
+                largest, place = logits[row, unit], first + unit
+        statistics[row, 0], statistics[row, 1] = np.float64(largest), loss
+        statistics[row, 2], statistics[row, 3] = np.float64(place), 0.0
+    return 0.0, 0
+
+
+@kernel((readable(f64, 2), writable(f64, 2), i64))
+def join_logistic(statistics: Any, joined: Any, is_first: int) -> None:
+    """joined = those of both; partitions come in the order of their units, so the first of equals stays."""
+    for row in range(len(joined)):
+        if is_first:
+            joined[row] = statistics[row]
+            continue
+        joined[row, 1] += statistics[row, 1]
+        if statistics[row, 0] > joined[row, 0]:
+            joined[row, 0], joined[row, 2] = statistics[row, 0], statistics[row, 2]
+
+
+@kernel((readable(f64, 2), readable(i32, 1)))
+def count_logistic(joined: Any, labels: Any) -> tuple[float, int]:
+    """Returns (summed loss, correct) from the statistics of all units."""
+    loss, correct = 0.0, 0
+    for row in range(len(labels)):
+        loss += joined[row, 1]
+        correct += 1 if joined[row, 2] == labels[row] else 0
     return loss, correct

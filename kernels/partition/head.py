@@ -1,8 +1,10 @@
 """The loss of a network whose last stage is cut: what its partitions exchange, and the error of each part.
 
 A head usually gathers all outputs of the last layer: every part then computes the whole loss, and keeps its part of
-the error. Parts of a large softmax under the cross entropy (`CutNetwork.gathers_head`) exchange four numbers per
-example: the largest logit, the sum of exponentials below it, where it is, and the label's logit.
+the error. Parts of a large softmax under the cross entropy exchange four numbers per example: the largest logit, the
+sum of exponentials below it, where it is, and the label's logit. Yes-or-no outputs (DistBelief 5) need nothing of each
+other for their error; parts exchange numbers of that kind only to count loss and correct examples.
+`adamctl.model.partition.plan.head_kind` says which it is.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import Backend, compiled_if
+from adamctl.kernels.layers.activations import activate
 from adamctl.kernels.layers.losses import PROBABILITY_MIN, Labels, Loss
 from adamctl.kernels.layers.softmax import Softmax, softmax, softmax_error
 from adamctl.kernels.native import Call, NativeCall, Result
@@ -157,3 +160,71 @@ class ExchangedHead:
             self._logits, labels, self._first, self._units, self._joined, self._error, PROBABILITY_MIN
         )  # fmt: skip
         return [*joins, NativeCall(self._compiled.split_cross_entropy_error, arguments, result)]
+
+
+class SeparateHead:
+    """The loss of yes-or-no outputs of which this part has some units.
+
+    Attributes:
+        statistics: takes those of this part, [batch, 4], float64: the largest logit, the loss, where the largest is.
+    """
+
+    def __init__(
+        self, logits: Held, error: Array, units: int, statistics: NDArray[np.float64], backend: Backend
+    ) -> None:
+        """`logits`, `error`: of this part's units; `units`: of the whole head."""
+        self.statistics = statistics
+        self._logits, self._error, self._units = logits.array, error, units
+        self._first = logits.box[0][0]
+        self._joined = np.zeros((len(logits.array), STATISTICS))
+        self._compiled = compiled_if(backend, "logistic")
+
+    def make(self, labels: Labels) -> None:
+        """Computes this part's error, and its statistics. Raises ValueError for a label out of range."""
+        if len(labels) and (labels.min() < 0 or labels.max() >= self._units):
+            raise ValueError(f"labels: expected values in [0, {self._units}); found {labels.min()} to {labels.max()}")
+        if self._compiled is not None:
+            self._compiled.split_logistic_error(
+                self._logits, labels.astype(np.int32), self._first, self._units, self.statistics, self._error
+            )
+            return
+        own, rows = self._logits, np.arange(len(labels))
+        places = labels - self._first
+        inside = (places >= 0) & (places < own.shape[1])
+        logits = own.astype(np.float64)
+        losses = (np.maximum(logits, 0) + np.log1p(np.exp(-np.abs(logits)))).sum(axis=1)
+        losses[inside] -= logits[rows[inside], places[inside]]
+        self._error[...] = own
+        activate("sigmoid", self._error)
+        self._error[rows[inside], places[inside]] -= 1
+        self._error /= max(len(labels), 1)
+        self.statistics[:, 0], self.statistics[:, 1] = own.max(axis=1), losses
+        self.statistics[:, 2], self.statistics[:, 3] = self._first + own.argmax(axis=1), 0
+
+    def count(self, labels: Labels, of_all: Sequence[NDArray[np.float64]]) -> LossMade:
+        """Returns the loss and the correct examples of all parts' statistics, in the order of parts."""
+        joined = of_all[0].copy()
+        for other in of_all[1:]:
+            joined[:, 1] += other[:, 1]
+            larger = other[:, 0] > joined[:, 0]
+            joined[larger, 0], joined[larger, 2] = other[larger, 0], other[larger, 2]
+        return float(sum(joined[:, 1].tolist())), int(np.count_nonzero(joined[:, 2] == labels))
+
+    def native_make(self, labels: NDArray[np.int32], result: Result) -> list[Call] | None:
+        """Returns `make` as a native call; a label out of range makes the second word of `result` -1."""
+        if self._compiled is None:
+            return None
+        arguments = (self._logits, labels, self._first, self._units, self.statistics, self._error)
+        return [NativeCall(self._compiled.split_logistic_error, arguments, result)]
+
+    def native_count(
+        self, labels: NDArray[np.int32], of_all: Sequence[NDArray[np.float64]], result: Result
+    ) -> list[Call] | None:
+        """Returns `count` as native calls; `result` [2] takes the float64 loss and the count."""
+        if self._compiled is None:
+            return None
+        joins: list[Call] = [
+            NativeCall(self._compiled.join_logistic, (statistics, self._joined, int(not number)))
+            for number, statistics in enumerate(of_all)
+        ]
+        return [*joins, NativeCall(self._compiled.count_logistic, (self._joined, labels), result)]

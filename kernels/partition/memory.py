@@ -185,4 +185,7 @@ def _shown(network: CutNetwork, partition: int, batch: int) -> list[_Block]:
 
 
 STATISTICS = 4
-"""Of an example's logits: the largest, the sum of exponentials below it, where it is, and that of the label."""
+"""Of an example's logits: the largest, the sum of exponentials below it, where it is, and that of the label.
+
+Of yes-or-no outputs the second is their loss, and there is no fourth.
+"""

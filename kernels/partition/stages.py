@@ -18,13 +18,10 @@ from adamctl.kernels.operation import Array, Operation
 from adamctl.kernels.partition.regions import Box, Range, box_of, intersection, whole_box
 from adamctl.kernels.slicing import OutputSlice
 from adamctl.kernels.step.build import NetworkLayer, build_layers
-from adamctl.model.description import Model, Softmax
+from adamctl.model.description import Model
 from adamctl.model.layout import ALIGNMENT, Tensor, build_layout
-from adamctl.model.partition.plan import PartitionPlan
+from adamctl.model.partition.plan import HeadKind, PartitionPlan, head_kind
 from adamctl.model.shapes import infer
-
-HEAD_UNITS_MAX = 4096
-"""Largest softmax whose outputs are gathered; parts of larger ones exchange statistics."""
 
 
 class HeldTensor(NamedTuple):
@@ -117,11 +114,9 @@ class CutNetwork:
         return next((number for number, stage in enumerate(self.stages) if stage.has_tensors), len(self.stages))
 
     @property
-    def gathers_head(self) -> bool:
-        """Whether each part of the last stage gathers all of its outputs; large softmax layers exchange statistics."""
-        last = self.model.layers[-1]
-        large = isinstance(last, Softmax) and last.units > HEAD_UNITS_MAX
-        return not (large and self.model.loss == "cross_entropy")
+    def head(self) -> HeadKind:
+        """How the parts of the last stage come to loss and error."""
+        return head_kind(self.model, sum(part is not None for part in self.stages[-1].parts))
 
     def sources(self, stage: int, partition: int) -> list[tuple[int, Box]]:
         """Returns from whom a part's inputs come, in the order of partitions: (partition, block)."""
@@ -144,7 +139,7 @@ class CutNetwork:
             return _common(
                 part.outputs, [None if other is None else other.inputs for other in self.stages[stage + 1].parts]
             )
-        if not self.gathers_head:
+        if self.head not in ("whole", "gather"):
             return [(partition, part.outputs)]
         others = [number for number, other in enumerate(self.stages[stage].parts) if other is not None]
         return [(number, part.outputs) for number in others]

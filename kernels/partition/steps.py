@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from adamctl.kernels.native import Call, Word, joined
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.accruing import LOSS
 from adamctl.kernels.partition.flight import FlightArrays
-from adamctl.kernels.partition.head import ExchangedHead, GatheredHead
+from adamctl.kernels.partition.head import ExchangedHead, GatheredHead, SeparateHead
 from adamctl.kernels.partition.memory import Kind
 from adamctl.kernels.partition.program import Batch, Row, Step, check_of_labels
 from adamctl.kernels.partition.regions import BlockMove, Box, Clear, Held, whole_box
@@ -26,11 +26,12 @@ def training_steps(arrays: FlightArrays, loss: Loss) -> list[Step]:
     """Returns the steps that find the gradient of one batch."""
     stages = range(len(arrays.network.stages))
     steps = _forward_steps(arrays, None)
-    steps += _loss_steps(arrays, loss)
+    head = _loss_steps(arrays, loss)
+    steps += head.error
     for number in reversed(stages):
         if arrays.operations[number] and number >= arrays.network.backward_stop:
             steps.append(_backward(arrays, number))
-    return [*steps, *_sum_steps(arrays)]
+    return [*steps, *_sum_steps(arrays), *head.later]
 
 
 def evaluation_steps(arrays: FlightArrays, loss: Loss, weights: Sequence[Array]) -> list[Step]:
@@ -38,7 +39,8 @@ def evaluation_steps(arrays: FlightArrays, loss: Loss, weights: Sequence[Array])
 
     `weights`: one array for each held tensor.
     """
-    return [*_forward_steps(arrays, weights), *_loss_steps(arrays, loss)]
+    head = _loss_steps(arrays, loss)
+    return [*_forward_steps(arrays, weights), *head.error, *head.later]
 
 
 def _forward_steps(arrays: FlightArrays, weights: Sequence[Array] | None) -> list[Step]:
@@ -89,12 +91,21 @@ def _forward(arrays: FlightArrays, number: int, weights: list[list[Array]], trai
     return Step(tuple(words), calls, work, arrays.post("output", number, readers))
 
 
-def _loss_steps(arrays: FlightArrays, loss: Loss) -> list[Step]:
-    """Computes the loss, and the error at this partition's outputs of the last stage."""
+class LossSteps(NamedTuple):
+    """Steps that compute the error at this partition's outputs of the last stage, and the loss.
+
+    `later`: those that need not come before the way back.
+    """
+
+    error: Sequence[Step] = ()
+    later: Sequence[Step] = ()
+
+
+def _loss_steps(arrays: FlightArrays, loss: Loss) -> LossSteps:
     last, own = len(arrays.network.stages) - 1, arrays.neighbours.own
     outputs, error = arrays.outputs[last], arrays.output_errors[last]
     if outputs is None or error is None:
-        return []
+        return LossSteps()
     stage, batch = arrays.network.stages[last], arrays.batch
     if stage.is_whole(own):
         calls = loss.native_backward(outputs.array, arrays.labels, error.array, Word(LOSS))
@@ -102,10 +113,12 @@ def _loss_steps(arrays: FlightArrays, loss: Loss) -> list[Step]:
         def whole(batch: Batch, row: Row) -> None:
             row.loss, row.correct = loss.backward(outputs.array, batch.labels, error.array)
 
-        return [Step((), joined(calls, check_of_labels()), whole)]
+        return LossSteps([Step((), joined(calls, check_of_labels()), whole)])
     head = stage.layers[-1].operation
-    if not arrays.network.gathers_head:
-        return _exchanged_loss(arrays, outputs, error)
+    if arrays.network.head == "exchange":
+        return LossSteps(_exchanged_loss(arrays, outputs, error))
+    if arrays.network.head == "separate":
+        return _separate_loss(arrays, outputs, error)
     gathered = GatheredHead(head, loss, batch, error, arrays.network.backend)
     into = Held(gathered.outputs, whole_box(head.output_shape))
     sources = [number for number, part in enumerate(stage.parts) if part is not None]
@@ -118,26 +131,49 @@ def _loss_steps(arrays: FlightArrays, loss: Loss) -> list[Step]:
             move.make()
         row.loss, row.correct = gathered.make(batch.labels)
 
-    return [Step(words, calls, work)]
+    return LossSteps([Step(words, calls, work)])
+
+
+def _separate_loss(arrays: FlightArrays, logits: Held, error: Held) -> LossSteps:
+    statistics, of_all, sources, words = _statistics(arrays)
+    units = arrays.network.stages[-1].layers[-1].operation.output_shape[0]
+    head = SeparateHead(logits, error.array, units, statistics, arrays.network.backend)
+    labels, result = arrays.labels, Word(LOSS)
+    found = Step(
+        (), joined(head.native_make(labels, result), check_of_labels()), lambda batch, row: head.make(batch.labels),
+        arrays.post("statistics", 0, set(sources)),
+    )  # fmt: skip
+
+    def count(batch: Batch, row: Row) -> None:
+        row.loss, row.correct = head.count(batch.labels, of_all)
+
+    return LossSteps([found], [Step(words, head.native_count(labels, of_all, result), count)])
+
+
+Statistics: TypeAlias = NDArray[np.float64]
+
+
+def _statistics(arrays: FlightArrays) -> tuple[Statistics, list[Statistics], list[int], tuple[Words, ...]]:
+    """Returns this partition's statistics of the head, those of all parts, whose they are, and what tells of them."""
+    own = arrays.neighbours.own
+    sources = [number for number, part in enumerate(arrays.network.stages[-1].parts) if part is not None]
+    of_all: list[Statistics] = [arrays.shown(source, "statistics", 0) for source in sources]  # type: ignore[misc]
+    words = tuple(arrays.word(source, "statistics", 0) for source in sources if source != own)
+    return of_all[sources.index(own)], of_all, sources, words
 
 
 def _exchanged_loss(arrays: FlightArrays, logits: Held, error: Held) -> list[Step]:
-    last, own = len(arrays.network.stages) - 1, arrays.neighbours.own
-    stage = arrays.network.stages[last]
-    sources = [number for number, part in enumerate(stage.parts) if part is not None]
-    of_all = [arrays.shown(source, "statistics", 0) for source in sources]
-    units = stage.layers[-1].operation.output_shape[0]
-    statistics = arrays.shown(own, "statistics", 0)
-    head = ExchangedHead(logits, error.array, units, statistics, arrays.network.backend)  # type: ignore[arg-type]
+    statistics, of_all, sources, words = _statistics(arrays)
+    units = arrays.network.stages[-1].layers[-1].operation.output_shape[0]
+    head = ExchangedHead(logits, error.array, units, statistics, arrays.network.backend)
     found = Step(
         (), head.native_find(arrays.labels), lambda batch, row: head.find(batch.labels),
         arrays.post("statistics", 0, set(sources)),
     )  # fmt: skip
-    words = tuple(arrays.word(source, "statistics", 0) for source in sources if source != own)
-    calls = joined(head.native_make(arrays.labels, of_all, Word(LOSS)), check_of_labels())  # type: ignore[arg-type]
+    calls = joined(head.native_make(arrays.labels, of_all, Word(LOSS)), check_of_labels())
 
     def work(batch: Batch, row: Row) -> None:
-        row.loss, row.correct = head.make(batch.labels, of_all)  # type: ignore[arg-type]
+        row.loss, row.correct = head.make(batch.labels, of_all)
 
     return [found, Step(words, calls, work)]
 

@@ -63,7 +63,7 @@ def planned_blocks(plan: PartitionPlan, clips: bool) -> dict[Source, Planned]:
     holders, last = plan.stages[-1].holders, len(plan.stages) - 1
     for sender in holders:
         for reader in holders:
-            if sender != reader and plan.head == "exchange":
+            if sender != reader and plan.head in ("exchange", "separate"):
                 add((sender, "statistics", 0), reader)
             elif sender != reader:
                 add((sender, "output", last), reader)

@@ -9,8 +9,7 @@ from typing import Any
 
 from adamctl.kernels.partition import member as member_module
 from adamctl.kernels.partition import program as program_module
-from adamctl.kernels.partition import stages as stages_module
-from adamctl.model.partition import rules as rules_module
+from adamctl.model.partition import plan as plan_module
 from adamctl.roles.worker import session as session_module
 from adamctl.roles.worker.partition import engine as engine_module
 from adamctl.roles.worker.partition import lead as lead_module
@@ -61,7 +60,7 @@ def changed(changes: Sequence[Change]) -> Iterator[None]:
 
 def gathered_up_to(units: int) -> Sequence[Change]:
     """Returns what makes this the largest softmax whose outputs are gathered."""
-    return (stages_module, "HEAD_UNITS_MAX", units), (rules_module, "HEAD_GATHERED_MAX", units)
+    return ((plan_module, "HEAD_GATHERED_MAX", units),)
 
 
 @dataclass

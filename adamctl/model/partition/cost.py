@@ -166,7 +166,9 @@ def _exchanged_s(plan: PartitionPlan, conditions: Conditions) -> float:
     """Returns the time in which one flight waits for what goes between partitions."""
     batch, link = conditions.batch, conditions.link
     holders = plan.stages[-1].holders
-    rounds = [_busiest((q, p, plan.head_elements(q) * batch) for q in holders for p in holders if p != q)]
+    rounds = []
+    if plan.head != "separate":  # of those, no error waits for another partition's numbers
+        rounds.append(_busiest((q, p, plan.head_elements(q) * batch) for q in holders for p in holders if p != q))
     for stage in range(len(plan.stages)):
         rounds.append(_busiest((e.producer, e.consumer, e.elements * batch) for e in plan.edges(stage)))
         rounds.append(_busiest((e.consumer, e.producer, e.elements * batch) for e in plan.backward_edges(stage)))

@@ -12,18 +12,32 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from adamctl.model.description import Model
+from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import ELEMENT_BYTES, Owners
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.geometry import Range, Region, StagePart, common, region_size
 
-HeadKind: TypeAlias = Literal["whole", "gather", "exchange"]
+HeadKind: TypeAlias = Literal["whole", "gather", "exchange", "separate"]
 """How the partitions that hold units of the last layer come to loss and error.
 
 `whole`: one partition holds all. `gather`: each sends its outputs to all others, and each computes what it needs.
 `exchange`: each sends all others (max, sum of exponentials, best index, label's logit) of its units, as float64.
+`separate`: each finds the error of its units by itself, and sends as many numbers only so that all count the loss.
 """
 EXCHANGED_ELEMENTS = 4 * 8 // ELEMENT_BYTES
+HEAD_GATHERED_MAX = 4096
+"""Most units of a softmax whose outputs all partitions gather."""
+
+
+def head_kind(model: Model, holders: int) -> HeadKind:
+    """Returns how so many partitions that hold units of a model's last layer come to loss and error."""
+    last = model.layers[-1]
+    if holders == 1:
+        return "whole"
+    if model.loss == "logistic":
+        return "separate"
+    large = isinstance(last, Softmax) and last.units > HEAD_GATHERED_MAX
+    return "exchange" if large and model.loss == "cross_entropy" else "gather"
 
 
 class StagePlan(msgspec.Struct, frozen=True, array_like=True):
@@ -200,7 +214,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, dict=True):
         outputs = self.stages[-1].parts[partition].outputs
         if outputs is None:
             return 0
-        return {"whole": 0, "gather": region_size(outputs), "exchange": EXCHANGED_ELEMENTS}[self.head]
+        return {"whole": 0, "gather": region_size(outputs)}.get(self.head, EXCHANGED_ELEMENTS)
 
     def traffic(self) -> tuple[Traffic, ...]:
         """Returns what goes between each pair of partitions, by sender, then receiver; pairs without any left out."""

@@ -13,15 +13,13 @@ from difflib import get_close_matches
 from itertools import pairwise
 
 from adamctl.errors import ConfigurationError
-from adamctl.model.description import Conv2D, Model, Softmax
+from adamctl.model.description import Conv2D, Model
 from adamctl.model.layout import tensors_of
 from adamctl.model.partition.cuts import PARTITIONS_MAX, Cut, complete
 from adamctl.model.partition.geometry import StagePart, common, parts_of, region_size
-from adamctl.model.partition.plan import HeadKind, PartitionPlan, StagePlan
+from adamctl.model.partition.plan import PartitionPlan, StagePlan, head_kind
 from adamctl.model.partition.stages import CutAxis, Stage, stages_of
 
-HEAD_GATHERED_MAX = 4096
-"""Most units of a last layer whose outputs all partitions gather."""
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -53,7 +51,7 @@ def make_plan(model: Model, partitions: int, cuts: Mapping[str, Cut | CutAxis] |
         else:
             cut = _default(stage, partitions, before, mine)
         plans.append(_planned(stage, cut, partitions, mine))
-    return PartitionPlan(partitions, model, tuple(plans), _head(model, plans[-1]))
+    return PartitionPlan(partitions, model, tuple(plans), head_kind(model, len(plans[-1].holders)))
 
 
 def cuts_for(cuts: Mapping[str, Cut | CutAxis], partitions: int) -> dict[str, Cut]:
@@ -131,11 +129,3 @@ def _gathered(parts: tuple[StagePart, ...], before: StagePlan | None) -> int:
         for q, made in enumerate(before.parts)
         if p != q
     )
-
-
-def _head(model: Model, last: StagePlan) -> HeadKind:
-    if len(last.holders) == 1:
-        return "whole"
-    is_softmax = isinstance(model.layers[-1], Softmax)
-    large = last.output[0] > HEAD_GATHERED_MAX
-    return "exchange" if large and is_softmax and model.loss == "cross_entropy" else "gather"

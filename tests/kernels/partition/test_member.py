@@ -32,6 +32,8 @@ from tests.kernels.kernel_checks import BACKENDS
 from tests.kernels.partition.replica import Replica
 
 BATCH = 4  # a power of two: the mean of a batch is exact
+MANY = Model((6,), (Dense(4), Softmax(5000)))
+MANY_OF_YES_OR_NO = Model((6,), (Dense(4), Logistic(5000)), "logistic")
 
 
 def cut(model: Model, ways: list[tuple[Axis, list[int]]], joined: dict[int, int] | None = None) -> list[StageCut]:
@@ -217,12 +219,12 @@ def test_an_evaluation_finds_the_loss_of_the_whole(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("ends", [[1500, 5000], [5000, 5000], [1, 2, 5000]])
+@pytest.mark.parametrize("ends", [[1500, 5000], [1500, 1500, 5000], [1, 2, 5000]])
 def test_a_large_softmax_exchanges_what_its_parts_found(ends: list[int], backend: Backend) -> None:
     """More units than are gathered."""
     model = Model((6,), (Dense(4, "relu"), Softmax(5000)))
     network = cut_network(model, cut(model, [("units", [min(4, end) for end in ends]), ("units", ends)]), backend)
-    assert not network.gathers_head
+    assert network.head == "exchange"
     generator = np.random.default_rng(7)
     weights = [generator.standard_normal(tensor.shape).astype(np.float32) for tensor in network.tensors]
     images = generator.standard_normal((BATCH, 6)).astype(np.float32)
@@ -239,7 +241,32 @@ def test_a_large_softmax_exchanges_what_its_parts_found(ends: list[int], backend
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("model", "units"), [(IMAGES, 5), (Model((6,), (Dense(4), Softmax(5000))), 5000)])
+@pytest.mark.parametrize("ends", [[3, 700], [3, 3, 700], [0, 1, 700]])
+def test_yes_or_no_outputs_wait_for_nobody_on_the_way_back(ends: list[int], backend: Backend) -> None:
+    """Their error is bit for bit that of the whole; loss and correct examples are counted over all parts."""
+    model = Model((6,), (Dense(4, "relu"), Logistic(700)), "logistic")
+    network = cut_network(model, cut(model, [("units", [4] * len(ends)), ("units", ends)]), backend)
+    assert network.head == "separate"
+    generator = np.random.default_rng(7)
+    weights = [generator.standard_normal(tensor.shape).astype(np.float32) for tensor in network.tensors]
+    images = generator.standard_normal((BATCH, 6)).astype(np.float32)
+    hidden = np.maximum(images @ weights[0].T + weights[1], 0)
+    labels = (hidden @ weights[2].T + weights[3]).argmax(axis=1).astype(np.int32)
+    labels[0] = (labels[0] + 350) % 700  # the others are correct
+    expected, loss, correct = whole(model, backend, weights, Batch(images, labels))
+    assert correct == BATCH - 1
+    replica = Replica(network, BATCH, 1, weights)
+    ((gradients, found_loss, found_correct),) = replica.run([Batch(images, labels)])
+    assert found_loss == pytest.approx(loss, rel=1e-6)
+    assert found_correct == correct
+    found = replica.whole_gradients(gradients)
+    np.testing.assert_array_equal(found[3], expected[3])  # the bias's is the error's sum over the batch
+    for one, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, right, atol=2e-5 * float(np.abs(right).max()))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("model", "units"), [(IMAGES, 5), (MANY, 5000), (MANY_OF_YES_OR_NO, 5000)])
 def test_a_label_out_of_range_ends_the_flight_with_a_reason(model: Model, units: int, backend: Backend) -> None:
     cuts = ROWS_AND_UNITS if units == 5 else cut(model, [("units", [2, 4]), ("units", [2000, 5000])])
     weights, batch = small_integers(model, 3)

@@ -63,7 +63,7 @@ def test_stages_are_what_the_plan_says(model: Model, partitions: int) -> None:
     plan = make_plan(model, partitions)
     network = cut_network(model, cuts_of(plan), "numpy")
     assert network.partitions == partitions
-    assert network.gathers_head == (plan.head in ("whole", "gather"))
+    assert network.head == plan.head
     for stage, planned in zip(network.stages, plan.stages, strict=True):
         for number, (part, expected) in enumerate(zip(stage.parts, planned.parts, strict=True)):
             if part is None:

@@ -90,9 +90,9 @@ def test_a_user_may_leave_a_partition_nothing_and_dropout_follows() -> None:
         (Softmax(4096), "cross_entropy", "gather"),
         (Softmax(4097), "cross_entropy", "exchange"),
         (Softmax(4097), "squared_error", "gather"),
-        (Logistic(4097), "logistic", "gather"),
+        (Logistic(4097), "logistic", "separate"),
         (Dense(4097), "squared_error", "gather"),
-        (Logistic(10), "logistic", "gather"),
+        (Logistic(10), "logistic", "separate"),
     ],
 )
 def test_how_the_head_comes_to_its_error(head: Layer, loss: str, kind: str) -> None:
