@@ -40,6 +40,17 @@ class UnreachableError(AdamctlError):
     exit_code = 3
 
 
+class NoAddressError(UnreachableError):
+    """A peer has told no address that can be used from here, e.g. only a Unix socket of another machine."""
+
+
+class MisfitError(AdamctlError):
+    """Processes of one run do not fit each other: they have other versions or plans, or cannot reach each other."""
+
+    exit_code = 3
+    retry_helps = False
+
+
 class DeadlineError(UnreachableError):
     """A request's deadline passed before its reply came."""
 

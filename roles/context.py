@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from adamctl.config.records import AddressKind, NodeRecord, node_key
-from adamctl.errors import AdamctlError, UnreachableError, WrongClusterError
+from adamctl.errors import AdamctlError, NoAddressError, UnreachableError, WrongClusterError
 from adamctl.net.address import TransportKind, host_id, parse_address, usable
 from adamctl.net.handshake import make_hello
 from adamctl.net.transport import ArrivalHandler, Connection, Handler, PlacingHandler, Request, Server, Transport
@@ -194,13 +194,14 @@ class RoleContext:
         `takes`: the kind of traffic, which selects the addresses.
 
         Raises:
+            NoAddressError: none of its addresses can be used from here.
             UnreachableError: no living node has this name, or it cannot be reached at any of its addresses.
             HandshakeError: it refuses us.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
         record = await self._record(node) if isinstance(node, str) else node
-        problem = "it has no address that is usable from here"
+        problem = ""
         for address in _usable(record, self.transport.kind, takes):
             try:
                 connection = await self.transport.connect(
@@ -213,6 +214,9 @@ class RoleContext:
                 return connection
             problem = f"{address} is now {connection.peer.role} {connection.peer.node}"
             await connection.close()
+        if not problem:
+            problem = _no_address(self.node, record, self.transport.kind, takes)
+            raise NoAddressError(f"cannot reach {record.role} {record.node}: {problem}")
         raise UnreachableError(f"cannot reach {record.role} {record.node}: {problem}")
 
     def lost_sight_of(self, node: str, incarnation: int) -> None:
@@ -353,3 +357,14 @@ def _usable(record: NodeRecord, kind: TransportKind, takes: AddressKind) -> list
     schemes = [(parse_address(text).scheme, text) for text in record.addresses_for(takes)]
     found = [(order[scheme], text) for scheme, text in schemes if usable(scheme, kind)]
     return [text for rank, text in sorted(found) if rank != 1 or same_host]
+
+
+def _no_address(own: str, record: NodeRecord, kind: TransportKind, takes: AddressKind) -> str:
+    """Says why the node `own` can use none of a node's addresses, and what to do."""
+    found = ", ".join(record.addresses_for(takes)) or "none"
+    where = "the same machine" if record.host == host_id() else "another machine"
+    if kind == "auto":
+        wanted, advice = "a tcp:// address", "start it with --bind and --advertise"
+    else:
+        wanted, advice = f"one for {kind}, as ADAMCTL_TRANSPORT of {own} says", f"unset ADAMCTL_TRANSPORT of {own}"
+    return f"it is on {where}; expected {wanted}, found {found}; {advice}"

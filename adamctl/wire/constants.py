@@ -125,6 +125,7 @@ class ErrorCode(IntEnum):
     NOT_LEADER = 66
     STALE_GROUP = 67
     PLAN_MISMATCH = 68
+    NEIGHBOUR_UNREACHABLE = 69
 
 
 class UpdateKind(IntEnum):

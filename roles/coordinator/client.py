@@ -179,14 +179,17 @@ class CoordinatorClient:
         return reply.message
 
     async def drop(
-        self, node: str, incarnation: int, group_epoch: int, partition: int, cause: str, *, deadline_s: float = 10.0
-    ) -> None:
+        self, node: str, incarnation: int, group_epoch: int, partition: int, cause: str, fault: str = "",
+        *, deadline_s: float = 10.0,
+    ) -> None:  # fmt: skip
         """Has a member's group dissolved, and `partition` dropped as the cause of it; -1: nobody is.
+
+        `fault` as in `GroupDropRequest`.
 
         Raises:
             RemoteError: STALE_GROUP, the group is dissolved already; RUN_ENDED.
         """
-        request = GroupDropRequest(node, incarnation, group_epoch, partition, cause)
+        request = GroupDropRequest(node, incarnation, group_epoch, partition, cause, fault)
         _take_body(await self.connection.request(request, deadline_s=deadline_s))
 
     async def leave(

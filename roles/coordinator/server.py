@@ -14,7 +14,7 @@ from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of as partition_plan
 from adamctl.config.partitioning import refuse_partitions
 from adamctl.config.resolved import read_resolved
-from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
+from adamctl.errors import AdamctlError, ConfigurationError, MisfitError, RunFailedError, UnreachableError
 from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
 from adamctl.roles.configuration import ConfigurationStore, Waiting
@@ -166,6 +166,8 @@ class Coordinator:
             await self._close()
         if core.run.final_state == "failed" and self._cause is None and "worker" not in service.role_counts:
             raise UnreachableError(core.run.cause)  # no worker ever came
+        if core.run.final_state == "failed" and core.run.ending is not None and core.run.ending.reason == "misfit":
+            raise MisfitError(core.run.cause)
         if core.run.final_state == "failed":
             raise self._cause or RunFailedError(f"run {self.job} failed: {core.run.cause}")
 
@@ -303,7 +305,7 @@ class Coordinator:
 
     async def _checkpoint(self, order: WriteCheckpoint) -> None:
         ending = self.service.core.run.ending
-        complete = ending is not None and ending.reason != "stop" and ending.checkpoint == order.number
+        complete = ending is not None and not ending.early and ending.checkpoint == order.number
         event: events.Event = events.CheckpointWritten(order.number)
         try:
             folder = await self._writer.write(order.number, order.snapshot, complete)

@@ -26,6 +26,7 @@ RETRY_S = 0.5
 LOBBY_S = 5.0
 CONNECT_S = 5.0
 TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
+MISFIT = frozenset({ErrorCode.PLAN_MISMATCH, ErrorCode.NEIGHBOUR_UNREACHABLE})
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,6 +93,8 @@ class RunFinder:
                 retry = True
             except RemoteError as refusal:
                 retry = retry or refusal.code in TRY_LATER
+                if refusal.code in MISFIT:
+                    self._context.log.warning("run %s cannot use this worker: %s", job, refusal)
             else:
                 if not found.joined.in_lobby:
                     return found, False

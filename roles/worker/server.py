@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of
 from adamctl.config.records import JobRecord, job_key
-from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, UnreachableError
+from adamctl.errors import ConfigurationError, MisfitError, RemoteError, RunFailedError, UnreachableError
 from adamctl.kernels.backend import load_if_compiled
 from adamctl.kernels.needed import COMMON_KERNELS
 from adamctl.kernels.step.network import Network
@@ -158,6 +159,11 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
             context.log.warning("run %s: %s%s", job, end, "" if end.ended else "; joining again")
             if end.ended:
                 process.jobs_done.add(job)
+        except MisfitError as failure:
+            context.log.warning("run %s cannot use this worker: %s", job, failure)
+            if not await _ends_soon(context, job) and context.options.get("once"):
+                raise
+            process.jobs_done.add(job)
         except (UnreachableError, RemoteError, DivergedError, NeighbourError) as failure:
             # A replica that has diverged starts over from the servers' parameters: they refused what was not finite.
             # This counts for good, or it could go on for ever.
@@ -193,15 +199,11 @@ async def _find_run(process: WorkerProcess) -> Taken:
 
 async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClient, joined: Joined) -> str:
     context, experiment = process.context, joined.experiment
-    owners = plan_of(experiment).owners if joined.reply.partitions > 1 else None
-    layout = build_layout(experiment.model, joined.reply.servers_expected, owners)
-    if layout.hash != joined.reply.layout_hash:
-        raise RunFailedError(
-            f"run {job}: this worker derives parameter layout {layout.hash}, "
-            f"the coordinator {joined.reply.layout_hash}; both must run the same version of adamctl"
-        )
     if joined.reply.partitions > 1:
-        return await _work_in_group(process, job, coordinator, joined, layout)
+        return await _work_in_group(process, job, coordinator, joined)
+    layout = build_layout(experiment.model, joined.reply.servers_expected)
+    if layout.hash != joined.reply.layout_hash:
+        raise RunFailedError(f"run {job}: {_other_layout(layout, joined)}")
     train = experiment.train
     threads = 1 if train.in_step else process.threads
     shares = shares_of(experiment, layout.parameter_count, threads)
@@ -253,10 +255,41 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
         await parameters.close()
 
 
-async def _work_in_group(
-    process: WorkerProcess, job: str, coordinator: CoordinatorClient, joined: Joined, layout: ParameterLayout
-) -> str:
+def _other_layout(layout: ParameterLayout, joined: Joined) -> str:
+    return (
+        f"this worker derives parameter layout {layout.hash}, the coordinator {joined.reply.layout_hash}; both must "
+        "run the same version of adamctl"
+    )
+
+
+async def _fitting_layout(context: RoleContext, coordinator: CoordinatorClient, joined: Joined) -> ParameterLayout:
+    """Returns the layout of a run whose plan this worker derives as the coordinator does.
+
+    Raises:
+        MisfitError: it derives another plan or layout; the coordinator has been told.
+    """
+    experiment, reply = joined.experiment, joined.reply
+    plan = plan_of(experiment)
+    layout = build_layout(experiment.model, reply.servers_expected, plan.owners)
+    if reply.plan_hash not in ("", plan.hash):
+        problem = (
+            f"this worker derives partition plan {plan.hash}, the coordinator {reply.plan_hash}; both must run the "
+            "same version of adamctl"
+        )
+    elif layout.hash != reply.layout_hash:
+        problem = _other_layout(layout, joined)
+    else:
+        return layout
+    with suppress(UnreachableError, RemoteError):
+        await coordinator.drop(
+            context.node, context.incarnation, reply.group_epoch, reply.partition, problem, fault="unfit"
+        )
+    raise MisfitError(problem)
+
+
+async def _work_in_group(process: WorkerProcess, job: str, coordinator: CoordinatorClient, joined: Joined) -> str:
     context = process.context
+    layout = await _fitting_layout(context, coordinator, joined)
     process.group = GroupWork(context, job, coordinator, joined)
     session = process.sessions
     process.sessions += 1

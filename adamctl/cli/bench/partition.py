@@ -11,6 +11,7 @@ from adamctl.cli import options
 from adamctl.cli.bench.bench import COUNT, Counts, print_results
 from adamctl.cli.number_types import ABOVE_ZERO, BYTES_PER_S, Number
 from adamctl.cli.output import echo, print_json, progress
+from adamctl.errors import RunFailedError
 from adamctl.net.address import TransportKind
 
 if TYPE_CHECKING:
@@ -57,21 +58,32 @@ PAUSED_MOST = 0.9
 @click.option("--examples", type=COUNT, default=32, show_default=True, help="Examples per step.")
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per setting; the median counts.")
 @click.option("--seconds", type=ABOVE_ZERO, default=5.0, show_default=True, help="About how long a round takes.")
+@click.option(
+    "--check",
+    "checks",
+    is_flag=True,
+    help="Measure nothing: compare one step in one process and in partitions, layer by layer.",
+)
 @options.json_option
 def partition(
     experiment: str, settings: tuple[str, ...], data: tuple[str, ...], partition_counts: tuple[int, ...],
     all_threads: int, transports: tuple[TransportKind, ...], links_bytes_per_s: tuple[float, ...],
     transfer_share: float | None, quota_cores: float | None, pause_share: float | None, pause_seconds: float,
-    predicts: bool, flight_counts: tuple[int, ...] | None, examples: int, rounds: int, seconds: float, as_json: bool,
-    **flags: Any,
+    predicts: bool, flight_counts: tuple[int, ...] | None, examples: int, rounds: int, seconds: float, checks: bool,
+    as_json: bool, **flags: Any,
 ) -> None:  # fmt: skip
     """Train EXP.toml's network in one process and in several partitions, in turn, with the same number of threads.
 
     Partitions may be on emulated machines: with links (network namespaces, which need Linux but no privileges), a share
     of a core (control groups, which need privileges), or pauses. hidden_share is how much of the links' transfer
     does not make a flight longer; over_fewest_flights the speed over that with the fewest of --flight-counts.
+
+    With --check one step is compared, not timed: exit code 1 if a layer differs by more than the rounding of sums.
     """
     loaded = options.load(experiment, settings, data, flags)
+    if checks:
+        _check(loaded.experiment, partition_counts, examples, as_json)
+        return
     from adamctl.bench.partition.machines import Machines, Pauses
     from adamctl.bench.partition.partition import run_partition_benchmark
 
@@ -120,3 +132,21 @@ def _rates(experiment: Experiment, counts: Sequence[int], examples: int) -> Rate
     from adamctl.config.partitioning import plan_of
 
     return measure_rates([plan_of(experiment, number) for number in (1, *counts)], examples, progress("measuring"))
+
+
+def _check(experiment: Experiment, partition_counts: tuple[int, ...], examples: int, as_json: bool) -> None:
+    from adamctl.bench.partition.check import above_limit, check_partitions
+
+    report = check_partitions(
+        experiment, [count for count in partition_counts if count > 1], batch=examples,
+        progress=lambda line: echo(line, err=True),
+    )  # fmt: skip
+    if as_json:
+        print_json(report)
+    else:
+        print_results(report)
+    if wrong := above_limit(report):
+        raise RunFailedError(
+            "partitions do not compute what one process does; a difference above the limit is none of rounding:\n  "
+            + "\n  ".join(wrong)
+        )

@@ -82,13 +82,18 @@ class GroupWatchReply(Message, frozen=True):
 
 
 class GroupDropRequest(Message, frozen=True):
-    """A member wants its group dissolved, and partition number `partition` dropped as the cause of it; -1: nobody."""
+    """A member wants its group dissolved, and partition number `partition` dropped as the cause of it; -1: nobody.
+
+    `fault`: `unreachable`, the two have not found each other since the group was formed; `unfit`, the sender itself
+    derives another plan or layout than the run; "" for everything else.
+    """
 
     node: str
     incarnation: int
     group_epoch: int
     partition: int
     cause: str
+    fault: str = ""
 
 
 class TrainTask(Message, frozen=True):

@@ -13,22 +13,17 @@ and the other members are told, which counts against none of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from adamctl.roles.coordinator.core import events
-from adamctl.roles.coordinator.core.group_book import Group, Member
+from adamctl.roles.coordinator.core.group_book import Group, Member, Seat
 from adamctl.roles.coordinator.core.instructions import AnswerWatch, Confirm, KeepInLobby, Outbox, TakeSeat
 from adamctl.roles.coordinator.core.lobby import Guest
+from adamctl.roles.coordinator.core.misfits import ATTEMPTS_MAX, remember
 from adamctl.roles.coordinator.core.report import lobby_text
 from adamctl.roles.coordinator.core.state import RunState
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import GroupWatchReply
-
-NODES_REMEMBERED_MAX = 1024
-"""Of how many nodes it is remembered that they were dropped, or have another plan."""
-
-ValueT = TypeVar("ValueT")
 
 
 class Groups:
@@ -40,6 +35,7 @@ class Groups:
         out: Outbox,
         admit: Callable[[WorkerKey, int], int],
         give_up: Callable[[WorkerKey, str, int, str], None],
+        end: Callable[[str], None],
     ) -> None:
         """`run` is the run it belongs to, `out` takes its instructions.
 
@@ -47,10 +43,10 @@ class Groups:
             admit: takes in a lead, with its number of threads, as a worker; returns the number of its replica.
             give_up: takes back what a lead has; what users are told, and with which code and text its requests that
                 wait are refused.
+            end: ends the run as failed, for this reason, after a checkpoint of what was trained.
         """
-        self._run, self._out, self._admit, self._give_up = run, out, admit, give_up
+        self._run, self._out, self._admit, self._give_up, self._end = run, out, admit, give_up, end
         self._drops: dict[str, int] = {}
-        self._misfits: dict[str, tuple[int, str]] = {}
 
     # --- what members say -------------------------------------------------------------------------------------------
 
@@ -65,12 +61,14 @@ class Groups:
     def join(self, event: events.WorkerJoins) -> None:
         """Takes a worker without a group into the lobby, while the run is ready and not over."""
         run, out = self._run, self._out
-        misfit = self._misfits.get(event.node, (0, ""))
+        key = (event.node, event.incarnation)
+        misfit = run.misfits.find(key)
         if event.plan_hash and run.plan.plan_hash and event.plan_hash != run.plan.plan_hash:
             text = self._other_plan(event.node, event.plan_hash, f"run {run.plan.job}", run.plan.plan_hash)
+            run.misfits.add(key, ErrorCode.PLAN_MISMATCH, text, run.now_s)
             out.refuse(event.token, ErrorCode.PLAN_MISMATCH, text)
-        elif misfit[0] == event.incarnation:
-            out.refuse(event.token, ErrorCode.PLAN_MISMATCH, misfit[1])
+        elif misfit is not None:
+            out.refuse(event.token, misfit.code, misfit.text)
         elif not event.addresses:
             text = f"worker {event.node} told no address at which other partitions of its replica could reach it"
             out.refuse(event.token, ErrorCode.BAD_CONFIGURATION, f"{text}; start it with the coordinator's version")
@@ -128,13 +126,28 @@ class Groups:
                 told = f"{dropped.name}: {told}"
             if dropped is not seat.member:
                 told = f"{told}, as {seat.member.name} reports"
+            self._judge(seat, dropped, request.fault, told)
             self._dissolve(seat.group, told, dropped)
+
+    def _judge(self, seat: Seat, dropped: Member | None, fault: str, told: str) -> None:
+        """Notes who can never be used: who says so of itself, or is out of another one's reach again and again."""
+        misfits, now_s = self._run.misfits, self._run.now_s
+        if dropped is None:
+            return
+        if fault == "unfit" and dropped is seat.member:
+            misfits.add(dropped.key, ErrorCode.PLAN_MISMATCH, told, now_s)
+        elif fault == "unreachable" and dropped is not seat.member and not seat.group.begun:
+            self._note_drop(seat.member)  # either of the two may be the one at fault
+            if (count := misfits.apart(seat.member.key, dropped.key)) >= ATTEMPTS_MAX:
+                text = f"{told}; so {count} replicas in a row could not begin"
+                misfits.add(dropped.key, ErrorCode.NEIGHBOUR_UNREACHABLE, text, now_s)
 
     def begin(self, lead: WorkerKey) -> None:
         """Notes that a lead has asked for ranges: its group works, so that nobody in it is to blame for others."""
         seat = self._run.groups.seat(lead)
         if seat is not None and not seat.group.begun:
             seat.group.begun, self._run.workers[lead].starting = True, False
+            self._run.misfits.began(member.key for member in seat.group.members)
             for member in seat.group.members:
                 self._drops.pop(member.told.node, None)
 
@@ -149,7 +162,7 @@ class Groups:
             return
         text = self._other_plan(member.told.node, member.plan_hash, whose, right)
         if run.plan.plan_hash:
-            _remember(self._misfits, member.told.node, (member.told.incarnation, text))
+            run.misfits.add(member.key, ErrorCode.PLAN_MISMATCH, text, run.now_s)
         if member.watch is not None:
             self._out.refuse(member.watch[0], ErrorCode.PLAN_MISMATCH, text)
             member.watch = None
@@ -189,6 +202,9 @@ class Groups:
             self._form(guests)
         for guest in run.lobby.expire(run.now_s):
             self._out.put(KeepInLobby(guest.joins.token, lobby_text(run)))
+        if run.misfits.cause and run.needs_worker and run.now_s >= run.misfits.due_s(run.alone_since_s):
+            run.desk.cancel()
+            self._end(run.misfits.cause)
 
     def _look_at(self, group: Group) -> None:
         run, silent_after_s = self._run, self._run.plan.silent_after_s
@@ -213,12 +229,15 @@ class Groups:
         run = self._run
         run.groups.dissolve(group, cause, None if dropped is None else dropped.key)
         if dropped is not None:
-            _remember(self._drops, dropped.told.node, self._drops.get(dropped.told.node, 0) + 1)
+            self._note_drop(dropped)
         gone = f"replica {group.replica} of {group.names} (group {group.epoch}) is dissolved: {cause}"
         told = f"group {group.epoch} is dissolved: {cause}; join again"
         self._give_up(group.lead.key, gone, ErrorCode.STALE_GROUP, told)
         for member in group.members:
             self._answer_watch(member, "dropped" if member is dropped else "dissolved", cause)
+
+    def _note_drop(self, member: Member) -> None:
+        remember(self._drops, member.told.node, self._drops.get(member.told.node, 0) + 1)
 
     def tell_the_end(self) -> None:
         """Answers everyone who waits, as the run is over. Members still in `groups` afterwards have not been told."""
@@ -243,11 +262,3 @@ class Groups:
 
     def _answer(self, token: int, state: str, cause: str) -> None:
         self._out.put(AnswerWatch(token, GroupWatchReply(state, cause)))
-
-
-def _remember(found: dict[str, ValueT], node: str, value: ValueT) -> None:
-    """Notes something about a node, and forgets the one that was noted longest ago if there are too many."""
-    found.pop(node, None)
-    found[node] = value
-    if len(found) > NODES_REMEMBERED_MAX:
-        del found[next(iter(found))]

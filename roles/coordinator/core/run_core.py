@@ -53,7 +53,7 @@ class RunCore:
         self._out = Outbox()
         self._run_steps = RunSteps(self.run, self._out)
         self._saving = Saving(self.run, self._out, partial(self._finish, "failed"))
-        self._groups = Groups(self.run, self._out, self._admit, self._give_up)
+        self._groups = Groups(self.run, self._out, self._admit, self._give_up, partial(self._end, "misfit", wait_s=0.0))
         self._tasks = Tasks(self.run, self._order_what_is_due)
         self._evaluation_marks = self._evaluations_due()
         self._diverged = False
@@ -295,7 +295,7 @@ class RunCore:
             for key in run.workers:
                 run.work.lose(key, run.now_s)
             run.rounds.clear()
-        if ending.reason != "stop":
+        if not ending.early:
             if run.desk.current is None and run.desk.examples and run.trained_since_evaluation:
                 run.desk.order(run.passes_handed_out, exclusive=True)
             if run.desk.current is not None:
@@ -303,7 +303,7 @@ class RunCore:
         if self._saving.writing:
             return
         if not ending.checkpoint_wanted or ending.checkpoint or not run.tally.examples:
-            self._finish("stopped" if ending.reason == "stop" else "ended", ending.cause)
+            self._finish(ending.final_state, ending.cause)
         elif run.now_s >= ending.retry_s:
             ending.checkpoint = self._saving.write()
 

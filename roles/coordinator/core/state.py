@@ -13,6 +13,7 @@ from adamctl.roles.coordinator.core.events import RunPlan, RunSnapshot
 from adamctl.roles.coordinator.core.group_book import GroupBook
 from adamctl.roles.coordinator.core.hanging import HangWatch
 from adamctl.roles.coordinator.core.lobby import Lobby
+from adamctl.roles.coordinator.core.misfits import Misfits
 from adamctl.roles.coordinator.core.pace import Pace
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.coordinator.core.rounds import Rounds
@@ -49,7 +50,8 @@ class Worker:
 
 @dataclass
 class Ending:
-    """Why and how the run ends: `reason` is `passes`, `target`, `patience` or `stop`.
+    """Why and how the run ends: `reason` is `passes`, `target`, `patience`, `stop`, or `misfit` if it has failed
+    because a worker cannot be used.
 
     `checkpoint` is the number of the last one, 0 before it begins and after it has failed; it is retried at `retry_s`.
     """
@@ -62,6 +64,15 @@ class Ending:
     retry_s: float = -inf
     retries: int = 0
     give_up_s: float = inf
+
+    @property
+    def early(self) -> bool:
+        """Whether the run is cut short: nothing is evaluated any more, and it can be resumed."""
+        return self.reason in ("stop", "misfit")
+
+    @property
+    def final_state(self) -> str:
+        return {"stop": "stopped", "misfit": "failed"}.get(self.reason, "ended")
 
     def put_off(self, now_s: float, patience_s: float) -> bool:
         """Schedules a retry of the failed last checkpoint; False after `patience_s` of retries, or after a stop."""
@@ -86,6 +97,7 @@ class RunState:
         gather_until_s: with replicas in step, when steps may begin without those who have not joined.
         lobby, groups: where replicas have several partitions, the workers that wait for a group, and the groups;
             `workers` holds their leads.
+        misfits: workers that the run cannot use.
     """
 
     def __init__(self, plan: RunPlan, now_s: float) -> None:
@@ -109,7 +121,7 @@ class RunState:
         self.joining: list[tuple[events.WorkerJoins, float]] = []
         self.alone_since_s = now_s
         self.gather_until_s = inf
-        self.lobby, self.groups = Lobby(plan.partitions), GroupBook()
+        self.lobby, self.groups, self.misfits = Lobby(plan.partitions), GroupBook(), Misfits()
 
     def set_up(self, elapsed_before_s: float) -> None:
         """Sets up what depends on how many examples a pass has."""
@@ -199,6 +211,7 @@ class RunState:
             times.append(self.gather_until_s)
         if self.needs_worker:
             times.append(self.alone_since_s + self.plan.no_worker_s)
+            times.append(self.misfits.due_s(self.alone_since_s))
         if self.ending is not None and self.clock.ranges_out:
             times.append(self.ending.wait_until_s)
         if self.ending is not None and self.now_s < self.ending.retry_s:

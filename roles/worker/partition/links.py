@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import AdamctlError, ProtocolError, RemoteError, RunFailedError, UnreachableError
+from adamctl.errors import (
+    AdamctlError,
+    HandshakeError,
+    NoAddressError,
+    ProtocolError,
+    RemoteError,
+    RunFailedError,
+    UnreachableError,
+)
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
 from adamctl.kernels.partition.stages import CutNetwork
@@ -36,9 +44,12 @@ from adamctl.wire.messages import (
 
 ATTACH_S = 30.0
 """How long the members of a new group may take to know each other."""
+LATER_S = 5.0
+"""How much longer a member waits for one that it has reached itself: who cannot reach another one says it first."""
 RETRY_S = 0.1
 ANSWER_S = 10.0
 TRY_LATER = frozenset({ErrorCode.NOT_READY, ErrorCode.STALE_GROUP})
+ADVICE = "check the --bind and --advertise of both, and the network between them"
 SHARED = "shared memory"
 NAMES = {"tcp": "TCP", "unix": "Unix socket", "shared": "Unix socket"}
 """How blocks travel, for people: by the kind of connection, where memory is not shared both ways."""
@@ -72,6 +83,10 @@ class NeighbourError(RunFailedError):
     def __init__(self, message: str, partition: int) -> None:
         super().__init__(message)
         self.partition = partition
+
+
+class NotAttachedError(NeighbourError):
+    """A member and this one have not found each other, although both are there."""
 
 
 def ways(transports: Mapping[int, str]) -> str:
@@ -108,6 +123,7 @@ class Links:
         self._outboxes: dict[int, Outbox] = {}
         self._sender: Sender | None = None
         self._connections: dict[int, Connection] = {}
+        self._why: dict[int, str] = {}  # it could not be reached the last time; "": it could, and said to try again
         self._attached: dict[int, asyncio.Event] = {one: asyncio.Event() for one in self.others}
         self._partition_of: dict[int, int] = {}  # by the connection on which it has attached
         self._tasks: list[asyncio.Task[None]] = []
@@ -128,7 +144,8 @@ class Links:
         """Returns the neighbours, when each member knows each other one.
 
         Raises:
-            NeighbourError: one does not answer, or is of another plan.
+            NotAttachedError: one cannot be reached, or refuses this member, or does not reach it.
+            NeighbourError: one was not ready in time.
         """
         tasks = {one: asyncio.ensure_future(self._introduce(one)) for one in self.others}
         waits = {one: asyncio.ensure_future(self._attached[one].wait()) for one in self.others}
@@ -140,12 +157,25 @@ class Links:
                 if task.done():
                     task.result()
             for one in self.others:
-                if not tasks[one].done() or not waits[one].done():
-                    raise NeighbourError(f"{self._group.name(one)} did not attach within {ATTACH_S:g} s", one)
+                if not tasks[one].done():
+                    raise self._not_reached(one)
+            await asyncio.wait(waits.values(), timeout=LATER_S)
+            for one in self.others:
+                if not waits[one].done():
+                    raise NotAttachedError(
+                        f"{self._group.name(one)} did not attach within {ATTACH_S + LATER_S:g} s: it does not reach "
+                        f"{self._group.name(self._group.own)}; {ADVICE}", one,
+                    )  # fmt: skip
         finally:
             for waiting in (*tasks.values(), *waits.values()):
                 waiting.cancel()
         return self._joined()
+
+    def _not_reached(self, partition: int) -> NeighbourError:
+        name, why = self._group.name(partition), self._why.get(partition, "")
+        if not why:
+            return NeighbourError(f"{name} was not ready within {ATTACH_S:g} s", partition)
+        return NotAttachedError(f"{name} was not reached within {ATTACH_S:g} s: {why}; {ADVICE}", partition)
 
     def _joined(self) -> Neighbours:
         """Decides between memory and frames; both members of a pair know the same, and so decide the same."""
@@ -187,11 +217,16 @@ class Links:
                 return
             except RemoteError as refusal:
                 if refusal.code not in TRY_LATER:
-                    raise NeighbourError(
-                        f"{group.name(partition)} refuses this member: {refusal}", partition
-                    ) from refusal
-            except UnreachableError:
-                pass  # it may not listen yet, or be gone: then the coordinator dissolves the group
+                    text = f"{group.name(partition)} refuses this member: {refusal}"
+                    raise NotAttachedError(text, partition) from refusal
+                self._why[partition] = ""
+            except NoAddressError as error:
+                raise NotAttachedError(f"{group.name(partition)} has no usable address: {error}", partition) from error
+            except UnreachableError as error:
+                self._why[partition] = str(error)  # it may be gone: then the coordinator dissolves the group
+            except HandshakeError as error:
+                text = f"{group.name(partition)} refuses this member: {error}"
+                raise NotAttachedError(text, partition) from error
             old = self._connections.pop(partition, None)
             if old is not None:
                 await old.close()
@@ -208,7 +243,8 @@ class Links:
         found = message.plan_hash, message.batch, message.flights
         if found != (group.plan_hash, group.batch, group.flights):
             text = f"expected plan {group.plan_hash}, batches of {group.batch}, {group.flights} flights; found {found}"
-            request.fail(ErrorCode.PLAN_MISMATCH, f"{text}; all workers of a replica must run the same version")
+            advice = "start all workers of a replica with the same version and --threads, or set cluster.flights"
+            request.fail(ErrorCode.PLAN_MISMATCH, f"{text}; {advice}")
             return
         mapped = self._map(request, message)
         self._partition_of[request.connection_id] = message.partition

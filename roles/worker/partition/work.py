@@ -21,7 +21,7 @@ from adamctl.roles.worker.core.open_flights import Patience
 from adamctl.roles.worker.own.place import OwnPlace
 from adamctl.roles.worker.partition.engine import PartitionEngine, Parts, held_shards, owned_shards
 from adamctl.roles.worker.partition.lead import Lead
-from adamctl.roles.worker.partition.links import Group, Links, LostNeighbourError, NeighbourError
+from adamctl.roles.worker.partition.links import Group, Links, NeighbourError, NotAttachedError
 from adamctl.roles.worker.partition.member_session import LEAD, MemberSession
 from adamctl.roles.worker.partition.threads import SPINS
 from adamctl.roles.worker.session import SessionRunner
@@ -58,7 +58,6 @@ class GroupWork:
     """
 
     def __init__(self, context: RoleContext, job: str, coordinator: CoordinatorClient, joined: Joined) -> None:
-        """Raises RunFailedError: this worker derives another plan or layout than the coordinator."""
         self._context, self._job, self._coordinator, self._joined = context, job, coordinator, joined
         self._experiment = joined.experiment
         self.plan: PartitionPlan = plan_of(self._experiment)
@@ -70,11 +69,6 @@ class GroupWork:
         self._engine: PartitionEngine | None = None
         self._telling: asyncio.Task[None] | None = None
         self._own = joined.reply.partition
-        if joined.reply.plan_hash not in ("", self.plan.hash):
-            raise RunFailedError(
-                f"run {job}: this worker derives partition plan {self.plan.hash}, the coordinator "
-                f"{joined.reply.plan_hash}; both must run the same version of adamctl"
-            )
 
     def status(self) -> dict[str, object]:
         session = self.runner or self.member
@@ -145,7 +139,7 @@ class GroupWork:
             raise watching.exception() or RunFailedError("the coordinator is not watched any more")
         except AdamctlError as failure:
             self._tell(group, failure)
-            if isinstance(failure, LostNeighbourError):  # not this member's fault: the coordinator says so
+            if isinstance(failure, NeighbourError):  # not this member's fault: the coordinator says so
                 await asyncio.wait({watching}, timeout=ENDS_WITHIN_S)
                 if watching.done() and isinstance(ended := watching.exception(), GroupEndedError):
                     raise ended from failure
@@ -253,12 +247,13 @@ class GroupWork:
         if isinstance(failure, GroupEndedError) or self._telling is not None:
             return
         blamed = failure.partition if isinstance(failure, NeighbourError) else self._own
-        self._telling = asyncio.create_task(self._drop(group, blamed, str(failure)))
+        fault = "unreachable" if isinstance(failure, NotAttachedError) else ""
+        self._telling = asyncio.create_task(self._drop(group, blamed, str(failure), fault))
 
-    async def _drop(self, group: Group, blamed: int, why: str) -> None:
+    async def _drop(self, group: Group, blamed: int, why: str, fault: str) -> None:
         context = self._context
         with suppress(UnreachableError, RemoteError):
-            await self._coordinator.drop(context.node, context.incarnation, group.epoch, blamed, why)
+            await self._coordinator.drop(context.node, context.incarnation, group.epoch, blamed, why, fault)
 
 
 def reporter_of(network: CutNetwork) -> int:

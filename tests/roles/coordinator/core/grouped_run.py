@@ -87,9 +87,11 @@ class GroupedRun:
         self.step(events.GroupWatched(token, request))
         return token
 
-    def drop(self, node: str, epoch: int, partition: int, cause: str = "it hangs", incarnation: int = 1) -> int:
+    def drop(
+        self, node: str, epoch: int, partition: int, cause: str = "it hangs", incarnation: int = 1, fault: str = ""
+    ) -> int:
         token = self._token()
-        self.step(events.GroupDropWanted(token, GroupDropRequest(node, incarnation, epoch, partition, cause)))
+        self.step(events.GroupDropWanted(token, GroupDropRequest(node, incarnation, epoch, partition, cause, fault)))
         return token
 
     def ask(

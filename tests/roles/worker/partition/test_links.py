@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from adamctl.errors import UnreachableError
+from adamctl.errors import AdamctlError, HandshakeError, NoAddressError, UnreachableError
 from adamctl.kernels.partition.memory import BlockName
 from adamctl.kernels.partition.program import Batch
 from adamctl.kernels.partition.stages import StageCut, cut_network, cuts_of
@@ -20,11 +22,11 @@ from adamctl.net.address import TransportKind
 from adamctl.net.handshake import make_hello
 from adamctl.net.limits import ServerLimits
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.worker.partition import copies, sending, sleeping
-from adamctl.roles.worker.partition.links import LostNeighbourError
+from adamctl.roles.worker.partition import copies, links, sending, sleeping
+from adamctl.roles.worker.partition.links import Group, LostNeighbourError, NotAttachedError
 from adamctl.roles.worker.partition.sleeping import NAMELESS
 from adamctl.roles.worker.partition.threads import Flight
-from adamctl.wire.messages import PartDataRequest
+from adamctl.wire.messages import GroupMember, PartDataRequest
 from tests.kernels.kernel_checks import BACKENDS
 from tests.kernels.partition.replica import Replica
 from tests.kernels.partition.test_member import (
@@ -167,6 +169,72 @@ async def test_a_lost_connection_names_the_partition(tmp_path: Path) -> None:
             assert {type(failure) for failure in one.failures} == {LostNeighbourError}
             assert {failure.partition for failure in one.failures} == {1}  # type: ignore[attr-defined]
             assert "the connection to partition 1 (w1) is lost" in str(one.failures[0])
+
+
+# --- members that do not find each other ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            UnreachableError("tcp://10.0.0.2:7000: connection refused"),
+            "was not reached within 0.2 s: tcp://10.0.0.2:7000",
+        ),
+        (
+            NoAddressError("it is on another machine; found unix:///x"),
+            "has no usable address: it is on another machine",
+        ),
+        (HandshakeError("wrong token"), "refuses this member: wrong token"),
+    ],
+)
+async def test_who_is_not_reached_is_named_with_the_reason(
+    error: AdamctlError, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one, which only waits to be reached, gives it time to say so."""
+    monkeypatch.setattr(links, "ATTACH_S", 0.2)
+
+    def kinds(own: int, other: int) -> TransportKind:
+        if (own, other) == (0, 1):
+            raise error
+        return "tcp"
+
+    network = cut_network(IMAGES, ROWS_AND_UNITS, BACKENDS[-1])
+    with pytest.raises(NotAttachedError, match=re.escape(f"partition 1 (w1) {message}")) as found:
+        async with linked(network, 2, weights_of(IMAGES), tmp_path, kinds):
+            pass
+    assert found.value.partition == 1
+
+
+@asynccontextmanager
+async def two(folder: Path, flights: tuple[int, int] = (2, 2)) -> AsyncIterator[list[LinkedMember]]:
+    """Yields the members of a group that serve and have not attached."""
+    network = cut_network(IMAGES, ROWS_AND_UNITS, BACKENDS[-1])
+    members = tuple(GroupMember(f"w{own}", 1, "host", ()) for own in range(2))
+    groups = [Group("job", EPOCH, own, members, "hash", BATCH, flights[own]) for own in range(2)]
+    pair = [LinkedMember(group, network, folder, always("tcp")) for group in groups]
+    try:
+        for one in pair:
+            one.peers = pair
+            await one.serve(None)
+        yield pair
+    finally:
+        for one in pair:
+            await one.close()
+
+
+async def test_one_that_does_not_reach_this_member_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "ATTACH_S", 0.2)
+    monkeypatch.setattr(links, "LATER_S", 0.2)
+    async with two(tmp_path) as pair:
+        with pytest.raises(NotAttachedError, match=r"partition 1 \(w1\) did not attach .* reach partition 0 \(w0\)"):
+            await pair[0].links.attach()
+
+
+async def test_members_with_other_numbers_of_flights_are_told_what_to_do(tmp_path: Path) -> None:
+    async with two(tmp_path, (2, 3)) as pair:
+        with pytest.raises(NotAttachedError, match=r"expected plan hash, .* the same version and --threads, or set"):
+            await pair[0].links.attach()
 
 
 # --- frames that are wrong --------------------------------------------------------------------------------------------
