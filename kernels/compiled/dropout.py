@@ -32,11 +32,12 @@ def drop(
 ) -> None:  # fmt: skip
     """outputs = inputs * mask [n, features]; mask = scale where the hash of (key, layer, position, example) is kept.
 
-    `key` has two words; `words` are layer and threshold; `mask` may have more rows.
+    `key` has two words; `words` are layer, threshold, and the place of the first example in its batch; `mask` may have
+    more rows.
     """
     rows, features = inputs.shape
     layer, threshold, scale = words[0], words[1], scales[0]
-    own, own_of_examples = mixed(np.uint32(key[0] + layer)), mixed(np.uint32(key[1] + layer))
+    own, own_of_examples = mixed(np.uint32(key[0] + layer)), np.uint32(mixed(np.uint32(key[1] + layer)) + words[2])
     for feature in range(features):
         hashes[feature] = mixed(np.uint32(positions[feature] + own))
     zero = np.float32(0)

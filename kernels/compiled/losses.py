@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.compiled.jit import IN1, IN2, OUT2, i32, i64, inline, kernel, readable
+from adamctl.kernels.compiled.jit import IN1, IN2, OUT2, f32, i32, i64, inline, kernel, readable
 
 LABELS = (readable(i32, 1), readable(i64, 1))
 TINY = np.float32(np.finfo(np.float32).tiny)
@@ -95,6 +95,14 @@ def cross_entropy_error(outputs: Any, labels: Any, error: Any) -> tuple[float, i
             error[row, unit] = outputs[row, unit] * share
         error[row, label] = (outputs[row, label] - np.float32(1)) * share
     return loss, correct
+
+
+@kernel((OUT2, f32))
+def scale_error(error: Any, share: Any) -> None:
+    """error [n, units] *= share."""
+    for row in range(error.shape[0]):
+        for unit in range(error.shape[1]):
+            error[row, unit] *= share
 
 
 @kernel(*[(IN2, labels) for labels in LABELS])

@@ -4,7 +4,8 @@ Outside training the layer is the identity, so nothing needs scaling there (Sriv
 an input is kept depends on the step's key (seed, pass and first example of the batch), the layer, the example's place
 in the batch and the input's place in the layer, and on nothing else: h = mix(mix(position + mix(low + layer)) ^
 mix(example + mix(high + layer))), kept where h >= rate * 2^32; low and high are the key's words. So all threads and
-implementations make the same mask of a batch, and a slice computes, without its neighbours, exactly its part of it.
+implementations make the same mask of a batch, and a slice computes, without its neighbours, exactly its part of it. A
+part of a batch is told the place of its first example (`Dropout.first_of`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Dropout(Operation):
         buffers = empty_buffers(self, batch_max, needs_input_error, dtype)
         buffers.scratch["mask"] = np.ones((batch_max, self.features), dtype)
         buffers.scratch["position_hashes"] = np.zeros(self.features, np.uint32)
-        buffers.scratch["words"] = np.array([self.layer, self._threshold], np.uint32)
+        buffers.scratch["words"] = np.array([self.layer, self._threshold, 0], np.uint32)
         buffers.scratch["scale"] = np.array([1 / (1 - self.rate)], np.float32)
         if self._compiled is None:
             buffers.scratch["own_key"] = np.zeros(2, np.uint32)
@@ -101,6 +102,12 @@ class Dropout(Operation):
         error = buffers.input_error[:batch]
         np.multiply(output_error, buffers.scratch["mask"][:batch].reshape(error.shape), out=error)
         return error
+
+    @staticmethod
+    def first_of(buffers: Buffers) -> Words:
+        """Returns the word that says which example of its batch is the first of what comes, where that is a part."""
+        words: Words = buffers.scratch["words"][2:]  # type: ignore[assignment]
+        return words
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts a vector by units, an image by rows or maps; each part reads the same region that it writes."""
@@ -151,10 +158,11 @@ class Dropout(Operation):
         """Computes a step's mask and outputs = inputs * mask, all [n, features]."""
         batch = len(inputs)
         scratch: dict[str, Words] = buffers.scratch  # type: ignore[assignment]
-        (layer, threshold), own = scratch["words"], scratch["own_key"]
+        (layer, threshold, first), own = scratch["words"], scratch["own_key"]
         hashes, shifted = scratch["hashes"], scratch["shifted"]
         np.add(key, layer, out=own)
         mix(own, shifted[0, :2])
+        own[1:] += first
         low, high = own
         examples, by_position = scratch["example_hashes"][:batch], scratch["position_hashes"]
         np.add(scratch["examples"][:batch], high, out=examples)

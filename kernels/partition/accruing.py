@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from adamctl.kernels.native import address_of
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.regions import Range
-from adamctl.kernels.segments import FIRST_FREE_WORD
+from adamctl.kernels.segments import FIRST_FREE_WORD, Words
 
-IMAGES, LABELS, RATE, LOSS, CORRECT, CLIPPED, ACCRUED, FILLED = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 8)
+IMAGES, LABELS, RATE, SHARE, LOSS, CORRECT, CLIPPED, ACCRUED, FILLED = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 9)
 """Words of a flight's row.
 
-Addresses of its images and labels; the learning rate of its local update (float32); its loss (float64), correct
-examples and layers that were scaled down; addresses of the slot in which it accrues and of that slot's flag. Addresses
-of each tensor's kept errors and activations follow.
+Addresses of its images and labels; the learning rate of its local update and its examples' share of their batch
+(float32); its loss (float64), correct examples and layers that were scaled down; addresses of the slot in which it
+accrues and of that slot's flag. Addresses of each tensor's kept errors and activations follow.
 """
-WORDS = FIRST_FREE_WORD + 8
+WORDS = FIRST_FREE_WORD + 9
 
 
 class SlotPlace(NamedTuple):
@@ -57,6 +57,7 @@ class Accruing:
         weights: weights to which the gradient is also applied, if any.
         factors: tensors whose factors are kept.
         skipped: those of them whose gradient is not computed.
+        turn: where flights are parts of batches: whose turn it is to accrue; None: theirs, as they come.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class Accruing:
         filled: NDArray[np.int64] | None = None,
         factors: Sequence[KeptFactors] = (),
         skips: bool = False,
+        turn: Words | None = None,
     ) -> None:
         """`skips`: no gradient is computed where factors are kept; nothing may be applied to `weights` then."""
+        self.turn = turn
         if skips and weights is not None:
             raise ValueError("expected gradients of all tensors where they are applied to weights")
         self.slots, self.weights = tuple(slots), weights

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.layers.dropout import Dropout
 from adamctl.kernels.operation import Array, Buffers, Factors, Key, Operation
 from adamctl.kernels.partition.memory import BlockName, Kind, SharedMemory
 from adamctl.kernels.partition.regions import Box, Held, extents
@@ -59,6 +60,7 @@ class FlightArrays:
     Attributes:
         images, labels: stand for those of a flight in native calls, [batch, ...].
         key: decides what is left to chance in a flight; set when it begins.
+        firsts: where it is read which example of its batch is a flight's first; likewise.
         gradient: flat, as `MemberTensors` lays it out; the flight's whole gradient, also of tensors that are shared.
         gradients: the same memory, one array for each held tensor.
         operations: of each stage, in order; none where the partition has no part.
@@ -91,6 +93,7 @@ class FlightArrays:
         self.reads_from: set[int] = set()
         self.read_by: set[int] = set()
         self.key: Key = np.zeros(2, np.uint32)
+        self.firsts: list[NDArray[np.uint32]] = []
         self.operations: list[list[BoundOperation]] = []
         self.inputs: list[Held | None] = []
         self.outputs: list[Held | None] = []
@@ -187,6 +190,8 @@ class FlightArrays:
                 for _, gradient, (tensor, _) in own
             ]
             buffers = operation.allocate(self.batch, needs_error)
+            if isinstance(operation, Dropout):
+                self.firsts.append(operation.first_of(buffers))
             self.operations[-1].append(
                 BoundOperation(operation, [weight for weight, _, _ in own], found, buffers, needs_error)
             )

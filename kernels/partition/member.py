@@ -47,7 +47,8 @@ class Member:
 
         Args:
             weights: flat, as `tensors` lays it out; read in place, and changed by others meanwhile (Adam 3.2.2).
-            accruing: of each context, where its flights accrue; none: gradients stay in `arrays`.
+            accruing: of each context, where its flights accrue; none: gradients stay in `arrays`. If flights have turns
+            there, they are parts of batches, and `batch` is the size of a part.
             clip_norm: longest gradient of a layer; None: any.
             snapshot: the parameters of evaluations; None: `weights`.
         """
@@ -60,18 +61,23 @@ class Member:
         self._native = network.backend == "numba" and can_compile()
         self._arrays: dict[tuple[int, int], FlightArrays] = {}
         self._evaluating: dict[tuple[int, int], Program] = {}
-        self._smaller: dict[tuple[int, int], Program] = {}
-        self.programs = [self._train(context, batch) for context in range(flights)]
+        self._training: dict[tuple[int, int, bool], Program] = {}
+        self._of_parts = bool(self._accruing) and self._accruing[0].turn is not None
+        # Last parts first: they read whatever others read, so all programs of a context wait for the same.
+        self.programs = [self.training(context, batch) for context in range(flights)]
         for context in range(flights):
+            self.training(context, batch, is_last=False)
             self._evaluating[context, batch] = self._evaluate(context, batch)
 
-    def training(self, context: int, examples: int) -> Program:
-        """Returns the program that trains on so many examples; those of smaller batches are made when needed."""
-        if examples == self._batch:
-            return self.programs[context]
-        if (context, examples) not in self._smaller:
-            self._smaller[context, examples] = self._train(context, examples)
-        return self._smaller[context, examples]
+    def training(self, context: int, examples: int, is_last: bool = True) -> Program:
+        """Returns the program that trains on so many examples; those of smaller batches are made when needed.
+
+        `is_last`: no part of their batch comes after them.
+        """
+        key = context, examples, is_last or not self._clips_whole_batches
+        if key not in self._training:
+            self._training[key] = self._train(*key)
+        return self._training[key]
 
     def evaluating(self, context: int, examples: int) -> Program:
         """Likewise, for an evaluation of so many examples."""
@@ -95,14 +101,19 @@ class Member:
             found.update(one for one, memory in enumerate(self._neighbours.memories) if memory.contains(address))
         return frozenset(found - {self._neighbours.own})
 
-    def _train(self, context: int, examples: int) -> Program:
+    @property
+    def _clips_whole_batches(self) -> bool:
+        return self._of_parts and self._clip_norm is not None
+
+    def _train(self, context: int, examples: int, is_last: bool) -> Program:
         arrays = self.arrays(context, examples)
-        steps = training_steps(arrays, self._loss)
+        steps = training_steps(arrays, self._loss, self._of_parts)
         own = self._accruing[context] if self._accruing else None
-        if self._clip_norm is not None:
-            steps += Clipping(arrays, self._clip_norm, own).steps()
-        if own is not None:
-            steps += accruing_steps(arrays, own)
+        clipping: list[Step] = []
+        if self._clip_norm is not None and is_last:
+            clipping = Clipping(arrays, self._clip_norm, own, self._of_parts).steps()
+        accruing = accruing_steps(arrays, own) if own is not None else []
+        steps += [*accruing, *clipping] if self._of_parts else [*clipping, *accruing]
         return self._program(arrays, steps, own)
 
     def _evaluate(self, context: int, examples: int) -> Program:
@@ -119,7 +130,7 @@ class Member:
         whole = [Step(words, [], _nothing), *steps, Step((), [], _nothing, posts)]
         stand_ins = {IMAGES: arrays.images, LABELS: arrays.labels}
         native = self._native and arrays.batch == self._batch
-        return Program(whole, stand_ins, native, arrays.key, own)
+        return Program(whole, stand_ins, native, arrays.key, own, arrays.firsts)
 
 
 def _nothing(batch: Batch, row: Row) -> None:

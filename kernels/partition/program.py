@@ -28,6 +28,7 @@ from adamctl.kernels.partition.accruing import (
     LABELS,
     LOSS,
     RATE,
+    SHARE,
     WORDS,
     Accruing,
     SlotPlace,
@@ -39,11 +40,26 @@ class Batch(NamedTuple):
     """The examples of a flight: images [n, *input], float32, and labels [n], int32, both C-contiguous.
 
     `key` decides what is left to chance (`adamctl.kernels.numeric.mix.step_key`).
+
+    With replicas in step a flight is a part of its replica's batch, which has `whole` examples; `first` is the place of
+    its first one there. `whole` 0: it is no part of a larger one.
     """
 
     images: Array
     labels: NDArray[np.int32]
     key: int = 0
+    whole: int = 0
+    first: int = 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no part of its batch comes after it."""
+        return not self.whole or self.first + len(self.labels) == self.whole
+
+    @property
+    def share(self) -> float:
+        """The share of its examples in their batch."""
+        return len(self.labels) / self.whole if self.whole else 1.0
 
 
 @dataclass
@@ -52,6 +68,7 @@ class Row:
 
     Attributes:
         place: where it accrues.
+        share: of its examples in their batch.
         rate: learning rate of its local update.
         loss: summed loss of its batch; 0 where another partition computes it.
         correct: its correctly classified examples.
@@ -60,6 +77,7 @@ class Row:
 
     place: SlotPlace = field(default_factory=SlotPlace)
     rate: float = 0.0
+    share: float = 1.0
     loss: float = 0.0
     correct: int = 0
     clipped: int = 0
@@ -100,12 +118,15 @@ class Program:
         native: bool,
         key: Key,
         accruing: Accruing | None = None,
+        firsts: Sequence[NDArray[np.uint32]] = (),
     ) -> None:
         """Args:
         stand_ins: IMAGES and LABELS -> the arrays that stand for them in the calls.
         key: what the steps read the flight's key from.
         accruing: where flights accrue, if they do; the calls name the first slot.
+        firsts: what the steps read the place of the flight's first example in its batch from.
         """
+        self._firsts = tuple(firsts)
         stand_ins, self._accruing = dict(stand_ins), accruing
         if accruing is not None:
             stand_ins |= accruing.stand_ins()
@@ -137,14 +158,20 @@ class Program:
     def begin(self, flight: int, batch: Batch, place: SlotPlace = SlotPlace(), rate: float = 0.0) -> None:
         """Begins a flight, whose number is greater than all before; `place`, `rate`: see `Row`."""
         self._piece = self._segment = 0
-        self._batch, self._row = batch, Row(place, rate)
+        self._batch, self._row = batch, Row(place, rate, batch.share)
         set_key(self._key, batch.key)
+        for first in self._firsts:
+            first[0] = batch.first
         words = self._words
         words[FLIGHT] = flight
         words[IMAGES], words[LABELS] = address_of(batch.images), address_of(batch.labels)
         if self._accruing is not None:
             words[ACCRUED:] = self._accruing.addresses(place)
+            if self._accruing.turn is not None and not batch.first:
+                with _FENCE:
+                    self._accruing.turn[0] = flight
         words[RATE : RATE + 1].view(np.float32)[0] = rate
+        words[SHARE : SHARE + 1].view(np.float32)[0] = batch.share
         words[LOSS : CLIPPED + 1] = 0
 
     def advance(self, spins: int = 0) -> bool:

@@ -8,11 +8,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.dropout import Dropout
 from adamctl.kernels.layers.losses import Loss
-from adamctl.kernels.native import Call, Word, joined
+from adamctl.kernels.native import Call, NativeCall, Word, joined
 from adamctl.kernels.operation import Array
-from adamctl.kernels.partition.accruing import LOSS
+from adamctl.kernels.partition.accruing import LOSS, SHARE
 from adamctl.kernels.partition.flight import FlightArrays
 from adamctl.kernels.partition.head import ExchangedHead, GatheredHead, SeparateHead
 from adamctl.kernels.partition.memory import Kind
@@ -22,12 +23,15 @@ from adamctl.kernels.partition.stages import HeldTensor, MemberTensors
 from adamctl.kernels.segments import Post, Words
 
 
-def training_steps(arrays: FlightArrays, loss: Loss) -> list[Step]:
-    """Returns the steps that find the gradient of one batch."""
+def training_steps(arrays: FlightArrays, loss: Loss, of_parts: bool = False) -> list[Step]:
+    """Returns the steps that find the gradient of one batch; `of_parts`: of the part that a flight has of its batch."""
     stages = range(len(arrays.network.stages))
     steps = _forward_steps(arrays, None)
     head = _loss_steps(arrays, loss)
     steps += head.error
+    error = arrays.output_errors[-1]
+    if of_parts and error is not None:
+        steps.append(_sharing(arrays, error.array))
     for number in reversed(stages):
         if arrays.operations[number] and number >= arrays.network.backward_stop:
             steps.append(_backward(arrays, number))
@@ -160,6 +164,19 @@ def _statistics(arrays: FlightArrays) -> tuple[Statistics, list[Statistics], lis
     of_all: list[Statistics] = [arrays.shown(source, "statistics", 0) for source in sources]  # type: ignore[misc]
     words = tuple(arrays.word(source, "statistics", 0) for source in sources if source != own)
     return of_all[sources.index(own)], of_all, sources, words
+
+
+def _sharing(arrays: FlightArrays, error: Array) -> Step:
+    """Turns the derivative of the mean over a flight into what the flight adds to that of its whole batch."""
+    compiled = compiled_if(arrays.network.backend, "losses")
+    calls: list[Call] | None = None
+    if compiled is not None:
+        calls = [NativeCall(compiled.scale_error, (error, Word(SHARE)))]
+
+    def work(batch: Batch, row: Row) -> None:
+        np.multiply(error, np.float32(row.share), out=error)
+
+    return Step((), calls, work)
 
 
 def _exchanged_loss(arrays: FlightArrays, logits: Held, error: Held) -> list[Step]:

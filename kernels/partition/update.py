@@ -23,6 +23,7 @@ from adamctl.kernels.partition.flight import FlightArrays
 from adamctl.kernels.partition.program import Batch, Row, Step
 from adamctl.kernels.partition.regions import BlockMove, Held
 from adamctl.kernels.partition.stages import MemberTensors
+from adamctl.kernels.segments import Post
 
 
 def accruing_steps(arrays: FlightArrays, accruing: Accruing) -> list[Step]:
@@ -47,7 +48,7 @@ def _keeping(arrays: FlightArrays, kept: KeptFactors) -> Step:
 
 
 def _accruing(arrays: FlightArrays, accruing: Accruing) -> Step:
-    """Range by range, since a partition holds some of the vector."""
+    """Range by range, since a partition holds some of the vector; parts of a batch in their turn."""
     accrual, weights = Accrual(arrays.network.backend), accruing.weights
     ranges = MemberTensors(arrays.network, arrays.neighbours.own).ranges_without(accruing.skipped)
     compiled = compiled_if(arrays.network.backend, "ranges")
@@ -70,7 +71,9 @@ def _accruing(arrays: FlightArrays, accruing: Accruing) -> Step:
                 accrual.accrue_and_apply(slot[part], weights[part], arrays.gradient[part], row.rate, first)
         accruing.filled[row.place.slot] = 1
 
-    return Step((), calls, work)
+    if accruing.turn is None:
+        return Step((), calls, work)
+    return Step((accruing.turn,), calls, work, [Post(accruing.turn, ahead=1)])
 
 
 class _Kept(NamedTuple):
@@ -84,9 +87,16 @@ class _Kept(NamedTuple):
 class Clipping:
     """Scales the gradients of layers that are longer than `norm_max`, as the whole network would be (decision 0004)."""
 
-    def __init__(self, arrays: FlightArrays, norm_max: float, accruing: Accruing | None = None) -> None:
-        """`accruing`: whose kept factors are scaled, too."""
+    def __init__(
+        self, arrays: FlightArrays, norm_max: float, accruing: Accruing | None = None, accrued: bool = False
+    ) -> None:
+        """Args:
+        accruing: whose kept factors are scaled, too.
+        accrued: what is clipped is the accrued gradient of all parts of a batch, not the flight's own.
+        """
         self._arrays, self._norm_max = arrays, norm_max
+        self._accrued = accruing.slots if accrued and accruing is not None else None
+        self._native_gradient = arrays.gradient if self._accrued is None else self._accrued[0]
         skipped = accruing.skipped if accruing is not None else frozenset[int]()
         self._own, self._all = _parts(arrays, skipped)
         stage_of = _stages_of(arrays)
@@ -107,16 +117,20 @@ class Clipping:
             of_all = [arrays.shown(one, "norms", 0) for one in partitions]  # type: ignore[misc]
         words = tuple(arrays.word(one, "norms", 0) for one in partitions if one != own)
         found = Step(
-            (), self._native_squares(of_all[own]), lambda batch, row: self._squares(batch, of_all[own]),
+            (), self._native_squares(of_all[own]), lambda batch, row: self._squares(batch, row, of_all[own]),
             arrays.post("norms", 0, set(partitions)),
         )  # fmt: skip
         scaled = Step(words, self._native_scale(of_all), lambda batch, row: self._scale(of_all, row))
         return [found, scaled]
 
-    def _squares(self, batch: Batch, squares: NDArray[np.float64]) -> None:
+    def _gradient(self, row: Row) -> Array:
+        return self._arrays.gradient if self._accrued is None else self._accrued[row.place.slot]
+
+    def _squares(self, batch: Batch, row: Row, squares: NDArray[np.float64]) -> None:
         squares[...] = 0
+        gradient = self._gradient(row)
         for start, stop, layer in self._own.tolist():
-            squares[layer] += float(np.square(self._arrays.gradient[start:stop], dtype=np.float64).sum())
+            squares[layer] += float(np.square(gradient[start:stop], dtype=np.float64).sum())
         for kept in self._kept:
             if kept.skipped:
                 activations = _read(self._arrays, kept.factors.activations, batch)
@@ -133,7 +147,7 @@ class Clipping:
             if self._norm_max < norm < float("inf"):
                 row.clipped += 1
                 for start, stop, _ in self._all[self._all[:, 2] == layer].tolist():
-                    self._arrays.gradient[start:stop] *= np.float32(self._norm_max / norm)
+                    self._gradient(row)[start:stop] *= np.float32(self._norm_max / norm)
                 for kept in self._kept:
                     if kept.layer == layer:
                         np.multiply(kept.factors.errors, np.float32(self._norm_max / norm), out=kept.factors.errors)
@@ -142,7 +156,7 @@ class Clipping:
         if self._compiled is None:
             return None
         calls: list[Call] | None = [
-            NativeCall(self._compiled.squares_of_layers, (self._arrays.gradient, self._own, squares))
+            NativeCall(self._compiled.squares_of_layers, (self._native_gradient, self._own, squares))
         ]
         for kept in self._kept:
             if kept.skipped:
@@ -160,7 +174,7 @@ class Clipping:
             NativeCall(compiled.add_squares, (self._total, squares, int(not number)))
             for number, squares in enumerate(of_all)
         ]
-        arguments = (self._arrays.gradient, self._all, self._total, float(self._norm_max))
+        arguments = (self._native_gradient, self._all, self._total, float(self._norm_max))
         factors: list[Call] = [
             NativeCall(compiled.scale_errors, (kept.factors.errors, self._total, kept.layer, float(self._norm_max)))
             for kept in self._kept

@@ -30,10 +30,12 @@ class Replica:
     def __init__(
         self, network: CutNetwork, batch: int, flights: int, weights: list[Array], *, clip_norm: float | None = None,
         accrues: bool = False, keeps: Literal["nothing", "beside", "instead"] = "nothing", rows: int = 64,
+        in_step: bool = False,
     ) -> None:  # fmt: skip
         """Args:
         weights: of the whole network, one array for each tensor.
         accrues: in two slots, and to the weights.
+        in_step: flights are parts of batches, which all accrue in the first slot, in turn.
         keeps: factors of up to `rows` examples in each slot, beside gradients or instead of them.
         """
         self.batch = batch
@@ -57,6 +59,9 @@ class Replica:
                 Accruing(slots[2 * one : 2 * one + 2], own, None, factors, keeps == "instead")
                 for one in range(flights if accrues else 0)
             ]
+            if in_step:
+                filled, turn = np.zeros(2, np.int64), np.zeros(8, np.int64)[:1]
+                accruing = [Accruing(slots[:2], None, filled, turn=turn) for _ in range(flights)]
             self.members.append(
                 Member(network, neighbours, batch, flights, flat, accruing=accruing, clip_norm=clip_norm)
             )
@@ -129,6 +134,43 @@ class Replica:
             assert len(clipped) == 1, "all partitions clip the same layers"
             total += clipped.pop()
         return losses, total
+
+    def train_in_parts(self, batch: Batch, first_flight: int, random: Random) -> tuple[float, int, int]:
+        """Trains on a batch in parts of up to `self.batch` examples, whose flights go on in any order.
+
+        Returns its loss, how many of it are correct, and how many layers were clipped.
+        """
+        whole = len(batch.labels)
+        places = [slice(at, min(at + self.batch, whole)) for at in range(0, whole, self.batch)]
+        parts = [Batch(batch.images[at], batch.labels[at], batch.key, whole, at.start) for at in places]
+        rows: list[list[Row]] = [[Row() for _ in parts] for _ in self.members]
+        left = [list(enumerate(parts)) for _ in self.members]
+        running: list[dict[int, tuple[int, Program]]] = [{} for _ in self.members]
+        for own in (member._accruing[0] for member in self.members):
+            own.filled[:] = 0
+        looks = 0
+        while any(left) or any(running):
+            looks += 1
+            assert looks < 100_000, "every partition waits for another one"
+            one = random.randrange(len(self.members))
+            if (
+                left[one]
+                and random.random() < 0.5
+                and (first_flight + left[one][0][0]) % self.flights not in running[one]
+            ):
+                number, part = left[one].pop(0)
+                context = (first_flight + number) % self.flights
+                program = self.members[one].training(context, len(part.labels), part.is_last)
+                program.begin(first_flight + number, part, SlotPlace())
+                running[one][context] = number, program
+            for context, (number, program) in random.sample(sorted(running[one].items()), len(running[one])):
+                if program.advance():
+                    rows[one][number] = program.found
+                    del running[one][context]
+        told = max(rows, key=lambda own: sum(row.loss for row in own))
+        clipped = {sum(row.clipped for row in own) for own in rows}
+        assert len(clipped) == 1, "all partitions clip the same layers"
+        return sum(row.loss for row in told), sum(row.correct for row in told), clipped.pop()
 
     def whole_of(self, vectors: list[Array]) -> list[Array]:
         """Returns the tensors of the whole network from each member's flat vector."""
