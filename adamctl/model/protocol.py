@@ -18,6 +18,8 @@ Protocol = Literal["gradient", "factors"]
 HYSTERESIS = 0.15
 """Share of the cost that a change of protocol must save."""
 BUSY_MAX = 0.99
+KEPT_BYTES_MAX = 1 << 20
+"""Bound on the factors of one tensor in one slot that are kept although its gradient is pushed."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 
 from adamctl.config.experiment import TrainConfig
 from adamctl.model.layout import ELEMENT_BYTES, Tensor
-from adamctl.model.protocol import Prices, choose_protocol, has_factors, push_costs, weigh_protocols
+from adamctl.model.protocol import KEPT_BYTES_MAX, Prices, choose_protocol, has_factors, push_costs, weigh_protocols
 
 WEIGH_EVERY_S = 5.0
 WEIGH_RARELY_S = 320.0
 """Each change doubles the wait for the next, up to this: replicas that push faster after one might oscillate."""
-KEPT_BYTES_MAX = 1 << 20
-"""Bound on the factors of one tensor in one slot that are kept although its gradient is pushed."""
 
 
 def factor_tensors(train: TrainConfig, tensors: Mapping[int, Tensor], copies: Sequence[int]) -> tuple[int, ...]:

@@ -18,6 +18,9 @@ SHARED = Link(bytes_per_s=5e9, latency_s=50e-6)
 TCP = Link(bytes_per_s=2e9, latency_s=200e-6)
 """Loopback TCP, and a way through the event loop (docs/decisions/0029)."""
 
+NEVER = 1 << 60
+"""Steps per push of what pushes to nobody."""
+
 
 class Slowed:
     """A machine that is as fast as a share of another one. See `adamctl.model.partition.rates.Machine`."""
@@ -49,14 +52,13 @@ class Prediction:
         return Slowed(self._rates, self._machines.speed(kind.partitions, kind.threads, available_cores()))
 
     def conditions(self, kind: Kind, link_bytes_per_s: float | None) -> Conditions:
-        """Returns what a replica is priced for: without parameter servers, as those of the benchmark."""
+        """Returns what a replica is priced for: as those of the benchmark, which push to nobody."""
         link = SHARED if kind.transport == "shared" else TCP
         if link_bytes_per_s is not None:
             link = Link(link_bytes_per_s, link.latency_s)
-        steps = self._experiment.train.steps_per_push
-        return Conditions(
-            self._batch, kind.threads, max(kind.flights, 1), SLOTS_IN_USE, steps, Pushing(self._batch * steps, 0), link
-        )
+        applies = self._experiment.local_learning_rate_factor() != 0.0
+        pushing = Pushing(self._batch * self._experiment.train.steps_per_push, 1, applied_locally=applies)
+        return Conditions(self._batch, kind.threads, max(kind.flights, 1), SLOTS_IN_USE, NEVER, pushing, link)
 
     def row(self, kind: Kind, link_bytes_per_s: float | None, images_per_s: float) -> dict[str, Any]:
         """Returns what a row of the benchmark's table says of the prediction; `images_per_s`: as measured."""

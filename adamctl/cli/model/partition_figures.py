@@ -24,7 +24,7 @@ from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Rates, check_rates
 from adamctl.model.partition.rules import cuts_for, make_plan
 from adamctl.model.partition.search import WORTH, choose_partitions, compare, divisors, smallest_that_fits
-from adamctl.model.partition.work import held_elements, parameter_traffic, work_of
+from adamctl.model.partition.work import Pushing, held_elements, parameter_traffic, work_of
 from adamctl.wire.unreadable import UNREADABLE
 
 RATES_BYTES_MAX = 16 << 20
@@ -137,16 +137,16 @@ def plan_figures(experiment: Experiment, numbers: Sequence[int], rates: Rates, l
     }
 
 
-def measured_figures(run: MeasuredRun, rates: Rates) -> tuple[Rates, dict[str, Any]]:
+def measured_figures(run: MeasuredRun, rates: Rates, pushing: Pushing) -> tuple[Rates, dict[str, Any]]:
     """Returns rates scaled to what a run has measured, and what that was beside what they had predicted."""
     proposed = propose_cuts(run.plan, run.compute_s)
-    return scaled(rates, run.plan, run.batch, run.compute_s), {
+    return scaled(rates, run.plan, run.batch, pushing, run.compute_s), {
         "run_folder": str(run.folder.absolute()),
         "partitions": run.plan.partitions,
         "batch": run.batch,
         "examples": run.examples,
         "compute_s_per_example": list(run.compute_s),
-        "times_predicted": list(slowness(run.plan, rates, run.batch, run.compute_s)),
+        "times_predicted": list(slowness(run.plan, rates, run.batch, pushing, run.compute_s)),
         "proposed": {name: _cut(cut) for name, cut in proposed.items()},
     }
 

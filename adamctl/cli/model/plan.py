@@ -56,7 +56,7 @@ def command(
         raise ConfigurationError(
             "cluster.ps: found 0; plan compares with whole replicas, which need parameter servers; set it to 1 or more"
         )
-    from adamctl.cli.model.partition_figures import measured_figures, plan_figures, rates_for
+    from adamctl.cli.model.partition_figures import conditions_of, measured_figures, plan_figures, rates_for
     from adamctl.cli.model.partition_tables import refuse_what_does_not_fit, show_measured, show_plan
     from adamctl.launch.measured_run import read_measured
     from adamctl.model.partition.cost import Link
@@ -64,10 +64,10 @@ def command(
     found = None if measured is None else read_measured(measured, Path(run_dir), loaded.experiment)
     priced = numbers if found is None else (*numbers, found.plan.partitions)
     rates = rates_for(loaded.experiment, priced, rates_file, progress("measuring"))
-    taken = None
+    link, taken = Link(link_bytes_per_s, latency_s), None
     if found is not None:
-        rates, taken = measured_figures(found, rates)
-    figures = plan_figures(loaded.experiment, numbers, rates, Link(link_bytes_per_s, latency_s))
+        rates, taken = measured_figures(found, rates, conditions_of(loaded.experiment, link).pushing)
+    figures = plan_figures(loaded.experiment, numbers, rates, link)
     figures["measured"] = taken
     if as_json:
         print_json(figures)

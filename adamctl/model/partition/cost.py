@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from adamctl.model.description import Model
 from adamctl.model.layout import ELEMENT_BYTES, tensors_of
 from adamctl.model.partition.plan import PartitionPlan
-from adamctl.model.partition.rates import Machine
+from adamctl.model.partition.rates import Machine, computing
 from adamctl.model.partition.rules import make_plan
-from adamctl.model.partition.work import Memory, Pushing, held_elements, memory_of, parameter_traffic, work_of
+from adamctl.model.partition.work import Memory, Pushing, memory_of, parameter_traffic
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ def price(plan: PartitionPlan, machine: Machine, conditions: Conditions, replica
     alone = plan.partitions == 1
     flights = conditions.threads if alone else conditions.flights
     everyone = range(plan.partitions)
-    compute = [_compute(plan, p, machine, conditions.batch) for p in everyone]
-    update = [machine.update_seconds(held_elements(plan, p)) for p in everyone]
-    totals = [sum(stages) + more for stages, more in zip(compute, update, strict=True)]
+    compute = [computing(plan, p, machine, conditions.batch, conditions.pushing) for p in everyone]
+    totals = [one.total_s for one in compute]
     sent, received, servers = _link_bytes(plan, conditions, replicas)
-    flight_s = sum(max(stages) for stages in zip(*compute, strict=True)) + max(update)
+    flight_s = sum(max(stages) for stages in zip(*(one.stages_s for one in compute), strict=True))
+    flight_s += max(one.update_s for one in compute)
     flight_s += _exchanged_s(plan, conditions)
     bounds = [
         (seconds / conditions.threads, "compute" if alone else f"compute in {p}") for p, seconds in enumerate(totals)
@@ -137,11 +137,6 @@ def memories_of(plan: PartitionPlan, conditions: Conditions) -> tuple[Memory, ..
     one = conditions
     sizes = (one.batch, one.threads, one.slots, one.flights, one.pushing, one.read_ahead)
     return tuple(memory_of(plan, partition, *sizes) for partition in range(plan.partitions))
-
-
-def _compute(plan: PartitionPlan, partition: int, machine: Machine, batch: int) -> list[float]:
-    works = (work_of(plan, stage.index, partition) for stage in plan.stages)
-    return [0.0 if work is None else machine.seconds(work, batch) for work in works]
 
 
 def _link_bytes(plan: PartitionPlan, conditions: Conditions, replicas: int) -> tuple[list[float], list[float], float]:

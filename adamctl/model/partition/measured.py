@@ -13,33 +13,37 @@ import msgspec
 from adamctl.errors import ConfigurationError
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.plan import PartitionPlan, StagePlan
-from adamctl.model.partition.rates import Machine, Rates
+from adamctl.model.partition.rates import Machine, Rates, computing
 from adamctl.model.partition.rules import make_plan
 from adamctl.model.partition.stages import Stage, stages_of
-from adamctl.model.partition.work import held_elements, work_of
+from adamctl.model.partition.work import Pushing, work_of
 
 WORTH = 0.05
 """Share of the slowest partition's time that other cuts must save to be proposed."""
 
 
-def slowness(plan: PartitionPlan, machine: Machine, batch: int, compute_s: Sequence[float]) -> tuple[float, ...]:
+def slowness(
+    plan: PartitionPlan, machine: Machine, batch: int, pushing: Pushing, compute_s: Sequence[float]
+) -> tuple[float, ...]:
     """Returns by what factor each partition takes longer than predicted.
 
     Args:
         batch: examples of a flight.
         compute_s: measured, of each partition, for one example.
     """
-    predicted = (_predicted_s(plan, partition, machine, batch) / batch for partition in range(plan.partitions))
+    predicted = (
+        computing(plan, partition, machine, batch, pushing).total_s / batch for partition in range(plan.partitions)
+    )
     return tuple(taken / wanted if wanted else 1.0 for taken, wanted in zip(compute_s, predicted, strict=True))
 
 
-def scaled(rates: Rates, plan: PartitionPlan, batch: int, compute_s: Sequence[float]) -> Rates:
+def scaled(rates: Rates, plan: PartitionPlan, batch: int, pushing: Pushing, compute_s: Sequence[float]) -> Rates:
     """Returns rates at which all partitions together take what was measured of them.
 
     Args:
         compute_s: as for `slowness`.
     """
-    predicted = sum(_predicted_s(plan, partition, rates, batch) for partition in range(plan.partitions)) / batch
+    predicted = sum(computing(plan, p, rates, batch, pushing).total_s for p in range(plan.partitions)) / batch
     factor = sum(compute_s) / predicted
     stages = tuple(msgspec.structs.replace(stage, amount_per_s=stage.amount_per_s / factor) for stage in rates.stages)
     return msgspec.structs.replace(rates, update_per_s=rates.update_per_s / factor, stages=stages)
@@ -75,12 +79,6 @@ def propose_cuts(plan: PartitionPlan, compute_s: Sequence[float]) -> dict[str, C
     amounts = [sum(pair) for pair in zip(*_amounts(made, [cut.index for cut in movable]), strict=True)]
     slowest_s = max(amount / speed for amount, speed in zip(amounts, speeds, strict=True))
     return found if slowest_s < (1 - WORTH) * max(compute_s) else {}
-
-
-def _predicted_s(plan: PartitionPlan, partition: int, machine: Machine, batch: int) -> float:
-    works = (work_of(plan, stage.index, partition) for stage in plan.stages)
-    seconds = sum(machine.seconds(work, batch) for work in works if work is not None)
-    return seconds + machine.update_seconds(held_elements(plan, partition))
 
 
 def _amounts(plan: PartitionPlan, movable: Sequence[int]) -> tuple[list[float], list[float]]:

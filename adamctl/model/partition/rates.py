@@ -7,12 +7,13 @@ nearest one: of the same shape, in the same cache, of a like working set and bat
 from __future__ import annotations
 
 from math import log2
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from adamctl.errors import ConfigurationError
-from adamctl.model.partition.work import Work
+from adamctl.model.partition.plan import PartitionPlan
+from adamctl.model.partition.work import Pushing, Work, computed_elements, factored_by, work_of
 
 Level: TypeAlias = Literal["L2", "L3", "memory"]
 _OTHER_SHAPE, _OTHER_LEVEL = 8.0, 4.0
@@ -84,6 +85,27 @@ class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         away = _doublings(rate.working_set_bytes, work.working_set_bytes) + _doublings(rate.batch, batch)
         away += _OTHER_SHAPE * (rate.label != work.label)
         return away + _OTHER_LEVEL * (self.level(rate.working_set_bytes) != self.level(work.working_set_bytes))
+
+
+class Computing(NamedTuple):
+    """The time of a flight in a partition: of each stage, and of its update; seconds of one thread."""
+
+    stages_s: tuple[float, ...]
+    update_s: float
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.stages_s) + self.update_s
+
+
+def computing(plan: PartitionPlan, partition: int, machine: Machine, batch: int, pushing: Pushing) -> Computing:
+    """Returns the time of a flight of `batch` examples in a partition, without what it waits for."""
+    factored = factored_by(plan, partition, pushing)
+    works = [work_of(plan, stage.index, partition, factored.uncomputed) for stage in plan.stages]
+    return Computing(
+        tuple(0.0 if work is None else machine.seconds(work, batch) for work in works),
+        machine.update_seconds(computed_elements(plan, partition, factored)),
+    )
 
 
 def check_rates(rates: Rates) -> None:

@@ -5,7 +5,7 @@ No array is allocated. `adamctl.model.partition.cost` turns the counts into time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import msgspec
 from adamctl.model.layout import ELEMENT_BYTES, Tensor, tensors_of
 from adamctl.model.partition.geometry import region_size
 from adamctl.model.partition.plan import PartitionPlan
-from adamctl.model.protocol import choose_protocol, factors_bytes, gradient_bytes, has_factors
+from adamctl.model.protocol import KEPT_BYTES_MAX, choose_protocol, factors_bytes, gradient_bytes, has_factors
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, WireType
 
 PROCESS_BYTES = 200 << 20
@@ -88,8 +88,25 @@ class Pushing(NamedTuple):
     applied_locally: bool = True
 
 
-def work_of(plan: PartitionPlan, stage: int, partition: int) -> Work | None:
-    """Returns the work of a partition's part of a stage; None if it has none."""
+class Factored(NamedTuple):
+    """What a partition does with the gradients of its dense layers (Adam 3.2.6), as `roles.worker.protocol` decides it.
+
+    Attributes:
+        kept: tensors whose factors every slot keeps.
+        uncomputed: tensors whose gradient no step computes.
+        elements: of the factors of one slot.
+    """
+
+    kept: frozenset[int] = frozenset()
+    uncomputed: frozenset[int] = frozenset()
+    elements: int = 0
+
+
+def work_of(plan: PartitionPlan, stage: int, partition: int, uncomputed: Collection[int] = frozenset()) -> Work | None:
+    """Returns the work of a partition's part of a stage; None if it has none.
+
+    `uncomputed`: tensors whose gradient is not computed.
+    """
     cut = plan.stages[stage]
     part = cut.parts[partition]
     if part.outputs is None:
@@ -99,6 +116,7 @@ def work_of(plan: PartitionPlan, stage: int, partition: int) -> Work | None:
     held = sum(region_size(region) for region in part.parameters)
     moved = region_size(part.inputs) + region_size(part.outputs)
     directions = 1 + plan.needs_input_error(stage)
+    gradients = int(not part.parameters or cut.tensors[0] not in uncomputed)
     if not part.parameters:
         amount = moved * directions
     else:
@@ -108,7 +126,7 @@ def work_of(plan: PartitionPlan, stage: int, partition: int) -> Work | None:
         if cut.kind == "conv2d":  # every place has the same weights
             window = prod(stop - start for start, stop in weight[1:])
             products = region_size(part.convolved or part.outputs) * window
-        amount = products * (1 + directions)
+        amount = products * (gradients + directions)
     return Work(kind, label, amount, (held + moved) * ELEMENT_BYTES)
 
 
@@ -124,7 +142,8 @@ def memory_of(
     """Returns the memory of a partition's process, with so many slots of each context in use.
 
     That is process + parameters x (3 + slots x C + C) + slots x C x factors + C x (activations + edges), where C, the
-    contexts, are the threads of a whole replica and the flights F of one in partitions.
+    contexts, are the threads of a whole replica and the flights F of one in partitions. The last C counts only
+    parameters whose gradients are computed.
 
     Args:
         batch: examples of a flight.
@@ -135,31 +154,62 @@ def memory_of(
     contexts = threads if plan.partitions == 1 else flights
     accrued = slots * contexts
     held = held_elements(plan, partition)
-    factors, uncomputed = _factor_elements(plan, pushing)
+    factored = factored_by(plan, partition, pushing)
     kept, edges = _flight_elements(plan, partition)
     per_flight = batch * ELEMENT_BYTES * contexts
     return Memory(
         PROCESS_BYTES,
-        (held * (VECTORS + accrued) + (held - uncomputed) * contexts) * ELEMENT_BYTES,
-        factors * accrued * ELEMENT_BYTES,
+        (held * (VECTORS + accrued) + computed_elements(plan, partition, factored) * contexts) * ELEMENT_BYTES,
+        factored.elements * accrued * ELEMENT_BYTES,
         kept * per_flight,
         edges * per_flight,
         read_ahead * prod(plan.model.input) * ELEMENT_BYTES,
     )
 
 
-def _factor_elements(plan: PartitionPlan, pushing: Pushing) -> tuple[int, int]:
-    """Returns the elements of a slot's factors, and those of gradients that no step computes, since factors are pushed.
+def factored_by(plan: PartitionPlan, partition: int, pushing: Pushing) -> Factored:
+    """Returns what a partition does with the gradients of its dense layers.
 
-    Only whole replicas push factors.
+    Without parameter servers it keeps no factors. Where a gradient is pushed after all, its factors are kept beside it
+    if they are small: then no gradient is computed.
     """
-    if plan.partitions > 1:
-        return 0, 0
-    dense = [tensor for tensor in tensors_of(plan.model) if has_factors(tensor)]
-    chosen = [tensor for tensor in dense if _protocol(tensor, pushing.servers, pushing) == "factors"]
-    rows = sum(tensor.shape[0] + tensor.row_size for tensor in chosen)
-    skipped = 0 if pushing.applied_locally else sum(tensor.size for tensor in chosen)
-    return rows * pushing.examples, skipped
+    if not pushing.servers:
+        return Factored()
+    tensors = tensors_of(plan.model)
+    sizes: dict[int, int] = {}
+    chosen: set[int] = set()
+    for stage in plan.stages:
+        for place, index in enumerate(stage.tensors):
+            rows = stage.parts[partition].owned[place]
+            if rows is None or not has_factors(tensors[index]):
+                continue
+            tensor = _rows_of(tensors[index], rows)
+            sizes[index] = (tensor.shape[0] + tensor.row_size) * pushing.examples
+            if _protocol(tensor, servers_of(plan, pushing), pushing) == "factors":
+                chosen.add(index)
+    small = all(size * ELEMENT_BYTES <= KEPT_BYTES_MAX for index, size in sizes.items() if index not in chosen)
+    skips = bool(chosen) and not pushing.applied_locally and small
+    kept = frozenset(sizes if skips else chosen)
+    return Factored(kept, kept if skips else frozenset(), sum(sizes[index] for index in kept))
+
+
+def servers_of(plan: PartitionPlan, pushing: Pushing) -> int:
+    """Returns how many servers hold a partition's parameters."""
+    return max(pushing.servers // plan.partitions, 1)
+
+
+def computed_elements(plan: PartitionPlan, partition: int, factored: Factored) -> int:
+    """Returns of how many parameters a partition's steps compute gradients."""
+    return sum(
+        region_size(region)
+        for stage in plan.stages
+        for index, region in zip(stage.tensors, stage.parts[partition].parameters, strict=True)
+        if index not in factored.uncomputed
+    )
+
+
+def _rows_of(tensor: Tensor, rows: tuple[int, int]) -> Tensor:
+    return msgspec.structs.replace(tensor, shape=(rows[1] - rows[0], *tensor.shape[1:]))
 
 
 def _flight_elements(plan: PartitionPlan, partition: int) -> tuple[int, int]:
@@ -192,15 +242,14 @@ def parameter_traffic(
     """
     if not pushing.servers:
         return 0.0, 0.0
-    servers = max(pushing.servers // plan.partitions, 1)
+    servers = servers_of(plan, pushing)
     push = 0
     for stage in plan.stages:
         part = stage.parts[partition]
         for place, index in enumerate(stage.tensors):
             rows = part.owned[place]
             if rows is not None:
-                shape = (rows[1] - rows[0], *tensors[index].shape[1:])
-                push += _push_bytes(msgspec.structs.replace(tensors[index], shape=shape), servers, pushing)
+                push += _push_bytes(_rows_of(tensors[index], rows), servers, pushing)
     pulled = held_elements(plan, partition) * WIRE_ELEMENT_BYTES[pushing.wire_pull]
     return push, pulled * pushing.fetch_per_push
 

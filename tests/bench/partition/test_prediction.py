@@ -39,7 +39,7 @@ def test_more_threads_than_cores_share_them() -> None:
 def test_a_slow_link_binds_and_parameters_do_not_go_through_it() -> None:
     prediction = _prediction(Machines())
     fast, slow = prediction.price(TWO, None), prediction.price(TWO, 1e5)
-    assert slow.binds.startswith("link of") and slow.server_bytes == 0
+    assert slow.binds.startswith("link of") and slow.server_bytes < 1
     assert slow.interval_s == pytest.approx(slow.link_bytes / 1e5)
     assert fast.interval_s < slow.interval_s
 

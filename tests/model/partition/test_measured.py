@@ -30,7 +30,7 @@ def taken(plan: PartitionPlan, *slower: float) -> list[float]:
 
 def test_slowness_is_what_was_measured_over_what_was_predicted() -> None:
     plan = make_plan(IMAGES, 2)
-    assert slowness(plan, Even(), 10, taken(plan, 1.0, 3.0)) == pytest.approx((1.0, 3.0))
+    assert slowness(plan, Even(), 10, conditions().pushing, taken(plan, 1.0, 3.0)) == pytest.approx((1.0, 3.0))
 
 
 @pytest.mark.parametrize("model", [DENSE, IMAGES])
@@ -38,7 +38,7 @@ def test_slowness_is_what_was_measured_over_what_was_predicted() -> None:
 def test_scaled_rates_predict_what_the_run_took(model: Model, partitions: int) -> None:
     plan = make_plan(model, partitions)
     wanted = [seconds / 8 for seconds in price(plan, rates(), conditions(batch=8)).compute_s]
-    found = scaled(rates(5e9), plan, 8, [2 * seconds for seconds in wanted])
+    found = scaled(rates(5e9), plan, 8, conditions(batch=8).pushing, [2 * seconds for seconds in wanted])
     again = price(plan, found, conditions(batch=8)).compute_s
     assert sum(again) / 8 == pytest.approx(2 * sum(wanted))
     assert again == pytest.approx([16 * seconds for seconds in wanted])

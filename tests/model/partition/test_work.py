@@ -13,6 +13,8 @@ from adamctl.model.partition.work import (
     PROCESS_BYTES,
     Pushing,
     Work,
+    computed_elements,
+    factored_by,
     held_elements,
     memory_of,
     parameter_traffic,
@@ -90,6 +92,28 @@ def test_a_whole_replica_keeps_a_slot_for_each_push_of_a_thread_and_the_factors_
         memory = memory_of(plan, 0, 2, threads=3, slots=2, flights=9, pushing=pushing)
         assert memory.parameters == 4 * (held * (3 + 2 * 3) + computed * 3)
         assert memory.factors == 4 * factors * 2 * 3
+
+
+def test_a_partition_that_pushes_factors_computes_no_gradient_of_their_layers() -> None:
+    """Where one layer's gradient is pushed after all, its small factors are kept beside it."""
+    plan = make_plan(MODEL, 2)
+    dense, softmax = (stage.tensors[0] for stage in plan.stages if stage.kind in ("dense", "softmax"))
+    rows = {dense: 4 + 120, softmax: 2 + 8}
+    for pushing, kept, uncomputed in (
+        (Pushing(2, 2, "gradient", applied_locally=False), set(), set()),
+        (Pushing(2, 2, "factors"), {dense, softmax}, set()),
+        (Pushing(2, 2, "factors", applied_locally=False), {dense, softmax}, {dense, softmax}),
+        (Pushing(3, 2, "auto", applied_locally=False), {dense, softmax}, {dense, softmax}),
+        (Pushing(3, 2, "auto"), {dense}, set()),
+        (Pushing(3, 0, "factors", applied_locally=False), set(), set()),
+    ):
+        found = factored_by(plan, 0, pushing)
+        assert found == (kept, uncomputed, sum(rows[index] for index in kept) * pushing.examples)
+        skipped = sum({dense: 4 * 120, softmax: 2 * 8}[index] for index in uncomputed)
+        assert computed_elements(plan, 0, found) == held_elements(plan, 0) - skipped
+    whole, less = (work_of(plan, 2, 0, uncomputed) for uncomputed in ((), (dense,)))
+    assert whole is not None and less is not None
+    assert (whole.amount, less.amount) == (3 * 4 * 120, 2 * 4 * 120)
 
 
 @pytest.mark.parametrize(
