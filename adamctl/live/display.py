@@ -125,11 +125,12 @@ def render(view: View, width: int, height: int) -> RenderableType:
     left = height - taken - 1  # the cursor's line
     if view.replicas:
         above = HEAD_ROWS + (len(view.roles) > 0) * (HEAD_ROWS + min(len(view.roles), ROWS_MIN))
-        members = view.members(max(left - above - (len(view.cut) > 0), ROWS_MIN))
-        left -= HEAD_ROWS + len(members) + (len(view.cut) > 0)
+        below = [(name, text) for name, text in (("cut  ", view.cut), ("even ", view.proposed)) if text]
+        members = view.members(max(left - above - len(below), ROWS_MIN))
+        left -= HEAD_ROWS + len(members) + len(below)
         replicas: list[RenderableType] = [Text(), _members(members, width)]
-        if view.cut:
-            replicas.append(Text.assemble(("cut  ", "dim"), view.cut, no_wrap=True, overflow="ellipsis"))
+        for name, text in below:
+            replicas.append(Text.assemble((name, "dim"), text, no_wrap=True, overflow="ellipsis"))
     if view.roles:
         parts += [Text(), _roles(fold(view.roles, max(left - HEAD_ROWS, ROWS_MIN)), with_role=width >= FULL_WIDTH)]
     return Group(*parts, *(replicas if view.replicas else ()))

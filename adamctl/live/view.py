@@ -64,6 +64,11 @@ class View:
         return printable(next((one.cut for one in self.replicas if one.cut), ""))
 
     @property
+    def proposed(self) -> str:
+        """Cuts with which the partitions of a replica would take as long, where one of them is slow."""
+        return printable(next((one.proposed for one in self.replicas if one.proposed), ""))
+
+    @property
     def partitions(self) -> int:
         """How many workers are in replicas of several partitions."""
         return sum(len(one.members) for one in self.replicas)

@@ -86,6 +86,7 @@ def load(path: str | None, settings: Sequence[str] = ()) -> Experiment:
 def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> events.RunPlan:
     """Returns the plan for the core."""
     train = experiment.train
+    cuts = partition_plan(experiment) if partitions_of(experiment) > 1 else None
     return events.RunPlan(
         job=job,
         passes=train.passes,
@@ -106,7 +107,8 @@ def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> ev
         patience=train.patience,
         tended=tended,
         partitions=partitions_of(experiment),
-        plan_hash=partition_plan(experiment).hash if partitions_of(experiment) > 1 else "",
+        plan_hash="" if cuts is None else cuts.hash,
+        cuts=cuts,
         has_own_parameters=experiment.has_own_parameters,
     )
 

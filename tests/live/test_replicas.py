@@ -20,7 +20,9 @@ def member(partition: int, node: str, **told: object) -> MemberRow:
 
 def replica(number: int, *members: MemberRow) -> ReplicaRow:
     cut = "rows conv2d1, units dense1"
-    return ReplicaRow(replica=number, group_epoch=1, state="training", members=members, cut=cut)
+    return ReplicaRow(
+        replica=number, group_epoch=1, state="training", members=members, cut=cut, proposed="conv2d1: rows at 9"
+    )
 
 
 REPLICAS = tuple(
@@ -95,7 +97,10 @@ def test_no_line_is_cut_off_and_all_fit_the_terminal(width: int, height: int) ->
     assert not any("…" in line for line in lines), "\n".join(lines)
     if height >= 24:
         assert len(lines) < height, "\n".join(lines)
-    assert any("slow" in line for line in lines) and lines[-1] == "cut  rows conv2d1, units dense1"
+    assert any("slow" in line for line in lines) and lines[-2:] == [
+        "cut  rows conv2d1, units dense1",
+        "even conv2d1: rows at 9",
+    ]
     assert any(" host" in line for line in lines) == (width >= 100)
 
 

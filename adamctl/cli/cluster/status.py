@@ -42,6 +42,7 @@ def print_cluster(cluster: dict[str, Any]) -> None:
         controller_rows,
         job_rows,
         node_rows,
+        proposals,
         replica_rows,
     )
 
@@ -53,6 +54,8 @@ def print_cluster(cluster: dict[str, Any]) -> None:
     if replicas := replica_rows(cluster):
         echo()
         echo(table(REPLICA_COLUMNS, replicas, right=(2, 6)))
+        for line in proposals(cluster):
+            echo(line)
     echo()
     echo(table(JOB_COLUMNS, job_rows(cluster)) if cluster["jobs"] else "no jobs")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from adamctl.config.names import printable
 from adamctl.live.replicas import waits_text
 from adamctl.live.units import count, duration, share, size
 from adamctl.roles.coordinator.core.progress import ReplicaRow
@@ -118,17 +120,11 @@ def job_rows(cluster: Values) -> list[tuple[str, ...]]:
 def replica_rows(cluster: Values) -> list[tuple[str, ...]]:
     """Returns one row per partition of each replica of several, by job; job, replica and cut in the first one alone."""
     rows: list[tuple[str, ...]] = []
-    for node in sorted(cluster["nodes"], key=lambda node: node["node"]):
-        status = node["status"]
-        found = status.get("replicas") if node["role"] == "coordinator" else None
-        try:
-            replicas = msgspec.convert(found or [], list[ReplicaRow])
-        except UNREADABLE:  # another version of the role
-            continue
+    for job, replicas in _replicas(cluster):
         for place, replica in enumerate(replicas):
             rows += [
                 (
-                    str(status.get("job", "")) if not place and not member.partition else "",
+                    job if not place and not member.partition else "",
                     "" if member.partition else str(replica.replica),
                     str(member.partition),
                     member.node,
@@ -141,6 +137,24 @@ def replica_rows(cluster: Values) -> list[tuple[str, ...]]:
                 for member in replica.members
             ]
     return rows
+
+
+def proposals(cluster: Values) -> list[str]:
+    """Returns, for each job with a slow partition, cuts with which all partitions of its replica would take as long."""
+    return [
+        f"{job}: with these cuts in [partition], replica {replica.replica} would have no slow partition: "
+        f"{printable(replica.proposed)}"
+        for job, replicas in _replicas(cluster)
+        for replica in [one for one in replicas if one.proposed][:1]
+    ]
+
+
+def _replicas(cluster: Values) -> Iterator[tuple[str, list[ReplicaRow]]]:
+    """Yields the replicas of several partitions of each job."""
+    for node in sorted(cluster["nodes"], key=lambda node: node["node"]):
+        found = node["status"].get("replicas") if node["role"] == "coordinator" else None
+        with suppress(*UNREADABLE):  # another version of the role
+            yield str(node["status"].get("job", "")), msgspec.convert(found or [], list[ReplicaRow])
 
 
 def last_seen(cluster: Values) -> dict[str, float]:

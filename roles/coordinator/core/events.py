@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from adamctl.model.partition.plan import PartitionPlan
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.wire.messages import GroupDropRequest, GroupWatchRequest, NextTaskRequest, RunStepRequest
 
@@ -39,6 +40,7 @@ class RunPlan:
         workers: replicas. Each is one worker, or a group of as many workers as the model has partitions.
         partitions: of the model; with one, every worker is a replica.
         plan_hash: of how the model is cut, "" if it is not known here.
+        cuts: that plan.
         has_own_parameters: of the only replica, which are lost with it.
         group_ready_s: how long a new group may take until its lead asks for ranges: all compile, and reach each other.
     """
@@ -68,6 +70,7 @@ class RunPlan:
     tended: bool = False
     partitions: int = 1
     plan_hash: str = ""
+    cuts: PartitionPlan | None = None
     has_own_parameters: bool = False
     group_ready_s: float = 600.0
 

@@ -69,7 +69,9 @@ class MemberRow(msgspec.Struct, frozen=True, kw_only=True):
 class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     """A replica of several partitions: its members in the order of these, the lead first.
 
-    `cut`: of the model, in short; "" before the lead has told it.
+    Attributes:
+        cut: of the model, in short; "" before the lead has told it.
+        proposed: where one of them is slow, cuts with which all would take as long; "" if there are none.
     """
 
     replica: int
@@ -77,6 +79,7 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     members: tuple[MemberRow, ...]
     cut: str = ""
+    proposed: str = ""
 
 
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from adamctl.roles.coordinator.core.evaluate import best_of, time_to
 from adamctl.roles.coordinator.core.progress import Computed, ReplicaRow, RoleRow, RunProgress
-from adamctl.roles.coordinator.core.replica_rows import replica_row
+from adamctl.roles.coordinator.core.replica_rows import computed_by, replica_row
 from adamctl.roles.coordinator.core.state import RunState
 from adamctl.roles.coordinator.core.work import WorkerKey
-from adamctl.wire.unreadable import UNREADABLE
 
 SCHEMA_VERSION: Final = 1
 
@@ -72,11 +70,8 @@ def run_progress(
 
 def computed(run: RunState) -> Computed:
     """Returns, of each partition, the compute seconds and examples that workers have told, added up; none before."""
-    partitions, rows = run.plan.partitions, []
-    for worker in run.workers.values():
-        with suppress(*UNREADABLE):
-            told = msgspec.convert(worker.status.get("computed", ()), Computed)
-            rows += [told] if len(told) == partitions else []
+    partitions = run.plan.partitions
+    rows = [told for worker in run.workers.values() if (told := computed_by(worker.status, partitions))]
     if not rows:
         return ()
     return tuple((round(sum(one[p][0] for one in rows), 6), sum(one[p][1] for one in rows)) for p in range(partitions))
@@ -116,7 +111,7 @@ def _replica_rows(run: RunState) -> tuple[ReplicaRow, ...]:
     rows = []
     for group in run.groups.groups.values():
         lead = run.workers.get(group.lead.key)
-        rows.append(replica_row(group, _state(run, group.lead.key), {} if lead is None else lead.status))
+        rows.append(replica_row(group, _state(run, group.lead.key), {} if lead is None else lead.status, run.plan.cuts))
     return tuple(sorted(rows, key=lambda row: row.replica))
 
 

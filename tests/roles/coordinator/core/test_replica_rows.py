@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from adamctl.model.description import Dense, Model, Softmax
+from adamctl.model.partition.rules import make_plan
 from adamctl.roles.coordinator.core.group_book import Group, Member
 from adamctl.roles.coordinator.core.replica_rows import replica_row, slow_partitions
 from adamctl.wire.messages import GroupMember
@@ -53,6 +55,22 @@ def test_a_row_has_what_the_lead_has_told_of_each_member() -> None:
     assert (first.waits_for, first.waits_for_share, first.slow) == ("2", 0.65, False)
     assert (second.flights, second.waiting_share, second.waits_for, second.slow) == (None, None, "", False)
     assert (third.waits_for, third.slow) == ("0", True)
+
+
+PLAN = make_plan(Model((900,), (Dense(300), Dense(300), Softmax(10))), 3)
+SLOW = [{"partition": one, **told(0.7, p2=0.7)} for one in (0, 1)] + [{"partition": 2, **told(0.0)}]
+
+
+def test_a_replica_with_a_slow_partition_is_proposed_cuts_that_give_it_less() -> None:
+    status = {"members": SLOW, "computed": [(10.0, 5000), (10.0, 5000), (20.0, 5000)]}
+    proposed = replica_row(GROUP, "training", status, PLAN).proposed
+    assert proposed.startswith("dense1: units at 120, 240; dense2: units at 120, 240")
+    nobody_slow = status | {"members": [{"partition": one, **told(0.1)} for one in range(3)]}
+    too_early = status | {"computed": [(1.0, 500), (1.0, 500), (2.0, 500)]}
+    even = status | {"computed": [(10.0, 5000)] * 3}
+    others = [nobody_slow, too_early, even, status | {"computed": "x"}, status | {"computed": [(1.0, 5000)]}]
+    assert [replica_row(GROUP, "training", one, PLAN).proposed for one in others] == [""] * 5
+    assert replica_row(GROUP, "training", status).proposed == ""
 
 
 @pytest.mark.parametrize(
