@@ -89,7 +89,6 @@ SHORT = {
     "roles/ps/store/writer_thread.py": "an executor, for any work; flusher.py gives it the store's",
     "roles/saving.py": "one way to answer, for servers and workers",
     "roles/coordinator/checkpoint/members.py": "in place of the servers' client, which has files of its own",
-    "roles/worker/partition/taking.py": "pure, as the sessions that use it are not",
     "roles/worker/core/shares.py": "one decision, with its reasons",
     "roles/worker/divergence.py": "lies below session.py, which raises it and has no room for it",
 }

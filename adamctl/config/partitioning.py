@@ -46,6 +46,17 @@ def flights_of(experiment: Experiment, threads: int) -> int:
     return max(threads + 1, 2) if flights == "auto" else flights
 
 
+def flight_size(experiment: Experiment, threads: int) -> int:
+    """Returns the examples of a flight: a batch, or, with replicas in step, an equal part of one for each open flight.
+
+    Where a batch does not divide by the flights, it has as many parts as it divides by.
+    """
+    batch = experiment.train.batch
+    if not experiment.train.in_step:
+        return batch
+    return batch // max(parts for parts in range(1, flights_of(experiment, threads) + 1) if batch % parts == 0)
+
+
 def plan_of(experiment: Experiment, partitions: int | None = None) -> PartitionPlan:
     """Returns the plan with the user's cuts; `partitions` None: as many as the experiment says, one for `auto`.
 
@@ -55,20 +66,6 @@ def plan_of(experiment: Experiment, partitions: int | None = None) -> PartitionP
     if partitions is None:
         partitions = 1 if experiment.cluster.partitions == "auto" else experiment.cluster.partitions
     return make_plan(experiment.model, partitions, experiment.partition)
-
-
-def refuse_partitions(experiment: Experiment) -> None:
-    """Refuses what a replica of several partitions does not do yet.
-
-    Raises:
-        ConfigurationError: the experiment wants it.
-    """
-    partitions, train = experiment.cluster.partitions, experiment.train
-    if partitions not in ("auto", 1) and train.in_step:
-        raise ConfigurationError(
-            f"train.consistency: found sync with cluster.partitions = {partitions}, which this version cannot do; "
-            "set it to async, or partitions to 1"
-        )
 
 
 def partition_problems(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adamctl.config.experiment import Experiment
-from adamctl.config.partitioning import refuse_partitions
 from adamctl.config.resolved import write_resolved
 from adamctl.kernels.threads import available_cores
 from adamctl.launch.checking import look_at_data
@@ -71,7 +70,6 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         UnreachableError: the controller to join does not answer, or a role does not start in time.
         HandshakeError: the controller to join refuses us: wrong token or version.
     """
-    refuse_partitions(experiment)
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)

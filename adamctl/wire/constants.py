@@ -84,6 +84,7 @@ class Opcode(IntEnum):
     PART_DATA = 86
     PART_STATUS = 87
     PART_GRANT = 88
+    PART_STEP = 89
     BENCH_BLOCK = 96
 
 
@@ -162,6 +163,7 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.PART_END: 0,
     Opcode.PART_STATUS: 0,
     Opcode.PART_GRANT: 0,
+    Opcode.PART_STEP: 0,
 }
 
 

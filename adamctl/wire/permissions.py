@@ -89,6 +89,7 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.PART_DATA: _PARTITION,  # and over a connection whose peer has attached
     Opcode.PART_STATUS: _PARTITION,
     Opcode.PART_GRANT: _PARTITION,
+    Opcode.PART_STEP: _PARTITION,
     Opcode.BENCH_BLOCK: Permission(frozenset({"bench"})),
 }
 

@@ -12,7 +12,6 @@ import msgspec
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of as partition_plan
-from adamctl.config.partitioning import refuse_partitions
 from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, MisfitError, RunFailedError, UnreachableError
 from adamctl.model.layout import build_layout
@@ -63,7 +62,6 @@ async def run(context: RoleContext) -> None:
     """
     options = context.options
     experiment = load(options.get("experiment"), options.get("set") or ())
-    refuse_partitions(experiment)
     folder, resume = Path(options.get("run_dir") or "."), options.get("resume") or "none"
     coordinator = Coordinator(
         context, experiment, folder, resume, float(options.get("wait") or 60.0), bool(options.get("tended"))

@@ -17,11 +17,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from adamctl.roles.ps.client.parameter_client import Place
 from adamctl.roles.worker.compute import Batch, BatchDone
-from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.core.slots import Slot
 from adamctl.wire.messages import RunStepRequest, TrainTask
 
 POLL_S = 5.0
@@ -39,6 +39,13 @@ class Part(NamedTuple):
     batch: Batch
 
 
+class Exchange(Protocol):
+    """Exchanges parameters with the servers: `Downpour`, or `GroupSteps` where the replica has several partitions."""
+
+    async def fetch(self) -> None: ...
+    def push(self, slot: Slot, place: Place | None = None, channel: int = 0) -> asyncio.Task[bool]: ...
+
+
 class Lockstep:
     """Processes parts in the order of their steps. Everything runs on the event loop.
 
@@ -51,17 +58,19 @@ class Lockstep:
         self,
         node: str,
         incarnation: int,
-        downpour: Downpour,
-        submit: Callable[[Batch], None],
+        exchange: Exchange,
+        submit: Callable[[Batch, Place, int], None],
         ask: Callable[[RunStepRequest], Awaitable[int]],
         finished: Callable[[BatchDone | Batch], None],
+        group_epoch: int = 0,
     ) -> None:
-        """`submit` hands a batch to the compute thread; `ask` is as in `Pacer`.
-
-        `finished` is called with every part when its step is complete; with its batch if it was not computed.
+        """Args:
+        submit: hands a batch to what computes it, with its place and the channel on which it will be pushed.
+        ask, group_epoch: as in `Pacer`.
+        finished: called with every part when its step is complete; with its batch if it was not computed.
         """
-        self._node, self._incarnation = node, incarnation
-        self._downpour, self._submit, self._ask, self._finished = downpour, submit, ask, finished
+        self._node, self._incarnation, self._group_epoch = node, incarnation, group_epoch
+        self._exchange, self._submit, self._ask, self._finished = exchange, submit, ask, finished
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._parts: list[Part] = []
@@ -129,7 +138,7 @@ class Lockstep:
                 await self._compute(heappop(self._parts))
             else:
                 settled = self.settled
-                await self._downpour.fetch()
+                await self._exchange.fetch()
                 self._weights_after = settled
             return True
         if self._pushes:
@@ -143,13 +152,13 @@ class Lockstep:
 
     async def _compute(self, part: Part) -> None:
         self._computing = self._loop.create_future()
-        self._submit(part.batch)
+        channel = next(number for number in count() if number not in self._channels or self._channels[number].done())
+        self._submit(part.batch, part.place, channel)
         done = await self._computing
         self._computing = None
         if done.actions is None or done.actions.push is None:
             return  # the replica is stopping
-        channel = next(number for number in count() if number not in self._channels or self._channels[number].done())
-        push = self._channels[channel] = self._downpour.push(done.actions.push, part.place, channel)
+        push = self._channels[channel] = self._exchange.push(done.actions.push, part.place, channel)
         push.add_done_callback(lambda _: self._changed.set())
         self._pushes.append(push)
         self._computed.append(done._replace(wait_s=self._idle_s))
@@ -173,7 +182,8 @@ class Lockstep:
         """Asks when a step may begin (0: none), unless a request to the coordinator is under way."""
         if self._asking is None:
             self._told_s = self._loop.time()
-            request = RunStepRequest(self._node, self._incarnation, self.settled, step, POLL_S if step else 0.0)
+            wait_s = POLL_S if step else 0.0
+            request = RunStepRequest(self._node, self._incarnation, self.settled, step, wait_s, self._group_epoch)
             self._asking = asyncio.ensure_future(self._ask(request))
             self._asking.add_done_callback(lambda _: self._changed.set())
 

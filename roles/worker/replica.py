@@ -20,6 +20,7 @@ from adamctl.kernels.operation import Array, Factors
 from adamctl.kernels.partition.accruing import Accruing as FlightAccruing
 from adamctl.kernels.partition.accruing import KeptFactors, SlotPlace
 from adamctl.kernels.rules.factors import gradient_rows
+from adamctl.kernels.segments import Words
 from adamctl.kernels.step.network import Context
 from adamctl.kernels.step.steps import Accruing
 from adamctl.model.layout import ParameterLayout
@@ -29,6 +30,14 @@ from adamctl.roles.worker.core.foresight import Foresight, Momentum, Way
 from adamctl.roles.worker.core.slots import Base, Reapply, Slot, SlotCore, StepActions
 
 SLOTS_PER_THREAD = 4
+
+
+def slots_in_step(replicas: int) -> int:
+    """Returns how many gradients a replica may have, of so many in step.
+
+    The parts of replicas that died are kept beside its own until their step is complete.
+    """
+    return max(SLOTS_PER_THREAD, replicas + 1)
 
 
 class Vectors(Protocol):
@@ -117,8 +126,12 @@ class Replica:
             return None
         return Accruing(self._accrual, self._gradients, self._filled, self.weights if self.applies_locally else None)
 
-    def accruing_of(self, context: int) -> FlightAccruing:
-        """Returns where the flights of a context of a partition accrue; each context has the slots of a thread."""
+    def accruing_of(self, context: int, turn: Words | None = None) -> FlightAccruing:
+        """Returns where the flights of a context of a partition accrue; each context has the slots of a thread.
+
+        `turn`: flights are parts of batches, and accrue in turn: all contexts have the slots of the only thread.
+        """
+        context = 0 if turn is not None else context
         own = slice(*(self.core.slots_per_thread * (context + more) for more in (0, 1)))
         kept = [
             KeptFactors(
@@ -130,7 +143,7 @@ class Replica:
             for position, index in enumerate(self.factor_tensors)
         ]
         weights = self.weights if self.applies_locally else None
-        return FlightAccruing(self._gradients[own], weights, self._filled[own], kept, self._skips)
+        return FlightAccruing(self._gradients[own], weights, self._filled[own], kept, self._skips, turn)
 
     def _rows_of(self, tensor: int) -> tuple[int, int]:
         return (0, self.layout.tensors[tensor].shape[0]) if self._rows is None else self._rows[tensor]
@@ -138,10 +151,12 @@ class Replica:
     def try_step(self, thread: int, local_lr: float = 0.0) -> SlotPlace | None:
         """Returns where, among the thread's own slots, to accrue; None while all are in use."""
         with self._lock:
+            goes_on = self.core.filling[thread] is not None
             slot = self.core.begin_step(thread, local_lr, time.monotonic())
             if slot is None:
                 return None
-            self._filled[slot.index] = slot.steps
+            if not goes_on:  # else other flights may have accrued in it that are not counted yet
+                self._filled[slot.index] = 0
             return SlotPlace(slot.index - thread * self.core.slots_per_thread, slot.examples)
 
     def begin_step(self, thread: int, local_lr: float = 0.0) -> Slot | None:

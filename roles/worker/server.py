@@ -48,6 +48,7 @@ from adamctl.wire.messages import (
     PartGrantRequest,
     PartReadyRequest,
     PartStatusRequest,
+    PartStepRequest,
     PartTaskRequest,
 )
 
@@ -60,7 +61,7 @@ REJOINS_FORGOTTEN_AFTER_S = 300.0
 """After this much training, losses count from zero again: a run of a week may see many servers restarted."""
 PARTITION_REQUESTS = (
     PartAttachRequest, PartReadyRequest, PartTaskRequest, PartDoneRequest, PartFlushRequest, PartEndRequest,
-    PartDataRequest, PartStatusRequest, PartGrantRequest,
+    PartDataRequest, PartStatusRequest, PartGrantRequest, PartStepRequest,
 )  # fmt: skip
 
 
@@ -291,15 +292,15 @@ async def _work_in_group(process: WorkerProcess, job: str, coordinator: Coordina
     context = process.context
     layout = await _fitting_layout(context, coordinator, joined)
     process.group = GroupWork(context, job, coordinator, joined)
-    session = process.sessions
+    session, threads = process.sessions, 1 if joined.experiment.train.in_step else process.threads
     process.sessions += 1
     context.log.info(
         "run %s: partition %d of %d of replica %d, threads: %d",
-        job, joined.reply.partition, joined.reply.partitions, joined.reply.replica, process.threads,
+        job, joined.reply.partition, joined.reply.partitions, joined.reply.replica, threads,
     )  # fmt: skip
     try:
         return await process.group.run(
-            layout, process.threads, available_cores(), session, partial(context.connect, deadline_s=CONNECT_S)
+            layout, threads, available_cores(), session, partial(context.connect, deadline_s=CONNECT_S)
         )
     finally:
         process.group_worked = process.group.has_worked

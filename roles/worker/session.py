@@ -15,15 +15,17 @@ from adamctl.config.schedule import learning_rate
 from adamctl.errors import RunFailedError
 from adamctl.kernels.numeric.mix import step_key
 from adamctl.roles.data.client import Batch as Examples
+from adamctl.roles.ps.client.parameter_client import Place
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core.batches import Task, TaskLedger, cut
 from adamctl.roles.worker.core.grants import FlightGrants
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.downpour import Downpour
-from adamctl.roles.worker.lockstep import Lockstep, place_of
+from adamctl.roles.worker.lockstep import Exchange, Lockstep, place_of
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
 from adamctl.roles.worker.pace import Pacer, StepGate
 from adamctl.roles.worker.partition.lead import Lead, added
+from adamctl.roles.worker.partition.steps import GroupSteps
 from adamctl.roles.worker.whole_replica import Session, make_whole_replica
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
 
@@ -64,6 +66,7 @@ class SessionRunner:
                 self._pacer = Pacer(
                     session.node, session.incarnation, session.coordinator.step, session.lead.paced, session.group_epoch
                 )
+        self._group_steps: GroupSteps | None = None
         self._lockstep = self._make_lockstep() if train.in_step else None
         batches = BATCHES_AHEAD_PER_THREAD * session.threads
         self._ranges_held = max(RANGES_MIN, 1 - (-batches // (train.range_batches * session.shares)))
@@ -108,15 +111,21 @@ class SessionRunner:
 
     def _make_lockstep(self) -> Lockstep:
         session = self._session
-        assert isinstance(self._downpour, Downpour), "replicas in step have servers"
+        exchange: Exchange
+        if session.lead is not None:
+            self._group_steps = exchange = GroupSteps(session.lead)
+            submit = exchange.submit
+        else:
+            assert isinstance(self._downpour, Downpour), "replicas in step have servers"
+            exchange = self._downpour
+
+            def submit(batch: Batch, place: Place, channel: int) -> None:
+                self._threads.submit(batch)
+
         return Lockstep(
-            session.node,
-            session.incarnation,
-            self._downpour,
-            self._threads.submit,
-            session.coordinator.step,
-            self._account,
-        )
+            session.node, session.incarnation, exchange, submit, session.coordinator.step, self._account,
+            session.group_epoch,
+        )  # fmt: skip
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a coroutine until the session ends; its failure ends the session."""
@@ -207,6 +216,8 @@ class SessionRunner:
 
     async def _take(self, task: Task) -> None:
         """Reads a task's examples and hands its batches to the threads."""
+        if self._group_steps is not None and isinstance(task, TrainTask):
+            self._group_steps.announce(task)
         try:
             if isinstance(task, EvaluateTask):
                 await self._snapshot(task.evaluation)
@@ -221,7 +232,8 @@ class SessionRunner:
         self._examples[task.id] = examples
         if self._freshening is not None and isinstance(task, TrainTask):
             await asyncio.shield(self._freshening)
-        cuts = cut(task, self._session.batch)
+        lead = self._session.lead
+        cuts = cut(task, self._session.batch if lead is None or isinstance(task, TrainTask) else lead.batch)
         report = self._ledger.begin(task, len(cuts))
         if report is not None:
             self._finish(task, report)
@@ -312,6 +324,8 @@ class SessionRunner:
         self._examples.pop(task.id).release()
         self._accepted -= 1
         self._accepted_training -= isinstance(task, TrainTask)
+        if self._group_steps is not None and isinstance(task, TrainTask):
+            self._group_steps.over(task)
         if self._pacer is not None and not self._ledger.training:
             self._pacer.gate.rest()
         self._reports.append(report)

@@ -22,7 +22,7 @@ from adamctl.roles.worker.own.updates import OwnUpdates
 from adamctl.roles.worker.pace import Pacer, StepGate
 from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.protocol import PushProtocol
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
+from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica, slots_in_step
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ def slots_per_thread(experiment: Experiment) -> int:
     if experiment.has_own_parameters:
         return 1  # a thread waits until its gradient is in the weights: waiting would only make the next one older
     if experiment.train.in_step:
-        # The parts of replicas that died are kept beside this one's until their step is complete.
-        return max(SLOTS_PER_THREAD, experiment.cluster.workers + 1)
+        return slots_in_step(experiment.cluster.workers)
     return SLOTS_PER_THREAD
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import adamctl
 from adamctl.config.conflicts import experiment_problems
-from adamctl.config.experiment import ClusterConfig, Experiment
+from adamctl.config.experiment import ClusterConfig, Experiment, TrainConfig
 from adamctl.config.load import load_experiment, parse_setting
-from adamctl.config.partitioning import flights_of, memory_of_worker, parse_size, plan_of, refuse_partitions
+from adamctl.config.partitioning import flight_size, flights_of, memory_of_worker, parse_size, plan_of
 from adamctl.errors import ConfigurationError
 from adamctl.model.partition.cuts import Cut
 
@@ -48,33 +48,18 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert memory_of_worker(experiment) == 3 << 29
     plan = plan_of(experiment)
     assert [str(stage.cut) for stage in plan.stages] == ["maps at 5", "units at 30", "units at 30", "whole in 0"]
-    refuse_partitions(experiment)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ('train.consistency="sync"', r"train\.consistency: found sync .* set it to async"),
-    ],
-)
-def test_what_partitions_cannot_do_yet_is_refused(tmp_path: Path, setting: str, message: str) -> None:
-    experiment = load_experiment(write(tmp_path, GOOD), settings=[parse_setting(setting)]).experiment
-    with pytest.raises(ConfigurationError, match=message):
-        refuse_partitions(experiment)
 
 
 def test_one_partition_is_what_nothing_said_means(tmp_path: Path) -> None:
     lines = [line for line in GOOD.splitlines() if "partition" not in line and " = {" not in line]
     plain = load_experiment(write(tmp_path, "\n".join(lines[:-1]))).experiment
     assert plain.partition == {} and plan_of(plain).partitions == 1 and memory_of_worker(plain) == 3 << 29
-    refuse_partitions(plain)
 
 
 @pytest.mark.parametrize("wanted", ['"auto"', "1"])
 def test_cuts_may_stay_in_a_file_whose_partitions_change(tmp_path: Path, wanted: str) -> None:
     setting = parse_setting(f"cluster.partitions={wanted}")
     experiment = load_experiment(write(tmp_path, GOOD), settings=[setting]).experiment
-    refuse_partitions(experiment)
     assert plan_of(experiment).partitions == 1 and plan_of(experiment, 2).stages[1].cut == Cut("units", (30,))
 
 
@@ -135,6 +120,17 @@ def test_flights_are_one_more_than_threads_and_two_at_least() -> None:
     )
     assert [flights_of(auto, threads) for threads in (1, 2, 7)] == [2, 3, 8]
     assert flights_of(three, 7) == 3
+
+
+@pytest.mark.parametrize(("batch", "flights", "size"), [(64, 2, 32), (64, 3, 32), (12, 5, 3), (7, 2, 7), (7, 7, 1)])
+def test_in_step_a_flight_is_an_equal_part_of_a_batch(batch: int, flights: int, size: int) -> None:
+    model = adamctl.Sequential([adamctl.Softmax(2)], input_shape=(3,))
+    cluster = ClusterConfig(flights=flights)
+    free, in_step = (
+        Experiment(name="f", model=model, cluster=cluster, train=TrainConfig(batch=batch, consistency=consistency))
+        for consistency in ("async", "sync")  # type: ignore[arg-type]
+    )
+    assert flight_size(free, 1) == batch and flight_size(in_step, 1) == size
 
 
 def test_cuts_made_in_python_are_checked_like_those_of_a_file() -> None:

@@ -116,7 +116,6 @@ def test_a_run_is_interrupted_and_leaves_nothing(adamctl: Runner) -> None:
     ("settings", "message"),
     [
         (("cluster.partitions=3",), r"cluster\.partitions: found 3 with workers = 2"),
-        (("cluster.partitions=2", 'train.consistency="sync"'), r"train\.consistency: found sync"),
         (("cluster.partitions=1", 'cluster.memory_per_worker="100MB"'), r"2 workers of 0\.10 GB each: .* no cut"),
         (("cluster.partitions=auto", 'cluster.memory_per_worker="100MB"'), r"cluster\.memory_per_worker: .* no cut"),
         (("cluster.partitions=2", 'partition.dense9="units"'), r"partition\.dense9: no such layer"),

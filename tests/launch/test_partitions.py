@@ -105,13 +105,11 @@ def test_only_numbers_that_divide_the_workers_and_that_a_run_can_have(monkeypatc
     assert numbers_of(experiment(workers=6)) == (1,)
 
 
-def test_what_partitions_cannot_do_leaves_whole_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(wanted: Experiment) -> None:
-        if wanted.cluster.partitions != 1:
-            raise ConfigurationError("not yet")
-
-    monkeypatch.setattr(launched, "refuse_partitions", refuses)
-    assert numbers_of(experiment(workers=6)) == (1,)
+@pytest.mark.parametrize(
+    "train", [TrainConfig(consistency="sync"), TrainConfig(max_staleness=3), TrainConfig(wire_push="bfloat16")]
+)
+def test_any_consistency_and_number_type_leaves_all_numbers(train: TrainConfig) -> None:
+    assert numbers_of(experiment(workers=6, train=train)) == (1, 2, 3, 6)
 
 
 def test_coordinator_and_workers_read_the_number_and_the_plan(tmp_path: Path) -> None:

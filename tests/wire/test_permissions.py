@@ -73,6 +73,7 @@ MAY: dict[str, set[str]] = {
     "PART_DATA": {"worker"},
     "PART_STATUS": {"worker"},
     "PART_GRANT": {"worker"},
+    "PART_STEP": {"worker"},
     "BENCH_BLOCK": {"bench"},
 }
 """The contract, written out once more: a message that is not here fails the test below."""

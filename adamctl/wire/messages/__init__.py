@@ -73,6 +73,7 @@ from adamctl.wire.messages.partition import (
     PartReadyRequest,
     PartStatusReply,
     PartStatusRequest,
+    PartStepRequest,
     PartTaskRequest,
 )
 from adamctl.wire.messages.ps import (
@@ -153,6 +154,7 @@ __all__ = [
     "PartReadyRequest",
     "PartStatusReply",
     "PartStatusRequest",
+    "PartStepRequest",
     "PartTaskRequest",
     "ProveReply",
     "ProveRequest",
@@ -230,6 +232,7 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.PART_DATA: (PartDataRequest, Empty),
     Opcode.PART_STATUS: (PartStatusRequest, PartStatusReply),
     Opcode.PART_GRANT: (PartGrantRequest, Empty),
+    Opcode.PART_STEP: (PartStepRequest, Empty),
     Opcode.BENCH_BLOCK: (BenchBlockRequest, Empty),
 }
 

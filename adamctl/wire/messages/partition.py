@@ -41,7 +41,7 @@ class PartReadyRequest(Message, frozen=True):
 class PartTaskRequest(Message, frozen=True):
     """The lead hands a range to the other members: flights from `first_flight` on, one for each batch.
 
-    Exactly one of `train` and `evaluate` has one entry.
+    Exactly one of `train` and `evaluate` has one entry. `first_flight` 0: the range is only read; steps follow.
     """
 
     group_epoch: int
@@ -83,6 +83,23 @@ class PartGrantRequest(Message, frozen=True):
 
     group_epoch: int
     flight: int
+
+
+class PartStepRequest(Message, frozen=True):
+    """The lead has the other members compute their replica's part of a step, and push what they own of it.
+
+    Answered when servers have answered the push: the step is complete. The part is batch `number`, from 0, of the range
+    `task`; its parts are flights from `first_flight` on. `fetch`: weights are fetched before; they contain all steps
+    before. `channel`: of the push. `over`: ranges whose steps are all complete.
+    """
+
+    group_epoch: int
+    first_flight: int
+    task: TrainTask
+    number: int
+    channel: int
+    fetch: bool
+    over: tuple[int, ...] = ()
 
 
 class PartStatusRequest(Message, frozen=True):

@@ -31,6 +31,11 @@ def cut(task: Task, batch: int) -> list[Cut]:
     return cuts
 
 
+def parts_of(examples: int, size: int) -> list[tuple[int, int]]:
+    """Returns the first example of each part of a batch, of up to `size` examples, and the one after its last."""
+    return [(start, min(start + size, examples)) for start in range(0, examples, size)]
+
+
 @dataclass
 class _Open:
     task: Task

@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from adamctl.config.experiment import Experiment
 from adamctl.kernels.partition.accruing import SlotPlace
 from adamctl.kernels.partition.member import Member
+from adamctl.kernels.partition.memory import WORD_BYTES
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
 from adamctl.model.layout import ParameterLayout, Tensor
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.open_flights import SERVERS, Standing
-from adamctl.roles.worker.core.slots import StepActions
+from adamctl.roles.worker.core.slots import Slot, StepActions
 from adamctl.roles.worker.core.waiting import Waiting
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.own.place import OwnPlace
@@ -31,7 +33,7 @@ from adamctl.roles.worker.own.updates import OwnUpdates
 from adamctl.roles.worker.partition.links import Group, Links
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
 from adamctl.roles.worker.protocol import PushProtocol
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
+from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica, slots_in_step
 
 ALL_FLIGHTS = sys.maxsize
 JOIN_S = 30.0
@@ -76,6 +78,7 @@ class PartitionEngine:
         """`done` is called on the event loop for each flight, in the order in which they finish here."""
         self._parts, self._links, self._done, self._failed = parts, links, done, failed
         experiment, group = parts.experiment, parts.group
+        self._in_step = experiment.train.in_step
         self.local_factor = experiment.local_learning_rate_factor()
         self.local_rate = 0.0 if experiment.train.local_lr == "auto" else experiment.train.local_lr
         applies_locally = (self.local_factor if self.local_factor is not None else self.local_rate) != 0.0
@@ -94,13 +97,13 @@ class PartitionEngine:
         self.replica = Replica(
             parts.network,
             parts.layout,
-            group.flights,
+            1 if self._in_step else group.flights,
             group.batch,
             experiment.steps_per_update,
             experiment.train.steps_per_fetch,
             () if protocol is None else protocol.kept,
             applies_locally,
-            1 if experiment.has_own_parameters else slots_per_flight(parts.threads, group.flights),
+            _slots(parts),
             ranges=tensors.ranges,
             freed=self._freed,
             rows={held.tensor: held.rows for held in tensors.held},
@@ -110,7 +113,9 @@ class PartitionEngine:
         self._granted = 0 if experiment.train.max_staleness is not None else ALL_FLIGHTS
         self.downpour: Downpour | OwnUpdates
         # Without servers all members apply the same gradients to what they share in one order, and keep the same bits.
-        self._in_order = isinstance(parameters, OwnPlace)
+        # In step, the parts of a batch are counted in one slot.
+        self._in_order = isinstance(parameters, OwnPlace) or self._in_step
+        self._accrued: dict[int, Slot] = {}
         self._waiting: dict[int, tuple[FlightDone, StepActions | None]] = {}
         self._next = 1
         if isinstance(parameters, OwnPlace):
@@ -138,7 +143,8 @@ class PartitionEngine:
         parts = self._parts
 
         def make() -> Member:
-            accruing = [self.replica.accruing_of(context) for context in range(parts.group.flights)]
+            turn = np.zeros(WORD_BYTES // 8, np.int64)[:1] if self._in_step else None
+            accruing = [self.replica.accruing_of(context, turn) for context in range(parts.group.flights)]
             return Member(
                 parts.network,
                 neighbours,
@@ -195,13 +201,13 @@ class PartitionEngine:
 
     def begin(self, context: int, flight: Flight) -> SlotPlace | None:
         """See `adamctl.roles.worker.partition.threads.Slots`."""
-        return self.replica.try_step(context, flight.rate)
+        return self.replica.try_step(0 if self._in_step else context, flight.rate)
 
     def _finished(self, done: FlightDone) -> None:
         """Counts a flight; called by its thread."""
         actions: StepActions | None = None
         flight = done.flight
-        if done.failure is None and flight.trains:
+        if done.failure is None and flight.trains and not self._in_step:
             context = flight.number % self._parts.group.flights
             examples = len(flight.batch.labels)
             actions = self.replica.end_native_steps(context, 1, examples, flight.learning_rate, flight.rate)
@@ -223,11 +229,24 @@ class PartitionEngine:
 
     def _count(self, done: FlightDone, actions: StepActions | None) -> None:
         self.flights_done += 1
+        if self._in_step and done.flight.trains:
+            self._count_part(done.flight)
         if actions is not None and actions.push is not None:
             self.downpour.push(actions.push)
         if actions is not None and actions.fetch:
             self.downpour.want_fetch()
         self._done(done)
+
+    def _count_part(self, flight: Flight) -> None:
+        """The parts of a batch are one step; it is pushed when the lead says on which way."""
+        is_last, examples = flight.batch.is_last, len(flight.batch.labels)
+        actions = self.replica.end_native_steps(0, int(is_last), examples, flight.learning_rate, flight.rate)
+        if actions.push is not None:
+            self._accrued[flight.number] = actions.push
+
+    def accrued(self, flight: int) -> Slot:
+        """Returns, once, the gradient of the batch in step whose last part this flight was."""
+        return self._accrued.pop(flight)
 
     def _freed(self) -> None:
         """A slot may be free again: its push is answered, or what lacked it is installed."""
@@ -269,6 +288,16 @@ class PartitionEngine:
             self._evaluation[1].cancel()
         await self.downpour.close()
         self.replica.memory.close()
+
+
+def _slots(parts: Parts) -> int:
+    """Returns how many slots each flight has; in step, all of them together."""
+    experiment = parts.experiment
+    if experiment.has_own_parameters:
+        return 1
+    if experiment.train.in_step:
+        return slots_in_step(experiment.cluster.workers // len(parts.group.members))
+    return slots_per_flight(parts.threads, parts.group.flights)
 
 
 def slots_per_flight(threads: int, flights: int) -> int:

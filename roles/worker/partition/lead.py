@@ -44,10 +44,11 @@ FLUSH_S = 120.0
 
 @dataclass
 class _Out:
-    """A flight that is not finished everywhere. `left`: who has not finished it."""
+    """A flight that is not finished everywhere. `left`: who has not finished it; `done` is told when all have."""
 
     batch: Batch
     left: set[int]
+    done: Callable[[BatchDone], None]
     loss_sum: float = 0.0
     correct: int = 0
     compute_s: dict[int, float] = field(default_factory=dict)
@@ -101,12 +102,12 @@ class Lead:
         self.statuses: dict[int, dict[str, Any]] = {}
         self.computed_s = [0.0] * len(group.members)
         self.trained = 0
-        self._done: Callable[[BatchDone], None] = lambda done: None
+        self.batch_done: Callable[[BatchDone], None] = lambda done: None
         self._flights: dict[int, _Out] = {}
         self._number = 0
         self._announced: Task | None = None
         self._ready: dict[int, asyncio.Event] = {one: asyncio.Event() for one in links.others}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._grants: FlightGrants | None = None
         self._granted_told = 0
         self._hanging = HangWatcher(group, patience, self._oldest, self._stands)
@@ -128,7 +129,22 @@ class Lead:
 
     def takes(self, done: Callable[[BatchDone], None]) -> None:
         """Says who is told of batches that all members have finished."""
-        self._done = done
+        self.batch_done = done
+
+    @property
+    def epoch(self) -> int:
+        """Of the group."""
+        return self._group.epoch
+
+    @property
+    def batch(self) -> int:
+        """Examples of a whole flight."""
+        return self._group.batch
+
+    @property
+    def next_flight(self) -> int:
+        """The number that the next flight will have."""
+        return self._number + 1
 
     def paced(self, changed: Callable[[], None]) -> FlightGrants:
         """Returns what lets flights begin from now on, as the coordinator allows; `changed`: see `Pacer`."""
@@ -137,18 +153,19 @@ class Lead:
 
     def submit(self, batch: Batch) -> None:
         """Gives a batch the next number, and announces its task to the others with its first one."""
-        self._number += 1
         if batch.task is not self._announced:
             self._announced = batch.task
-            first, epoch = self._number, self._group.epoch
+            first, epoch = self.next_flight, self._group.epoch
             if isinstance(batch.task, TrainTask):
-                message = PartTaskRequest(epoch, first, train=(batch.task,))
+                self.tell_others(PartTaskRequest(epoch, first, train=(batch.task,)))
             else:
-                message = PartTaskRequest(epoch, first, evaluate=(batch.task,))
-            for one in self._links.others:
-                self._spawn(self._links.tell(one, message))
-        self._flights[self._number] = _Out(batch, set(range(len(self._group.members))))
-        made = FlightBatch(batch.images, batch.labels, batch.key)
+                self.tell_others(PartTaskRequest(epoch, first, evaluate=(batch.task,)))
+        self.begin_flight(batch, FlightBatch(batch.images, batch.labels, batch.key), self.batch_done)
+
+    def begin_flight(self, batch: Batch, made: FlightBatch, done: Callable[[BatchDone], None]) -> None:
+        """Gives a batch, or a part of one, the next number; `done` is told when all members have finished it."""
+        self._number += 1
+        self._flights[self._number] = _Out(batch, set(range(len(self._group.members))), done)
         trains = isinstance(batch.task, TrainTask)
         flight = Flight(self._number, made, trains, batch.local_learning_rate, batch.learning_rate)
         self._hanging.watch.begins(asyncio.get_running_loop().time())
@@ -166,9 +183,28 @@ class Lead:
         if self._grants.granted == self._granted_told:
             return
         self._granted_told = self._grants.granted
-        message = PartGrantRequest(self._group.epoch, self._granted_told)
+        self.tell_others(PartGrantRequest(self._group.epoch, self._granted_told))
+
+    def tell_others(self, message: Message) -> None:
+        """Sends a request to all other members; one that does not answer ends the group."""
         for one in self._links.others:
             self._spawn(self._links.tell(one, message))
+
+    def ask_others(self, message: Message, deadline_s: float) -> list[asyncio.Task[bool]]:
+        """As `tell_others`; returns what ends when each has answered, with False if it does not."""
+        asked = [asyncio.create_task(self._asked(one, message, deadline_s)) for one in self._links.others]
+        for task in asked:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return asked
+
+    async def _asked(self, partition: int, message: Message, deadline_s: float) -> bool:
+        try:
+            await self._links.tell(partition, message, deadline_s)
+        except NeighbourError as failure:
+            self._failed(failure)
+            return False
+        return True
 
     def flight_done(self, done: FlightDone) -> None:
         """Notes a flight of this member's own."""
@@ -214,7 +250,7 @@ class Lead:
                 self._grants.finish()
             self._hanging.watch.finished(asyncio.get_running_loop().time(), len(self._flights))
             longest_s = max(out.compute_s.values())
-            self._done(BatchDone(out.batch, out.loss_sum, out.correct, longest_s, out.wait_s, NOTHING))
+            out.done(BatchDone(out.batch, out.loss_sum, out.correct, longest_s, out.wait_s, NOTHING))
 
     def _count(self, out: _Out) -> None:
         """Counts what each partition has computed in a flight that trained."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,11 @@ from adamctl.net.transport import Request
 from adamctl.roles.data.client import Batch as Examples
 from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.worker.core.batches import Task
+from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.lockstep import place_of
 from adamctl.roles.worker.partition.engine import PartitionEngine
 from adamctl.roles.worker.partition.links import Group, Links, ways
-from adamctl.roles.worker.partition.taking import InOrder, Rates, flights_of_task
+from adamctl.roles.worker.partition.taking import InOrder, Rates, flights_of_step, flights_of_task
 from adamctl.roles.worker.partition.threads import FlightDone
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
@@ -33,6 +35,7 @@ from adamctl.wire.messages import (
     PartReadyRequest,
     PartStatusReply,
     PartStatusRequest,
+    PartStepRequest,
     PartTaskRequest,
     TrainTask,
 )
@@ -45,10 +48,10 @@ REPORT_S = 60.0
 
 @dataclass
 class _Range:
-    """A range that this member works on."""
+    """A range that this member works on, or a batch of one. `examples`: to be released then, if any."""
 
     task: Task
-    examples: Examples
+    examples: Examples | None
     left: int
 
 
@@ -65,6 +68,8 @@ class MemberSession:
     threads: int
     engine: PartitionEngine | None = None
     _ranges: dict[int, _Range] = field(default_factory=dict)  # by their last flight
+    _to_come: dict[int, asyncio.Task[Examples]] = field(default_factory=dict)  # of ranges in step, by their task
+    _steps: dict[int, Request] = field(default_factory=dict)  # by their last flight
     _in_order: InOrder = field(default_factory=InOrder)
     _reports: list[FlightReport] = field(default_factory=list)
     _reporting: asyncio.Event = field(default_factory=asyncio.Event)
@@ -101,7 +106,9 @@ class MemberSession:
                 task.cancel()
             await self.engine.close()
             for one in self._ranges.values():
-                one.examples.release()
+                if one.examples is not None:
+                    one.examples.release()
+            self._forget(tuple(self._to_come))
 
     def handle(self, request: Request) -> None:
         """Serves the lead."""
@@ -109,8 +116,13 @@ class MemberSession:
         if getattr(message, "group_epoch", 0) != self.group.epoch:
             request.fail(ErrorCode.STALE_GROUP, f"expected a request of group {self.group.epoch}")
         elif isinstance(message, PartTaskRequest):
-            self._spawn(self._take(message))
+            if message.first_flight:
+                self._spawn(self._take(message))
+            else:
+                self._read_ahead(message.train[0])
             request.reply(Empty())
+        elif isinstance(message, PartStepRequest):
+            self._spawn(self._take_step(request, message))
         elif isinstance(message, PartGrantRequest):
             assert self.engine is not None
             self.engine.grant(message.flight)
@@ -169,16 +181,61 @@ class MemberSession:
         for flight in self._in_order.add(first, flights):
             engine.submit(flight)
 
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _read_ahead(self, task: TrainTask) -> asyncio.Task[Examples]:
+        """Begins to read a range whose steps will come, unless it has begun."""
+        if task.id not in self._to_come:
+            reading = self.data.read(self.dataset, "train", task.pass_number, task.start, task.stop)
+            self._to_come[task.id] = asyncio.create_task(reading)
+        return self._to_come[task.id]
+
+    def _forget(self, tasks: Collection[int]) -> None:
+        """Releases ranges that are over."""
+        for task in tasks:
+            reading = self._to_come.pop(task, None)
+            if reading is not None:
+                reading.add_done_callback(_release)
+                reading.cancel()
+
+    async def _take_step(self, request: Request, message: PartStepRequest) -> None:
+        """Computes this member's share of a part of a step, from the weights that the lead says."""
+        engine, task, first = self.engine, message.task, message.first_flight
+        assert engine is not None and isinstance(engine.downpour, Downpour)
+        self._forget(message.over)
+        examples = await asyncio.shield(self._read_ahead(task))
+        if message.fetch:
+            await engine.downpour.fetch()
+        flights = flights_of_step(task, message.number, examples, first, self.group.batch, self.experiment)
+        self._training += 1
+        last = first + len(flights) - 1
+        self._ranges[last], self._steps[last] = _Range(task, None, len(flights)), request
+        for flight in self._in_order.add(first, flights):
+            engine.submit(flight)
+
+    async def _push_step(self, request: Request, flight: int) -> None:
+        """Pushes what this member owns of a part; a push that fails ends the session by itself."""
+        engine, message = self.engine, request.message
+        assert engine is not None and isinstance(engine.downpour, Downpour) and isinstance(message, PartStepRequest)
+        place = place_of(message.task, message.number)
+        if await engine.downpour.push(engine.accrued(flight), place, message.channel):
+            self._reporting.set()  # the last step of a pass is counted, too
+            request.reply(Empty())
+
     def flight_done(self, done: FlightDone) -> None:
         """Notes a flight of this member's; called by the engine."""
         number = done.flight.number
+        step = self._steps.pop(number, None)
+        if step is not None:
+            self._spawn(self._push_step(step, number))
         last = min(end for end in self._ranges if end >= number)
         own = self._ranges[last]
         own.left -= 1
         if not own.left:
             del self._ranges[last]
             self._training -= isinstance(own.task, TrainTask)
-            own.examples.release()
+            if own.examples is not None:
+                own.examples.release()
         found = done.found
         self._reports.append(FlightReport(number, found.loss, found.correct, done.compute_s, done.wait_s))
         self.flights_done += 1
@@ -218,3 +275,8 @@ class MemberSession:
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             self.fail(failure)
+
+
+def _release(reading: asyncio.Task[Examples]) -> None:
+    if not reading.cancelled() and reading.exception() is None:
+        reading.result().release()

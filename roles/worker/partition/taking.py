@@ -9,7 +9,7 @@ from adamctl.config.schedule import learning_rate
 from adamctl.kernels.numeric.mix import step_key
 from adamctl.kernels.partition.program import Batch
 from adamctl.roles.data.client import Batch as Examples
-from adamctl.roles.worker.core.batches import Task, cut
+from adamctl.roles.worker.core.batches import Task, cut, parts_of
 from adamctl.roles.worker.partition.threads import Flight
 from adamctl.wire.messages import TrainTask
 
@@ -35,6 +35,23 @@ def flights_of_task(
         local = rates.fixed if rates.factor is None else rates.factor * rate
         flights.append(Flight(number, made, isinstance(task, TrainTask), local, rate))
     return flights
+
+
+def flights_of_step(
+    task: TrainTask, number: int, examples: Examples, first_flight: int, size: int, experiment: Experiment
+) -> list[Flight]:
+    """Returns the flights of a range's batch `number`, from 0, that is this replica's part of a step: its parts.
+
+    Each has up to `size` examples. Nothing is applied to the weights meanwhile.
+    """
+    piece = cut(task, experiment.train.batch)[number]
+    images, labels = examples.images[piece.start : piece.stop], examples.labels[piece.start : piece.stop]
+    key = step_key(experiment.seed, task.pass_number, task.start + piece.start)
+    rate = learning_rate(experiment.optimizer.lr, experiment.optimizer.schedule, piece.progress)
+    return [
+        Flight(flight, Batch(images[start:stop], labels[start:stop], key, len(labels), start), True, 0.0, rate)
+        for flight, (start, stop) in enumerate(parts_of(len(labels), size), first_flight)
+    ]
 
 
 class InOrder:

@@ -235,8 +235,11 @@ class FlightThreads:
             while self._waiting and self._waiting[0].number % self._flights not in self._open:
                 flight = self._waiting.pop(0)
                 context, examples = flight.number % self._flights, len(flight.batch.labels)
-                choose = self._member.training if flight.trains else self._member.evaluating
-                self._open[context] = _Open(flight, choose(context, examples))
+                if flight.trains:
+                    program = self._member.training(context, examples, flight.batch.is_last)
+                else:
+                    program = self._member.evaluating(context, examples)
+                self._open[context] = _Open(flight, program)
             return sorted(self._open.values(), key=lambda one: one.flight.number)
 
     def _take(self, one: _Open) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from adamctl.config.partitioning import flights_of, plan_of
+from adamctl.config.partitioning import flight_size, flights_of, plan_of
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
 from adamctl.kernels.backend import choose
 from adamctl.kernels.partition.stages import CutNetwork, cut_network, cuts_of
@@ -117,8 +117,8 @@ class GroupWork:
         experiment, context, joined = self._experiment, self._context, self._joined
         network = cut_network(experiment.model, cuts_of(self.plan), choose())
         group = Group(
-            self._job, joined.reply.group_epoch, self._own, joined.members, self.plan.hash, experiment.train.batch,
-            flights_of(experiment, threads),
+            self._job, joined.reply.group_epoch, self._own, joined.members, self.plan.hash,
+            flight_size(experiment, threads), flights_of(experiment, threads),
         )  # fmt: skip
         here = sum(one.host == joined.members[self._own].host for one in joined.members)
         parts = Parts(group, network, layout, experiment, threads, SPINS if here * threads < cores else 0, context.log)
@@ -171,7 +171,7 @@ class GroupWork:
             return self.own
         return ParameterClient.from_context(
             context, self._job, wire_push=experiment.train.wire_push, wire_pull=experiment.train.wire_pull,
-            connections=experiment.cluster.connections, session=session,
+            in_step=experiment.train.in_step, connections=experiment.cluster.connections, session=session,
             choose=lambda found: held_shards(found, network, own),
         )  # fmt: skip
 
@@ -210,7 +210,7 @@ class GroupWork:
                 parts.experiment,
                 dataset,
                 None,
-                group.batch,
+                parts.experiment.train.batch,
                 parts.layout,
                 parts.threads,
                 1,

@@ -21,6 +21,7 @@ from adamctl.cli.cluster.table import (
     fitting_replica_columns,
     job_rows,
     node_rows,
+    proposals,
     replica_rows,
     standing_rows,
     why_none_leads,
@@ -156,6 +157,10 @@ def test_each_partition_of_a_replica_has_a_row() -> None:
         ("mnist", "0", "0", "w1", "h", "training", "2", "50%, for 1", "rows conv2d1"),
         ("", "", "1", "w2", "h", "training", "-", "0%, slow", ""),
     ]
+    assert proposals({"nodes": nodes}) == []
+    replica["proposed"] = "conv2d1: rows at 9"
+    text = "mnist: with these cuts in [partition], replica 0 would have no slow partition: conv2d1: rows at 9"
+    assert proposals({"nodes": nodes}) == [text]
     names = {width: [REPLICA_COLUMNS[one] for one in fitting_replica_columns(rows, width, 2)] for width in (120, 66, 9)}
     assert names[120] == list(REPLICA_COLUMNS)
     assert names[66] == ["job", "replica", "partition", "node", "state", "flights", "waits"]

@@ -238,7 +238,8 @@ class Played:
         self.task = asyncio.create_task(self.lockstep.run())
         self.computed: list[Batch] = []
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: Batch, place: Place, channel: int) -> None:
+        assert channel not in self.channels or self.channels[channel].done()
         self.log.append(f"compute {batch.learning_rate:g}")
         self.computed.append(batch)
         self.lockstep.done(BatchDone(batch, 0.0, 0, 0.0, 0.0, StepActions(object(), True)))  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ async def test_parameters_of_an_evaluation_are_not_pulled_when_the_session_has_e
     replica = SimpleNamespace(flush=list, snapshot=None, stop=lambda: None, memory=SimpleNamespace(close=lambda: None))
     engine = SimpleNamespace(replica=replica, downpour=downpour, halt=halt)
     lead = SimpleNamespace(engine=engine, takes=lambda done: None, flush=downpour.settled)
-    train = SimpleNamespace(in_step=False, local_lr=0.0, range_batches=1, max_staleness=None)
+    train = SimpleNamespace(in_step=False, max_staleness=None, local_lr=0.0, range_batches=1)
     experiment = SimpleNamespace(train=train, local_learning_rate_factor=lambda: None)
     session: Any = SimpleNamespace(lead=lead, experiment=experiment, threads=1, shares=1)
     runner = SessionRunner(session)

@@ -61,7 +61,8 @@ async def led(monkeypatch: pytest.MonkeyPatch, *, over: bool, failure: bool = Fa
     part.plan = SimpleNamespace(in_short="rows conv2d1")
     part._context, part._own, part._links, part._coordinator = context, 0, object(), None
     group = SimpleNamespace(job="job", members=(1, 2), batch=4, epoch=3)
-    parts = SimpleNamespace(group=group, network=None, experiment=None, layout=None, threads=1)
+    experiment = SimpleNamespace(train=SimpleNamespace(batch=4))
+    parts = SimpleNamespace(group=group, network=None, experiment=experiment, layout=None, threads=1)
     try:
         assert await part._work(parts, None, None, None) == CAUSE
     except RunFailedError:
