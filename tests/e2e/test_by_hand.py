@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import commands_in, run_blocks
 from tests.e2e.conftest import EXAMPLES, Command, Runner
 from tests.ports import free_ports
 
@@ -80,6 +81,33 @@ def test_two_jobs_at_once_on_one_cluster_with_a_token(adamctl: Runner) -> None:
         assert code == 0, stderr
         assert json.loads(stdout)["best_test_top1"] >= 0.95, stderr
     cluster.members("ps-1", "data-1", "worker-1", "worker-2")
+
+
+@pytest.mark.slow
+def test_a_killed_partition_is_replaced_by_the_spare_as_by_hand_says(adamctl: Runner) -> None:
+    """With more passes, so that it is killed while it trains."""
+    cluster = Cluster(adamctl)
+    for name in ("ps-1", "ps-2"):
+        cluster.start("ps", "--name", name)
+    cluster.start("data", "--name", "data-1")
+    first = cluster.start("worker", "--name", "worker-1", "--threads", "1")
+    cluster.start("worker", "--name", "worker-2", "--threads", "1")
+    (words,) = [
+        words
+        for line in run_blocks("examples/by_hand.md")
+        for words in commands_in(line)
+        if words[0] == "coordinator" and "cluster.partitions=2" in words
+    ]
+    words = [word.replace("examples/", f"{EXAMPLES}/").replace("train.passes=10", "train.passes=40") for word in words]
+    coordinator = adamctl.start(*words, **cluster.environment)
+    coordinator.wait_until(coordinator.trained)
+    cluster.start("worker", "--name", "worker-3", "--threads", "1")
+    cluster.members("worker-3")
+    first.process.kill()
+    first.wait(30)
+    code, _, stderr = coordinator.wait()
+    assert code == 0, stderr
+    assert "examples are handed out again" in stderr and "worker worker-3 takes part as partition" in stderr, stderr
 
 
 def test_a_wrong_token_is_refused_with_a_clear_message(adamctl: Runner) -> None:

@@ -52,4 +52,4 @@ def test_what_is_marked_as_run_runs(document: str, adamctl: Runner) -> None:
 
 def test_by_hand_is_run_from_its_first_terminal_to_its_last() -> None:
     started = [words[0] for words in commands_of("examples/by_hand.md") if "start" in words]
-    assert started == ["controller", "ps", "ps", "data", "worker", "worker", "coordinator"]
+    assert started == ["controller", "ps", "ps", "data", "worker", "worker", "coordinator", "worker", "coordinator"]
