@@ -147,9 +147,11 @@ class SimCoordinatorClient:
         assert isinstance(answer, AnswerWatch)
         return answer.reply
 
-    async def drop(self, node: str, incarnation: int, group_epoch: int, partition: int, cause: str) -> None:
+    async def drop(
+        self, node: str, incarnation: int, group_epoch: int, partition: int, cause: str, fault: str = ""
+    ) -> None:
         if group_epoch:
-            await self._link.ask(GroupDropRequest(node, incarnation, group_epoch, partition, cause), 0.0)
+            await self._link.ask(GroupDropRequest(node, incarnation, group_epoch, partition, cause, fault), 0.0)
 
     async def join(self) -> Joined:
         """Joins, and waits in the lobby."""
