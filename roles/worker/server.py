@@ -145,7 +145,8 @@ def _network(context: RoleContext, experiment: Experiment, shares: int) -> Netwo
 async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled: asyncio.Future[Any]) -> None:
     context, rejoins = process.context, 0
     while not context.stopping.is_set():
-        gc.collect()  # what a session had refers to itself; its memory must not wait until much else was made
+        if process.sessions:
+            gc.collect()  # what a session had refers to itself; its memory must not wait until much else was made
         joining = asyncio.create_task(_find_run(process))
         await asyncio.wait({stop, joining}, return_when=asyncio.FIRST_COMPLETED)
         if not joining.done():

@@ -272,12 +272,12 @@ class Session:
 
         self._ask(GroupWatchRequest(*self._named, WATCH_S, PLAN_HASH), WATCH_S, answered)
 
-    def _drop(self, partition: int) -> None:
+    def _drop(self, partition: int, fault: str = "") -> None:
         """A replica of one worker is its own cause."""
         if not self.seat.group_epoch:
             self.process.crash(noticed=True)
             return
-        request = GroupDropRequest(*self._named, partition, "it hangs")
+        request = GroupDropRequest(*self._named, partition, "it hangs", fault)
         self._ask(request, 0.0, lambda reply: None)
 
     def _look_round(self) -> None:
@@ -294,7 +294,7 @@ class Session:
         if not absent:
             self._look()
         elif self.world.now_s >= until_s and absent != [0]:
-            self._drop(next(partition for partition in absent if partition))
+            self._drop(next(partition for partition in absent if partition), "unreachable")
         else:
             self.process.after(LOOK_EVERY_S, lambda: self._attach(until_s))
 

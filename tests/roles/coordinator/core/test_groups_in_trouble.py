@@ -15,6 +15,7 @@ import pytest
 from adamctl.roles.coordinator.core.group_book import Group, GroupBook, Member
 from adamctl.roles.coordinator.core.groups import Groups
 from adamctl.roles.coordinator.core.lobby import Guest, Lobby
+from adamctl.roles.coordinator.core.misfits import ATTEMPTS_MAX, Misfits
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.messages import RunJoinRequest
 from tests.roles.coordinator.core.group_member import Connection, Process
@@ -238,6 +239,7 @@ FAULTS: dict[str, list[tuple[type[Any], str, Callable[..., Any]]]] = {
         (Member, "deadline_s", _silence_is_life),
         (Groups, "_form", _begins_at_once),
     ],
+    "who is out of reach once stays out for good": [(Misfits, "apart", lambda self, one, other: ATTEMPTS_MAX)],
     "a former process takes the place of the one after it": [(Groups, "is_former", lambda self, event: False)],
 }
 FOUND_WITHIN = 100
