@@ -151,7 +151,7 @@ class TrainConfig(_Section, frozen=True):
         checkpoint_keep: how many of the newest checkpoints are kept.
         consistency: `async`: replicas train and push independently (Downpour). `sync`: they go in step: one update per
             step, from the sum of all replicas' mean gradients, in the order of the replicas; to keep the step size of a
-            single replica, divide lr by their number (docs/consistency.md). A replica is then a worker with one thread.
+            single replica, divide lr by their number (docs/consistency.md). Each worker then has one thread.
         max_staleness: under `async`: a replica waits before a step that would put it more than this many steps ahead of
             the slowest replica that has work; the others do not wait. Unset: no bound.
     """

@@ -203,6 +203,8 @@ class SessionRunner:
 
     async def _act(self, reply: NextTaskReply) -> None:
         tasks: list[Task] = [*reply.train, *reply.evaluate]
+        if reply.train and not self._accepted_training and self._pacer is not None:
+            self._pacer.gate.rest()  # not before: a grant may come that was asked for before the coordinator knew
         if reply.train and not self._accepted_training and self._lockstep is None:
             self._freshening = self._begin_freshening()  # others may have continued while it rested
         for task in tasks:
@@ -326,8 +328,6 @@ class SessionRunner:
         self._accepted_training -= isinstance(task, TrainTask)
         if self._group_steps is not None and isinstance(task, TrainTask):
             self._group_steps.over(task)
-        if self._pacer is not None and not self._ledger.training:
-            self._pacer.gate.rest()
         self._reports.append(report)
         self._news.set()
 

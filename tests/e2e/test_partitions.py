@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from adamctl.roles.coordinator.checkpoint.manifest import find_latest
+from adamctl.roles.ps.client.parameter_client import load_parameters
 from adamctl.roles.worker.partition.sleeping import NAMELESS
 from tests.e2e import hang
 from tests.e2e.conftest import EXAMPLES, Command, Runner
@@ -69,6 +71,47 @@ def test_auto_is_settled_once_and_the_run_that_continues_keeps_it(adamctl: Runne
 def test_two_replicas_of_two_partitions_train_together(adamctl: Runner) -> None:
     stderr = reaches(partitioned(adamctl, 4, 2, "--set", "train.protocol=factors"))
     assert "takes part as partition 1 of replica 1" in stderr
+
+
+@pytest.mark.slow
+def test_replicas_of_partitions_in_step_repeat_bit_for_bit_and_are_as_good_as_one_process(adamctl: Runner) -> None:
+    steps = ("--set", "train.consistency=sync", "--json", "--threads", "1", "--passes", "4")
+    found: list[bytes] = []
+    for _ in range(2):
+        code, stdout, stderr = adamctl.run(
+            "train", DIGITS, *steps, "--workers", "2", "--set", "cluster.partitions=2", "--set", "optimizer.clip_norm=5"
+        )
+        assert code == 0, stderr
+        summary = json.loads(stdout)
+        checkpoint = find_latest(Path(summary["run_folder"]))
+        assert checkpoint is not None
+        found.append(b"".join(values.tobytes() for values in load_parameters(checkpoint).values()))
+    assert found[0] == found[1]
+    code, stdout, stderr = adamctl.run("train", DIGITS, *steps, "--workers", "1", "--set", "optimizer.clip_norm=5")
+    assert code == 0, stderr
+    assert abs(json.loads(stdout)["best_test_top1"] - summary["best_test_top1"]) < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("train.consistency=sync",),
+        ("train.max_staleness=2",),
+        ("train.wire_push=bfloat16", "train.wire_pull=bfloat16"),
+        ("train.consistency=sync", "train.wire_push=float16"),
+    ],
+    ids="+".join,
+)
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_member_is_killed_whatever_the_consistency(
+    adamctl: Runner, settings: tuple[str, ...], transport: str
+) -> None:
+    options = [option for setting in settings for option in ("--set", setting)]
+    command = partitioned(adamctl, 4, 2, *options, ADAMCTL_TRANSPORT=transport)
+    command.wait_until(command.trained)
+    command.roles("worker")[1].kill()
+    assert "is dissolved: partition" in reaches(command)
 
 
 def logs_of_workers(adamctl: Runner) -> str:

@@ -212,10 +212,11 @@ class Blocks:
         if holder == reader:
             self._array(reader, source, context)[...] = np.nan
 
-    def check_read(self, context: int, flight: int, reader: int, trains: bool) -> None:
-        """A member has finished a flight: it has read all that it needs."""
+    def check_read(self, context: int, flight: int, reader: int, trains: bool, clips: bool = True) -> None:
+        """A member has finished a flight: it has read all that it needs. `clips`: norms, too."""
         for source, planned in self.planned.items():
             needed = reader in planned.readers and (trains or source[1] in FORWARD)
+            needed = needed and (clips or source[1] != "norms")
             if needed and self._read.get((reader, source, context), 0) != flight:
                 raise ViolationError(
                     f"a flight is finished without what it needs: {source}, flight {flight} at {reader}"

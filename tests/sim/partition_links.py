@@ -86,6 +86,8 @@ class SimLinks:
         self._truth = worker.scenario.group_truth(group, network, worker)
         self._seat = worker.seat = Seat(self._truth, group.own, worker.view, group.flights)
         self._seat.send = self._send
+        lead = group.members[0]
+        self._seat.check_begin = lambda of: worker.scenario.check_pace((lead.node, lead.incarnation), of)
         self._blocks: Blocks = self._truth.blocks
         self._last_s: dict[tuple[object, ...], float] = {}
 
@@ -213,7 +215,7 @@ def worker_at_work() -> Worker:
 class SimParameters:
     """In place of `ParameterClient`: pushes come in order, pulls whenever they do."""
 
-    def __init__(self, worker: Worker, session: int, shards: Any) -> None:
+    def __init__(self, worker: Worker, session: int | str, shards: Any) -> None:
         self._worker, self._server = worker, worker.scenario.server
         self.layout = worker.scenario.truth.layout
         self._shards = np.array(sorted(shards(self.layout)), np.int64)
@@ -230,6 +232,11 @@ class SimParameters:
 
     async def attach(self, deadline_s: float = 0.0) -> None:
         await asyncio.sleep(self._worker.scenario.delay_s())
+
+    def sibling(self, number: int) -> SimParameters:
+        """Returns a client whose pushes wait for no other's."""
+        shards = self._shards.tolist()
+        return SimParameters(self._worker, f"{self.key[2]}, part {number}", lambda layout: shards)
 
     def transports(self) -> dict[str, str]:
         return {}
@@ -281,12 +288,26 @@ class SimParameters:
             if not worker.alive or worker.run != run:
                 return
             try:
-                server.push(seat.group, seat.partition, flights, touched.tolist(), gradient, push.learning_rate)
+                if push.place is not None:
+                    self._push_part(seat, flights, touched.tolist(), gradient, push, answered)
+                elif worker.scenario.in_step:
+                    raise ViolationError(f"a push that is no part of a step, of flights {flights}")
+                else:
+                    server.push(seat.group, seat.partition, flights, touched.tolist(), gradient, push.learning_rate)
             except AssertionError as violation:
                 server.truth.note(violation)
                 raise
             server.sequences[self.key][touched] = sequences[touched]
-            world.after(worker.scenario.delay_s(), lambda: worker.gate(run, lambda: loop.do(answer)))
+            if push.place is None or not touched.size:
+                world.after(worker.scenario.delay_s(), lambda: worker.gate(run, lambda: loop.do(answer)))
+
+        left = int(touched.size)
+
+        def answered() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                world.after(worker.scenario.delay_s(), lambda: worker.gate(run, lambda: loop.do(answer)))
 
         def answer() -> None:
             if not future.done():
@@ -295,6 +316,16 @@ class SimParameters:
         self._last_s = max(self._last_s, world.now_s + worker.scenario.delay_s())
         world.after(self._last_s - world.now_s, come)
         return PendingPush(self._pushes, push, sequences, future)
+
+    def _push_part(
+        self, seat: Seat, flights: list[int], shards: list[int], gradient: Array, push: PushSet,
+        answered: Callable[[], None],
+    ) -> None:  # fmt: skip
+        assert push.place is not None
+        held = self._shards.tolist()
+        self._worker.scenario.steps.push(
+            seat.group, seat.partition, flights, held, shards, gradient, push.learning_rate, push.place, answered
+        )
 
     def _slot_of(self, seat: Seat, push: PushSet) -> tuple[Array, list[int]]:
         """Returns the memory that a push is read from, and the flights in it."""

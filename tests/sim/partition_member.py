@@ -33,6 +33,7 @@ class Seat:
     Attributes:
         budget: how many steps the present turn may still take.
         current: whose step is running.
+        check_begin: called when a flight begins that trains.
         send: sends a block: its source, context, flight, value of the word, reader, examples.
         slots: which flights each slot holds, in order.
     """
@@ -42,6 +43,7 @@ class Seat:
     def __init__(self, group: GroupTruth, partition: int, view: RunView, flights: int) -> None:
         self.group, self.partition, self.view, self.flights = group, partition, view, flights
         self.budget = 0
+        self.check_begin: Callable[[GroupTruth], None] = lambda group: None
         self.closed = False
         self.send: Callable[[Source, int, int, int, int, int], None]
         self.threads: SimThreads
@@ -66,6 +68,10 @@ class Seat:
     def place_of(self, word: Words) -> tuple[Source, int]:
         return self._words[address(word)]
 
+    def shows(self, word: Words) -> bool:
+        """Whether a word is that of a block."""
+        return address(word) in self._words
+
     # --- what programs do -------------------------------------------------------------------------------------------
 
     def begins(self, program: SimProgram, flight: Flight) -> Done:
@@ -74,7 +80,10 @@ class Seat:
             raise ViolationError(f"too many flights are open: {flight.number} beside {self._open} at {self.partition}")
         self._open[context] = flight.number
         self.view.world.note(self.view.process.name, "begins", flight.number, "of", self.group.name, flight.trains)
-        return self.group.begins(self.partition, flight)
+        begun = self.group.begins(self.partition, flight)
+        if flight.trains:
+            self.check_begin(self.group)
+        return begun
 
     def weights(self, trains: bool) -> bytes:
         """Returns what a step computes with now."""
@@ -85,7 +94,10 @@ class Seat:
         return self._last[trains]
 
     def posts(self, post: Post, flight: int) -> None:
-        """In place of `post_by_python`."""
+        """In place of `post_by_python`. A turn is no block, and nobody else's."""
+        if not self.shows(post.word):
+            post.word[0] = flight + post.ahead
+            return
         (source, context), blocks, value = self.place_of(post.word), self.group.blocks, flight + post.ahead
         readers = frozenset(wake.descriptor for wake in post.wakes)
         if source[0] != self.partition:
@@ -114,12 +126,13 @@ class Seat:
         context, found, done = flight.number % self.flights, program.found, program.done
         if self._open.pop(context) != flight.number:
             raise ViolationError(f"a flight is finished twice: {flight.number} at {self.partition}")
-        self.group.blocks.check_read(context, flight.number, self.partition, flight.trains)
+        self.group.blocks.check_read(context, flight.number, self.partition, flight.trains, flight.batch.is_last)
         done.loss, done.correct, done.clipped = found.loss, found.correct, found.clipped
         done.gradient = program.arrays.gradient.copy()
         self.view.world.note(self.view.process.name, "finishes", flight.number, "of", self.group.name, done.loss)
         if flight.trains:
-            self.slots.setdefault(context * self.member.slots_each + found.place.slot, []).append(flight.number)
+            first = 0 if flight.batch.whole else context * self.member.slots_each
+            self.slots.setdefault(first + found.place.slot, []).append(flight.number)
 
 
 class _SeenNeighbours(Neighbours):
@@ -143,7 +156,8 @@ class SimProgram(Program):
     def seen(self, arrays: FlightArrays, trains: bool) -> None:
         """Says whose it is. Needed words are as the plan says, too: `Blocks.check_read`."""
         self.seat, self.arrays, self.trains = arrays.neighbours.seat, arrays, trains  # type: ignore[attr-defined]
-        self.reads = [[self.seat.place_of(word) for word in step.words] for step in self.steps]
+        shown = self.seat.shows
+        self.reads = [[self.seat.place_of(word) for word in step.words if shown(word)] for step in self.steps]
 
     @property
     def steps(self) -> list[Step]:
@@ -181,7 +195,8 @@ class SimMember(Member):
         self.seat.member = self
         self.flat, self.flat_snapshot = weights, snapshot
         self.slots_each = len(accruing[0].slots)
-        self.slot_arrays = [slot for own in accruing for slot in own.slots]
+        in_step = accruing[0].turn is not None  # then all contexts have the same slots
+        self.slot_arrays = [slot for own in (accruing[:1] if in_step else accruing) for slot in own.slots]
         self.slot_addresses = {address(slot): place for place, slot in enumerate(self.slot_arrays)}
         super().__init__(
             network, neighbours, batch, flights, weights, accruing=accruing, clip_norm=clip_norm, snapshot=snapshot

@@ -6,6 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig, TrainConfig
@@ -96,7 +97,23 @@ def random_setting(random: Random, seed: int) -> Setting:
         partition=cuts,
     )
     validation = random.randint(1, 2 * batch + 1)
-    return Setting(experiment, gathered_max, random.choice((1, 1, 2, 3)), training, validation)
+    setting = Setting(experiment, gathered_max, random.choice((1, 1, 2, 3)), training, validation)
+    return _with_consistency(setting, Random(f"consistency {seed}"))
+
+
+def _with_consistency(setting: Setting, random: Random) -> Setting:
+    """Some replicas have a bound on staleness, others go in step."""
+    mode = random.choices(("free", "bounded", "in step"), (9, 2, 3))[0]
+    if mode == "free":
+        return setting
+    experiment, partitions = setting.experiment, setting.experiment.cluster.partitions
+    assert isinstance(partitions, int)
+    cluster = replace(experiment.cluster, workers=partitions * (random.randint(1, 2) if mode == "in step" else 2))
+    if mode == "bounded":
+        train = replace(experiment.train, max_staleness=random.randint(1, 3))
+        return setting._replace(experiment=replace(experiment, train=train, cluster=cluster))
+    train = replace(experiment.train, consistency="sync", n_push="auto", n_fetch="auto", local_lr="auto")
+    return setting._replace(experiment=replace(experiment, train=train, cluster=cluster), threads=1)
 
 
 def _random_network(random: Random, partitions: int) -> tuple[Model, int, dict[str, CutAxis | Cut]]:

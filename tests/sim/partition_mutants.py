@@ -31,6 +31,7 @@ from adamctl.wire.messages import FlightReport, PartDataRequest
 from tests.sim.partition_links import worker_at_work
 from tests.sim.partition_member import Seat
 from tests.sim.partition_rig import PartitionFault
+from tests.sim.partition_step_mutants import STEP_MUTANTS
 
 # --- words and blocks -------------------------------------------------------------------------------------------------
 
@@ -155,8 +156,8 @@ def _all_that_is_held(layout: ParameterLayout, partition: int) -> tuple[int, ...
 _parts = update_module._parts
 
 
-def _norms_of_all(arrays: FlightArrays) -> tuple[Any, Any]:
-    _, every = _parts(arrays)
+def _norms_of_all(arrays: FlightArrays, skipped: frozenset[int]) -> tuple[Any, Any]:
+    _, every = _parts(arrays, skipped)
     return every, every
 
 
@@ -231,7 +232,7 @@ async def _end_with_the_lead(self: Lead) -> None:
     await _close(self)
 
 
-MUTANTS = {
+MUTANTS = STEP_MUTANTS | {
     one.name: one
     for one in (
         PartitionFault(

@@ -14,6 +14,7 @@ from adamctl.roles.coordinator.client import Joined
 from adamctl.roles.coordinator.core.instructions import (
     Admit,
     Answer,
+    AnswerStep,
     AnswerWatch,
     Instruction,
     KeepInLobby,
@@ -33,6 +34,7 @@ from adamctl.wire.messages import (
     NextTaskRequest,
     RunJoinReply,
     RunJoinRequest,
+    RunStepRequest,
 )
 from tests.sim.engine import ViolationError
 from tests.sim.partition_links import SimRequest
@@ -139,6 +141,15 @@ class SimCoordinatorClient:
             for task in tasks:
                 truth.given(task, seat.group, worker.scenario.coordinator.is_exclusive(task.id))
         return answer.reply
+
+    async def step(self, request: RunStepRequest) -> int:
+        seat, scenario = self._worker.seat, self._worker.scenario
+        assert seat is not None
+        with scenario.noting():
+            scenario.check_told(seat.group, request.done)
+        answer = await self._link.ask(request, request.wait_s)
+        assert isinstance(answer, AnswerStep)
+        return answer.reply.limit
 
     async def watch(self, request: GroupWatchRequest) -> GroupWatchReply:
         if not request.group_epoch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from adamctl.kernels.operation import Array
+from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.program import Batch, Program, Step
 from adamctl.kernels.step.clip import LayerNormClip
 from adamctl.kernels.step.network import Network
@@ -46,7 +47,10 @@ class Replay:
         self._truth, experiment = truth, truth.setting.experiment
         self.weights = [np.zeros(tensor.shape, np.float32) for tensor in truth.network.tensors]
         self.clip_norm = experiment.optimizer.clip_norm
-        self.replica = Replica(truth.network, experiment.train.batch, 1, self.weights, clip_norm=self.clip_norm)
+        self.in_step = experiment.train.in_step
+        self.replica = Replica(
+            truth.network, experiment.train.batch, 1, self.weights, clip_norm=self.clip_norm, in_step=self.in_step
+        )
         self._flights = 0
 
     def check(self, flight: FlightTruth) -> None:
@@ -54,7 +58,7 @@ class Replay:
         self._flights += 1
         turns: list[_Turns] = []
         for partition, (member, own) in enumerate(zip(self.replica.members, self.replica.own, strict=True)):
-            program = (member.training if flight.trains else member.evaluating)(0, flight.examples)
+            program = self._program(member, flight.examples, flight.trains, flight.batch.is_last)
             program.begin(self._flights, flight.batch)
             turns.append(_Turns(program, flight.members[partition], own.weights))
         left = list(turns)
@@ -73,8 +77,16 @@ class Replay:
             assert done.gradient is not None
             if not np.array_equal(gradient, done.gradient, equal_nan=True):
                 raise ViolationError(f"a gradient is not that of members in turn: {told}")
-            if found.clipped != done.clipped:
+            if found.clipped != done.clipped and not self.in_step:  # the whole batch is clipped: `StepServer`
                 raise ViolationError(f"layers are clipped that members in turn do not clip: {told}")
+
+    def _program(self, member: Member, examples: int, trains: bool, is_last: bool) -> Program:
+        """Returns the program of a flight; if it is a part of a batch, as if that began with it."""
+        if self.in_step:
+            own = member._accruing[0]
+            assert own.turn is not None
+            own.turn[0], own.filled[:] = self._flights, 0
+        return member.training(0, examples, is_last) if trains else member.evaluating(0, examples)
 
     def check_whole(self) -> None:
         """Raises ViolationError unless members in turn find, within rounding, what the whole network finds."""
@@ -105,13 +117,16 @@ class Replay:
         programs = []
         self._flights += 1
         for member in self.replica.members:
-            programs.append(member.training(0, len(labels)))
+            programs.append(self._program(member, len(labels), True, True))
             programs[-1].begin(self._flights, made)
         left = list(programs)
         while left:
             left = [program for program in left if not program.advance()]
         losses = {program.found.loss for program in programs} - {0.0}
         gradients = [member.arrays(0, len(labels)).gradients for member in self.replica.members]
+        if self.in_step:  # what is accrued is clipped
+            pairs_of = zip(self.replica.members, self.replica.own, strict=True)
+            gradients = [member.tensors.views(own.slots[0]) for member, own in pairs_of]
         found = self.replica.whole_gradients(gradients)
         pairs = zip(found, context.gradient_views, strict=True)
         close = all(_close(one, other) for one, other in pairs)

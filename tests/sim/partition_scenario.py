@@ -15,6 +15,7 @@ from adamctl.kernels.partition.stages import CutNetwork, cut_network, cuts_of
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
 from adamctl.roles.coordinator.core.instructions import Answer, Evaluated, Instruction
+from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.roles.worker.partition.links import Group
 from tests.roles.coordinator.core.group_world import Coordinator
 from tests.roles.coordinator.simulation import plan as run_plan
@@ -24,6 +25,7 @@ from tests.sim.partition_models import random_setting
 from tests.sim.partition_process import Worker
 from tests.sim.partition_replay import check_replays
 from tests.sim.partition_rig import RIG, PartitionFault, changed, gathered_up_to
+from tests.sim.partition_steps import StepServer
 from tests.sim.partition_truth import GroupTruth, ServerTruth, Truth
 
 EVENTS_MIN = 150
@@ -96,15 +98,17 @@ class PartitionScenario:
             rows = initial_rows(tensor, index, 0, tensor.shape[0], seed)
             values[tensor.offset : tensor.offset + tensor.size] = rows.reshape(-1)
         self.server = ServerTruth(self.truth, values)
+        self.steps = StepServer(self.server)
+        self.truth.settled = lambda: self.steps.settled
         partitions, replicas = self.plan.partitions, experiment.cluster.workers // self.plan.partitions
         train = experiment.train
         settings = replace(
             run_plan(
                 passes=train.passes, batch=train.batch, range_batches=train.range_batches, workers=replicas,
-                partitions=partitions,
+                partitions=partitions, in_step=train.in_step, max_staleness=train.max_staleness,
             ),
             evaluate_every=train.evaluate_every, checkpoint_every=0.0, pass_fraction=train.pass_fraction,
-            silent_after_s=SILENT_AFTER_S, group_ready_s=READY_S, no_worker_s=1e9, finish_wait_s=10.0,
+            silent_after_s=SILENT_AFTER_S, group_ready_s=READY_S, no_worker_s=1e9, finish_wait_s=10.0, gather_s=2.0,
         )  # fmt: skip
         self.coordinator = PartitionCoordinator(self, settings, setting.training, setting.validation)
         self.planned = planned_blocks(self.plan, experiment.optimizer.clip_norm is not None)
@@ -156,6 +160,27 @@ class PartitionScenario:
         except AssertionError as violation:
             self.truth.note(violation)
             raise
+
+    @property
+    def in_step(self) -> bool:
+        return self.setting.experiment.train.in_step
+
+    def check_pace(self, lead: WorkerKey, group: GroupTruth) -> None:
+        """A flight has begun: the coordinator lets the replica make so many steps, if it still counts it."""
+        run, bound = self.coordinator.core.run, self.setting.experiment.train.max_staleness
+        if bound is None or lead not in run.workers or run.final_state:
+            return
+        begun = sum(flight.trains for flight in group.flights.values())
+        if begun > run.pace.limit(lead):
+            raise ViolationError(f"a flight begins too early: {begun} of {group.name}, {run.pace.limit(lead)} may")
+
+    def check_told(self, group: GroupTruth, done: int) -> None:
+        """A lead tells how many steps are done."""
+        true = sum(flight.trains and flight.finished(self.plan.partitions) for flight in group.flights.values())
+        if self.in_step:
+            true = self.steps.settled
+        if done > true:
+            raise ViolationError(f"steps are told that are not done: {done} of {group.name}, {true} are")
 
     def check_evaluated(self, loss: float | None) -> None:
         """An evaluation is over."""

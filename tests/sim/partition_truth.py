@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isclose
 from typing import TypeAlias
@@ -78,6 +78,8 @@ class GroupTruth:
         """A member begins a flight: the same as each other member, of examples that follow from its key."""
         number, batch, truth = flight.number, flight.batch, self.truth
         place = truth.places.get(batch.key)
+        if place is not None:
+            place = place[0], place[1] + batch.first
         if place is None or (place[0] >= 0) != flight.trains:
             raise ViolationError(f"a flight of nothing: flight {number} at {partition}, place {place}")
         found = self.flights.get(number)
@@ -85,7 +87,7 @@ class GroupTruth:
             images, labels = truth.examples.read(
                 "train" if flight.trains else "test", place[0], place[1], place[1] + len(batch.labels)
             )
-            found = FlightTruth(number, place, Batch(images, labels, batch.key), flight.rate)
+            found = FlightTruth(number, place, batch._replace(images=images, labels=labels), flight.rate)
             self.flights[number] = found
         same = found.place == place and found.rate == flight.rate and found.examples == len(batch.labels)
         images, labels = found.batch.images, found.batch.labels
@@ -108,23 +110,47 @@ class GroupTruth:
         """The lead reports a task: every member has finished its flights, and each of them counts once."""
         number = task.pass_number if isinstance(task, TrainTask) else -1
         found: list[FlightTruth] = []
-        at = task.start
+        at, skipped = task.start, 0
         for _, flight in sorted(self.flights.items()):
             if not flight.told and flight.place == (number, at) and at < task.stop:
                 found.append(flight)
                 at += flight.examples
         told = f"{task} of {self.name}"
+        if isinstance(task, TrainTask) and task.step:
+            found, skipped = self._of_steps(task)
+            at = task.stop
         if at != task.stop or not all(one.finished(self.truth.partitions) for one in found):
             raise ViolationError(f"a report of what is not done: {told}, done to {at}")
         for one in found:
             one.told = True
         losses = [_agreed(one) for one in found]
-        if report.examples != task.stop - task.start:
+        if report.examples != task.stop - task.start - skipped:
             raise ViolationError(f"examples are reported wrong: {report}, and {told}")
         if not isclose(report.loss_sum, sum(loss for loss, _ in losses), rel_tol=1e-9, abs_tol=1e-12):
             raise ViolationError(f"a loss is counted wrong: {report}, and it is {losses}")
         if report.correct != sum(correct for _, correct in losses):
             raise ViolationError(f"correct examples are counted wrong: {report}, and they are {losses}")
+
+    def _of_steps(self, task: TrainTask) -> tuple[list[FlightTruth], int]:
+        """Returns the flights of a range in step, and of how many examples others have made the steps."""
+        found: list[FlightTruth] = []
+        skipped = 0
+        for number in range(task.batches[task.part]):
+            pass_number, start, stop = self.truth.parts[task.step + number, task.part]
+            if task.step + number > self.truth.settled():
+                raise ViolationError(f"a report of a step that is not complete: {task} of {self.name}, batch {number}")
+            own = [
+                flight
+                for flight in self.flights.values()
+                if not flight.told and flight.place[0] == pass_number and start <= flight.place[1] < stop
+            ]
+            if sum(flight.examples for flight in own) == stop - start:
+                found += sorted(own, key=lambda flight: flight.number)
+            elif own:
+                raise ViolationError(f"a batch is made in part: {task} of {self.name}, batch {number}")
+            else:
+                skipped += stop - start
+        return found, skipped
 
 
 def _agreed(flight: FlightTruth) -> tuple[float, int]:
@@ -141,6 +167,8 @@ class Truth:
     Attributes:
         groups: all there were.
         violation: what does not hold, once something does not.
+        parts: step and part -> pass, and the range of its batch, as planned.
+        settled: returns the last step that all servers have taken.
     """
 
     def __init__(self, setting: Setting, plan: PartitionPlan, network: CutNetwork, layout: ParameterLayout) -> None:
@@ -152,6 +180,8 @@ class Truth:
         self.tasks: dict[int, tuple[Task, GroupTruth]] = {}
         self.violation: ViolationError | None = None
         self.owner = _owners(plan, layout)
+        self.parts: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self.settled: Callable[[], int] = lambda: 0
         self._evaluated: dict[int, tuple[int, float]] = {}  # evaluation -> examples and loss reported
 
     def note(self, violation: AssertionError) -> None:
@@ -162,6 +192,11 @@ class Truth:
 
     def given(self, task: Task, group: GroupTruth, exclusive: bool) -> None:
         self.tasks[task.id] = task, group
+        if isinstance(task, TrainTask) and task.step:
+            batch = self.setting.experiment.train.batch
+            for number in range(task.batches[task.part]):
+                start = task.start + number * batch
+                self.parts[task.step + number, task.part] = task.pass_number, start, min(start + batch, task.stop)
         group.given(task, exclusive)
 
     def reports(self, reports: Iterable[TaskReport]) -> None:
@@ -219,7 +254,7 @@ class ServerTruth:
         """A push comes: of these flights, to these shards. `gradient`: flat, what the member's memory holds."""
         if not shards:
             return
-        layout, expected = self.truth.layout, _accrued(group, partition, flights)
+        layout, expected = self.truth.layout, accrued_by(group, partition, flights)
         for index in shards:
             shard = layout.shards[index]
             part = slice(shard.offset, shard.offset + shard.size)
@@ -235,6 +270,10 @@ class ServerTruth:
             self.values[part] -= np.float32(rate) * gradient[part]
             self.pushes[index] += 1
 
+    def contains(self, group: GroupTruth, flights: Sequence[int], shard: int) -> None:
+        """A shard has what these flights have found, or will have it with its step."""
+        self._contains |= {(group.name, flight, shard) for flight in flights}
+
     def check_snapshot(self, group: GroupTruth, evaluation: int, shards: Iterable[int]) -> None:
         """The parameters of an evaluation are pulled."""
         for flight in group.contained.get(evaluation, ()):
@@ -246,7 +285,7 @@ class ServerTruth:
                     )
 
 
-def _accrued(group: GroupTruth, partition: int, flights: Sequence[int]) -> Array:
+def accrued_by(group: GroupTruth, partition: int, flights: Sequence[int]) -> Array:
     """Returns the sum of the gradients that a member found, in the order of the flights."""
     total: Array | None = None
     for number in flights:

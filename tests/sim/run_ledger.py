@@ -36,6 +36,9 @@ class RunLedger:
     def _is_range(self, one: Range) -> bool:
         step = fitting_range(self.plan, self.pass_examples)
         whole = one.start % step == 0 and one.stop == min(one.start + step, self.pass_examples)
+        if self.plan.in_step:  # ranges of the last round of a pass are shorter
+            ends = one.stop % self.plan.batch == 0 or one.stop == self.pass_examples
+            whole = one.start % self.plan.batch == 0 and ends and one.start < one.stop <= one.start + step
         return whole and 0 <= one.start < self.pass_examples and 0 <= one.pass_number < self.plan.passes
 
     # --- what happens -----------------------------------------------------------------------------------------------
@@ -65,7 +68,8 @@ class RunLedger:
     def _check_ended(self, number: int) -> None:
         """A pass begins when all of the one before is handed out, and enough of it done."""
         handed_out, done = self._handed_out[number], self._done[number]
-        if handed_out < self.pass_examples or done < self.plan.pass_fraction * self.pass_examples:
+        told = handed_out == self.pass_examples or self.plan.in_step  # where rounds are planned ahead
+        if not told or done < self.plan.pass_fraction * self.pass_examples:
             raise ViolationError(f"a pass ends early: pass {number} with {handed_out} examples handed out, {done} done")
 
     def reports(self, worker: WorkerKey, report: TaskReport) -> None:
@@ -102,8 +106,12 @@ class RunLedger:
             raise ViolationError(f"duplicates counted wrong: {found}")
 
     def check_held(self, run: RunState) -> None:
-        """After the answers of an event have gone out: what is out is with those who were told of it."""
-        if not run.final_state and run.clock.ranges_out != len(self.held):
+        """After the answers of an event have gone out: what is out is with those who were told of it.
+
+        In step, rounds are planned ahead, and those who take part in one are told when they ask.
+        """
+        planned = sum(len(tasks) for tasks in run.rounds._to_fetch.values())
+        if not run.final_state and run.clock.ranges_out != len(self.held) + planned:
             raise ViolationError(f"ranges out: {run.clock.ranges_out} for the core, truly {sorted(self.held)}")
 
     def check_snapshot(self, snapshot: RunSnapshot) -> None:

@@ -8,7 +8,7 @@ from tests.sim.partition_scenario import PartitionScenario
 from tests.sim.suite_checks import check_clean, check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import PARTITIONS
 
-QUICK_SEEDS, AT_ONCE = 200, 40
+QUICK_SEEDS, AT_ONCE = 160, 40
 SLOW_SEEDS = 5_000
 NOTED_AND_NEXT = 80
 NOTED = noted(PARTITIONS)

@@ -14,6 +14,7 @@ from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.instructions import (
     Admit,
     Answer,
+    AnswerStep,
     AnswerWatch,
     Confirm,
     Evaluated,
@@ -26,7 +27,13 @@ from adamctl.roles.coordinator.core.instructions import (
 )
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import WorkerKey
-from adamctl.wire.messages import GroupDropRequest, GroupWatchRequest, NextTaskRequest, RunJoinRequest
+from adamctl.wire.messages import (
+    GroupDropRequest,
+    GroupWatchRequest,
+    NextTaskRequest,
+    RunJoinRequest,
+    RunStepRequest,
+)
 from tests.roles.coordinator.core.group_ledger import GroupLedger
 from tests.roles.coordinator.core.group_member import PLAN_HASH, Connection, Process
 from tests.roles.coordinator.simulation import plan
@@ -83,6 +90,8 @@ class Coordinator:
                     for report in message.reports:
                         self.ledger.reports(key, report)
                 self.step(events.TasksWanted(token, message))
+            case RunStepRequest():
+                self.step(events.StepWanted(token, message))
             case GroupWatchRequest():
                 self.step(events.GroupWatched(token, message))
             case GroupDropRequest():
@@ -133,7 +142,7 @@ class Coordinator:
                     raise ViolationError(f"an evaluation of something else: {result}")
             case Finished():
                 self.over_s = self.world.now_s
-            case Answer() | AnswerWatch() | Admit() | TakeSeat() | KeepInLobby() | Confirm() | Refuse():
+            case Answer() | AnswerStep() | AnswerWatch() | Admit() | TakeSeat() | KeepInLobby() | Confirm() | Refuse():
                 if instruction.token not in self._requests:
                     raise ViolationError(f"an answer to nobody who waits: {instruction}")
                 connection, number, key, message = self._requests.pop(instruction.token)
