@@ -25,10 +25,14 @@ class InStep:
     replicas: int
     model_bytes: int
     revision: int
+    partitions: int = 1
 
     def needs_bytes(self, credit_bytes: int) -> int:
-        """Returns the bytes a server must be able to hold for the job: what each replica may have in flight."""
-        return self.replicas * min(self.model_bytes, credit_bytes)
+        """Returns the bytes a server must be able to hold for the job: what each replica may have in flight.
+
+        Each of its partitions pushes by itself, and has a credit of its own.
+        """
+        return self.replicas * min(self.model_bytes, self.partitions * credit_bytes)
 
 
 def check_room(
@@ -49,7 +53,7 @@ def check_room(
         credit_bytes = server.credit_bytes or usual.credit_bytes
         left_bytes = server.bodies_bytes_max or usual.memory_bytes_max
         left_bytes -= sum(other.needs_bytes(credit_bytes) for other in others)
-        room[server.node] = max(left_bytes, 0) // min(model_bytes, credit_bytes)
+        room[server.node] = max(left_bytes, 0) // min(model_bytes, partitions * credit_bytes)
     least = min(room, key=lambda node: room[node])
     if replicas <= room[least]:
         return
@@ -76,13 +80,15 @@ async def jobs_in_step(store: ConfigurationStore, own: str) -> list[InStep]:
             continue
         record = decode_entry(entry, JobRecord)
         if record.state == "running" and record.in_step and record.coordinator in coordinators:
-            found.append(InStep(job, record.in_step, _model_bytes(by_key, job), entry.revision))
+            found.append(InStep(job, record.in_step, *_size_of(by_key, job, entry.revision)))
     return found
 
 
-def _model_bytes(by_key: Mapping[str, ConfigEntry], job: str) -> int:
+def _size_of(by_key: Mapping[str, ConfigEntry], job: str, revision: int) -> tuple[int, int, int]:
+    """Returns the bytes of a job's model, the revision, and its partitions."""
     entry = by_key.get(layout_key(job))
     if entry is None:
-        return 0
-    tensors = decode_entry(entry, LayoutRecord).tensors
-    return sum(tensor.size for tensor in tensors) * ELEMENT_BYTES
+        return 0, revision, 1
+    layout = decode_entry(entry, LayoutRecord)
+    model_bytes = sum(tensor.size for tensor in layout.tensors) * ELEMENT_BYTES
+    return model_bytes, revision, 1 if layout.owners is None else layout.owners.partitions

@@ -105,3 +105,8 @@ async def test_of_two_jobs_that_begin_together_the_first_stays(tmp_path: Path, m
         await until(await w.client("coordinator-a"), lambda p: any("a worker" in text for text in p.messages))
         with pytest.raises(ConfigurationError, match=r"other jobs in step: a \(5\)"):
             await w.ended("coordinator-b")
+
+
+@pytest.mark.parametrize(("partitions", "model_bytes", "needed"), [(1, 90, 2 * 64), (2, 90, 2 * 90), (2, 900, 2 * 128)])
+def test_each_partition_of_a_replica_has_a_credit_of_its_own(partitions: int, model_bytes: int, needed: int) -> None:
+    assert InStep("job", 2, model_bytes, 1, partitions).needs_bytes(64) == needed
