@@ -62,11 +62,12 @@ def in_parts(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("norm_max", [None, 0.05])
+@pytest.mark.parametrize(
+    ("case", "norm_max"), [*((case, None) for case in CASES), ("uneven", 0.05), ("logistic", 0.05)]
+)
 def test_the_parts_of_a_batch_are_a_step_of_the_whole(case: str, norm_max: float | None, backend: Backend) -> None:
     model, cuts = CASES[case]
-    for examples, size, flights in PARTS if case == "rows and units" else PARTS[:1]:
+    for examples, size, flights in PARTS if case == "rows and units" and backend == "numpy" else PARTS[:1]:
         weights, batch = made(model, examples, 3)
         network = Network(model, examples, backend)
         context, flat = network.context(), np.zeros(network.flat_size, np.float32)
@@ -84,7 +85,6 @@ def test_the_parts_of_a_batch_are_a_step_of_the_whole(case: str, norm_max: float
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("norm_max", [None, 0.05])
-def test_parts_that_go_on_in_any_order_leave_the_same_bits(norm_max: float | None, backend: Backend) -> None:
-    found = {tuple(in_parts(IMAGES, UNEVEN, 2, 3, norm_max, backend, 8, seed)[3]) for seed in range(6)}
+def test_parts_that_go_on_in_any_order_leave_the_same_bits(backend: Backend) -> None:
+    found = {tuple(in_parts(IMAGES, UNEVEN, 2, 3, 0.05, backend, 8, seed)[3]) for seed in range(4)}
     assert len(found) == 1
