@@ -22,7 +22,8 @@ from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.partition.member_session import MemberSession
 from adamctl.roles.worker.partition.steps import GroupSteps
 from adamctl.roles.worker.partition.threads import Flight
-from adamctl.wire.messages import FlightReport, PartStepRequest, TrainTask
+from adamctl.roles.worker.session import SessionRunner
+from adamctl.wire.messages import FlightReport, NextTaskReply, PartStepRequest, TaskReport, TrainTask
 from tests.sim.partition_links import worker_at_work
 from tests.sim.partition_rig import PartitionFault
 
@@ -125,6 +126,23 @@ def _done_when_the_lead_is(self: Lead, partition: int, report: FlightReport) -> 
     self._grants = grants
 
 
+_act, _finish = SessionRunner._act, SessionRunner._finish
+
+
+async def _act_without_rest(self: SessionRunner, reply: NextTaskReply) -> None:
+    pacer, self._pacer = self._pacer, None
+    try:
+        await _act(self, reply)
+    finally:
+        self._pacer = pacer
+
+
+def _rest_when_done(self: SessionRunner, task: Any, report: TaskReport) -> None:
+    _finish(self, task, report)
+    if self._pacer is not None and not self._ledger.training:
+        self._pacer.gate.rest()
+
+
 def _both(first: Any, second: Any) -> list[tuple[Any, str, Any]]:
     return [(member_module.MemberSession, "_take_step", first), (member_module.MemberSession, "_push_step", second)]
 
@@ -196,6 +214,11 @@ STEP_MUTANTS = {
             "grant-kept-at-rest",
             "what was allowed stays allowed when a replica has rested",
             [(FlightGrants, "rest", lambda grants: None)],
+        ),
+        PartitionFault(
+            "rest-when-done",
+            "what was allowed is void when a replica has done all it has, and not when it is given more",
+            [(SessionRunner, "_act", _act_without_rest), (SessionRunner, "_finish", _rest_when_done)],
         ),
     )
 }

@@ -176,6 +176,11 @@ class RangeAllocator:
         self._end_passes()
         return True
 
+    def is_done(self, given: Range) -> bool:
+        """Whether a range that was handed out is done."""
+        ledger = self.ledgers.get(given.pass_number)  # of a pass that is all done there is none
+        return ledger is None or (given.start, given.stop) in ledger.done
+
     def progress(self, given: Range) -> tuple[float, float]:
         """Returns the shares of the whole run at a range's start and stop."""
         base = given.pass_number * self.examples

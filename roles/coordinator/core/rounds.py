@@ -53,7 +53,10 @@ class Rounds:
         if self._orphans:
             orphans, self._orphans = self._orphans, []
             for task, given in orphans:
-                self._assign(members[0], task, given, task_id(), now_s)
+                if self._work.book.is_done(given):  # its replica, given up, has reported it since
+                    self.settle(task.step + task.batches[task.part] - 1)
+                else:
+                    self._assign(members[0], task, given, task_id(), now_s)
             return True
         if any(self._work.out(member) >= ROUNDS_AHEAD for member in members):
             return False

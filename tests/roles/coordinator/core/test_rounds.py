@@ -235,6 +235,20 @@ def test_the_parts_of_a_dead_replica_go_to_those_of_the_same_steps() -> None:
     assert heirs["w1"] and heirs["w3"], "shared out"
 
 
+def test_what_the_only_replica_reports_after_it_was_given_up_is_not_given_out_again() -> None:
+    replicas = Replicas(1, 1)
+    replicas.join()
+    first, *others = replicas.tasks["w1"]
+    replicas.lose("w1", leaving=False)
+    late = TaskReport(first.id, first.stop - first.start, 1.0, 0, first.batches[0])
+    replicas.step(events.TasksWanted(99, NextTaskRequest("w1", 1, (late,), 3, 0.0)))
+    replicas.join()
+    assert [(task.start, task.step) for task in replicas.tasks["w2"]][: len(others)] == [
+        (task.start, task.step) for task in others
+    ]
+    assert replicas.core.run.rounds.settled == first.batches[0], "who is to make the next step need not wait for it"
+
+
 def test_the_first_one_waits_for_the_others_but_not_for_ever() -> None:
     replicas = Replicas(1, 2)
     replicas.join()
