@@ -154,6 +154,8 @@ class GroupWork:
                 await self._lead.close()
             if self._telling is not None:
                 await self._telling
+            if self._engine is not None:
+                await self._engine.close()  # the task that was about to may have been cancelled while it did
             await data.close()
             await parameters.close()
             if self._engine is not None and self._engine.hangs:

@@ -11,7 +11,7 @@ import pytest
 
 from adamctl.errors import RunFailedError
 from adamctl.roles.worker.partition import work
-from adamctl.roles.worker.partition.work import GroupWork
+from adamctl.roles.worker.partition.work import GroupEndedError, GroupWork
 
 CAUSE = "all passes are done"
 
@@ -82,3 +82,60 @@ async def test_a_lead_that_stops_or_fails_does_not_end_the_run_for_the_others(
 ) -> None:
     """They hear of it from the coordinator, and join again."""
     assert not (await led(monkeypatch, over=False, failure=failure)).told
+
+
+class Engine:
+    """Takes a while to stop its threads."""
+
+    def __init__(self) -> None:
+        self.hangs, self.closing = True, asyncio.Event()
+        self._halting: asyncio.Future[None] | None = None
+
+    async def _halt(self) -> None:
+        await asyncio.sleep(0.02)
+        self.hangs = False
+
+    async def close(self) -> None:
+        self.closing.set()
+        if self._halting is None:
+            self._halting = asyncio.ensure_future(self._halt())
+        await asyncio.shield(self._halting)
+
+
+async def test_a_group_that_ends_while_a_member_stops_its_threads_does_not_end_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine()
+
+    async def nothing(*of: Any, **more: Any) -> None: ...
+
+    async def fails(*of: Any) -> str:
+        part._engine = engine  # type: ignore[assignment]
+        try:
+            raise RunFailedError("a member has gone")
+        finally:
+            await engine.close()
+
+    async def watches(*of: Any) -> None:
+        await engine.closing.wait()
+        raise GroupEndedError("the group is dissolved", ended=False)
+
+    client = SimpleNamespace(open=nothing, attach=nothing, close=nothing)
+    monkeypatch.setattr(work, "cut_network", lambda *of: None)
+    monkeypatch.setattr(work, "cuts_of", lambda plan: None)
+    monkeypatch.setattr(work, "flight_size", lambda *of: 1)
+    monkeypatch.setattr(work, "flights_of", lambda *of: 2)
+    monkeypatch.setattr(work, "Parts", lambda *of: None)
+    monkeypatch.setattr(work, "DataClient", SimpleNamespace(from_context=lambda *of: client))
+    monkeypatch.setattr(work, "Links", lambda *of: SimpleNamespace(close=nothing))
+    part: Any = GroupWork.__new__(GroupWork)
+    members = (SimpleNamespace(host="here", node="w1"),)
+    part._job, part._own, part.plan = "job", 0, SimpleNamespace(hash="plan")
+    part._experiment = SimpleNamespace(model=SimpleNamespace(input=(1,)), data=None, seed=1)
+    part._context = SimpleNamespace(log=logging.getLogger("test_work"))
+    part._joined = SimpleNamespace(reply=SimpleNamespace(group_epoch=3), members=members, data_servers=())
+    part._lead = part._telling = part._engine = part.runner = None
+    part._parameters_of, part._work, part._watch = lambda *of: client, fails, watches
+    with pytest.raises(GroupEndedError):
+        await part.run(None, 1, 1, 0, None)
+    assert not engine.hangs
