@@ -14,23 +14,30 @@ from adamctl.bench.namespaces import Namespaces, namespaces
 from adamctl.bench.quota import CORES_LEAST, Quotas, quotas
 from adamctl.errors import ConfigurationError
 
+STILL_MOST = 0.9
+"""Most of the time in which one process or another may stand still."""
+
 
 @dataclass(frozen=True)
 class Pauses:
-    """How long and how often.
+    """How long and how often processes stand still: at random, each once before any of them again, never two at once.
+
+    With one flight open, whoever stands still soon stops all others, so P processes that do so for a share s of the
+    time each leave 1 - P s of the speed. With enough flights open a pause costs only its own process's time, which
+    leaves 1 - s.
 
     Attributes:
-        share: of the time that a process stands still, above 0 and below 1.
+        share: of the time that each process stands still.
         mean_s: of one pause. Pauses, and the times between them, last from half to one and a half times their mean.
     """
 
     share: float
     mean_s: float
 
-    def draw(self, random: Random) -> tuple[float, float]:
-        """Returns how long a process runs, and then stands still, in seconds."""
-        run_s = self.mean_s * (1 - self.share) / self.share
-        return random.uniform(0.5, 1.5) * run_s, random.uniform(0.5, 1.5) * self.mean_s
+    def draw(self, random: Random, processes: int) -> tuple[float, float]:
+        """Returns how long all processes run, and then one of them stands still, in seconds."""
+        still = self.share * processes
+        return random.uniform(0.5, 1.5) * self.mean_s * (1 - still) / still, random.uniform(0.5, 1.5) * self.mean_s
 
 
 @dataclass(frozen=True)
@@ -121,29 +128,37 @@ def emulated(machines: Machines, names: Sequence[str]) -> Iterator[Emulated]:
 
 @contextmanager
 def paused(pids: Sequence[int], pauses: Pauses, seed: int) -> Iterator[None]:
-    """Pauses processes independently of each other, while the block runs; all run when it ends."""
-    ended = threading.Event()
+    """Pauses processes while the block runs; all run when it ends.
 
-    def pause(pid: int, random: Random) -> None:
+    Raises:
+        ConfigurationError: so many processes cannot each stand still for that share of the time.
+    """
+    if pauses.share * len(pids) > STILL_MOST:
+        raise ConfigurationError(
+            f"--pauses: expected at most {STILL_MOST / len(pids):.2g} with {len(pids)} partitions: one at a time "
+            f"stands still; found {pauses.share:g}"
+        )
+    ended, random = threading.Event(), Random(seed)
+    order: list[int] = []
+
+    def pause() -> None:
         while True:
-            run_s, still_s = pauses.draw(random)
+            run_s, still_s = pauses.draw(random, len(pids))
             if ended.wait(run_s):
                 return
+            if not order:
+                order.extend(random.sample(pids, len(pids)))
+            pid = order.pop()
             os.kill(pid, signal.SIGSTOP)
             try:
                 ended.wait(still_s)
             finally:
                 os.kill(pid, signal.SIGCONT)
 
-    threads = [
-        threading.Thread(target=pause, args=(pid, Random(seed * 1000 + number)), daemon=True)
-        for number, pid in enumerate(pids)
-    ]
-    for thread in threads:
-        thread.start()
+    thread = threading.Thread(target=pause, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        for thread in threads:
-            thread.join()
+        thread.join()

@@ -205,7 +205,7 @@ class BenchMember:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._round = MemberRound(0.0, 0.0, 0.0)
-        self._next = self._first = 1
+        self._next, self._any_done = 1, False
 
     def begin(self, addresses: tuple[str, ...]) -> None:
         """Attaches to the others, compiles, and starts the threads; `addresses`: of all members."""
@@ -250,7 +250,7 @@ class BenchMember:
     def run(self, flights: int) -> MemberRound:
         """Runs so many flights."""
         self._round = MemberRound(0.0, 0.0, 0.0)
-        self._first = self._next
+        self._any_done = False
         self.links.submitted(range(self._next, self._next + flights), self._spec.batch)
         for number in range(self._next, self._next + flights):
             batch = self._batches[number % len(self._batches)]
@@ -284,7 +284,8 @@ class BenchMember:
                 self._replica.acknowledged(actions.push)
             with self._lock:
                 before = self._round
-                wait_s = 0.0 if flight.number == self._first else done.wait_s  # before it nothing was to be done
+                wait_s = done.wait_s if self._any_done else 0.0  # before the first one, nothing was to be done
+                self._any_done = True
                 self._round = MemberRound(
                     before.compute_s + done.compute_s, before.wait_s + wait_s, before.loss_sum + done.found.loss
                 )

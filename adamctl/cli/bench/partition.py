@@ -50,9 +50,9 @@ PAUSED_MOST = 0.9
     "--pauses",
     "pause_share",
     type=Number(above=0, most=PAUSED_MOST),
-    help="Stop each partition at random for this share of the time.",
+    help="Stop each partition at random for this share of the time, never two at once.",
 )
-@click.option("--pause-seconds", type=ABOVE_ZERO, default=0.02, show_default=True, help="Mean length of a pause.")
+@click.option("--pause-seconds", type=ABOVE_ZERO, default=0.05, show_default=True, help="Mean length of a pause.")
 @click.option("--predict", "predicts", is_flag=True, help="Measure this machine's rates, and predict each setting.")
 @click.option("--flight-counts", type=Counts(), help="Open flights.  [default: as a run has them]")
 @click.option("--examples", type=COUNT, default=32, show_default=True, help="Examples per step.")

@@ -12,15 +12,17 @@ from random import Random
 import pytest
 
 from adamctl.bench.partition.machines import Pauses, paused
+from adamctl.errors import ConfigurationError
 
 DEADLINE_S = 30.0
 
 
 def test_pauses_take_their_share_of_the_time() -> None:
+    """Of two processes each stands still for a fifth of the time, so one or the other does for two fifths."""
     pauses, random = Pauses(0.2, 0.05), Random(7)
-    drawn = [pauses.draw(random) for _ in range(2000)]
+    drawn = [pauses.draw(random, 2) for _ in range(2000)]
     still_s = [still for _, still in drawn]
-    assert sum(still_s) / sum(map(sum, drawn)) == pytest.approx(0.2, rel=0.05)
+    assert sum(still_s) / sum(map(sum, drawn)) == pytest.approx(0.4, rel=0.05)
     assert min(still_s) >= 0.025 and max(still_s) <= 0.075
 
 
@@ -42,6 +44,14 @@ def test_a_process_is_stopped_and_runs_again() -> None:
         child.send_signal(signal.SIGCONT)
         child.kill()
         child.wait()
+
+
+def test_more_than_all_of_the_time_is_refused() -> None:
+    with (
+        pytest.raises(ConfigurationError, match=r"--pauses: expected at most 0\.23 with 4 partitions.*; found 0\.5"),
+        paused([1, 2, 3, 4], Pauses(0.5, 1.0), 1),
+    ):
+        pass
 
 
 def _until(holds: object) -> None:

@@ -45,7 +45,7 @@ def test_pauses_and_predictions_have_columns_of_their_own() -> None:
     experiment = load_experiment(EXAMPLES / "digits.toml").experiment
     report = run_partition_benchmark(
         experiment, [2], threads=2, batch=4, flights=[1, 2], rounds=1, seconds=0.05,
-        machines=Machines(pauses=Pauses(0.5, 0.005)),
+        machines=Machines(pauses=Pauses(0.3, 0.005)),
     )  # fmt: skip
     gains = [row.get("over_fewest_flights") for row in report["results"]]
     assert gains[:2] == [None, None] and gains[2] > 0
