@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from adamctl.bench.namespaces import Namespaces, namespaces
-from adamctl.bench.quota import CORES_LEAST, Quotas, quotas
+from adamctl.bench.quota import CORES_LEAST, PERIOD_US, Quotas, quotas
 from adamctl.errors import ConfigurationError
 
 STILL_MOST = 0.9
@@ -65,6 +65,16 @@ class Machines:
     def have_links(self) -> bool:
         """Whether each partition has a network of its own."""
         return bool(self.links_bytes_per_s) or self.transfer_share is not None
+
+    @property
+    def idle_s(self) -> float:
+        """How long a block waits, on average, for two processes that have used up their share of a core.
+
+        The one that sends and the one that receives each stand still for a part of every period.
+        """
+        if self.quota_cores is None or self.quota_cores >= 1:
+            return 0.0
+        return (1 - self.quota_cores) ** 2 * PERIOD_US * 1e-6
 
     def speed(self, partitions: int, threads: int, cores: int) -> float:
         """Returns how fast a thread computes, as a share of what one alone does on a core.

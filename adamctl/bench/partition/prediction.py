@@ -18,6 +18,8 @@ SHARED = Link(bytes_per_s=5e9, latency_s=50e-6)
 TCP = Link(bytes_per_s=2e9, latency_s=200e-6)
 """Loopback TCP, and a way through the event loop (docs/decisions/0029)."""
 
+TCP_SHARE = 1448 / 1514
+"""Of what goes through an Ethernet link, what TCP carries."""
 NEVER = 1 << 60
 """Steps per push of what pushes to nobody."""
 
@@ -54,8 +56,9 @@ class Prediction:
     def conditions(self, kind: Kind, link_bytes_per_s: float | None) -> Conditions:
         """Returns what a replica is priced for: as those of the benchmark, which push to nobody."""
         link = SHARED if kind.transport == "shared" else TCP
+        link = Link(link.bytes_per_s, link.latency_s + self._machines.idle_s)
         if link_bytes_per_s is not None:
-            link = Link(link_bytes_per_s, link.latency_s)
+            link = Link(link_bytes_per_s * TCP_SHARE, link.latency_s)
         applies = self._experiment.local_learning_rate_factor() != 0.0
         pushing = Pushing(self._batch * self._experiment.train.steps_per_push, 1, applied_locally=applies)
         return Conditions(self._batch, kind.threads, max(kind.flights, 1), SLOTS_IN_USE, NEVER, pushing, link)

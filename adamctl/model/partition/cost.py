@@ -2,11 +2,13 @@
 
 A flight is one batch on its way through a replica. With F of them open, one is finished every
 
-    interval = max( max over p of compute_p / threads, bytes of the busiest link / its bandwidth, T1 / F )
+    interval >= max( max over p of compute_p / threads, bytes of the busiest link / its bandwidth, T1 / F )
     T1 = sum over stages of (max over p of compute + latency + bytes / bandwidth)
 
-where T1 is the time of one flight alone, forward and backward. Links carry edges and partial gradients between
-partitions, and pushes and fetches between workers and parameter servers, each of which has a link of its own.
+where T1 is the time of one flight alone, forward and backward. The interval itself is found by following flights
+(`adamctl.model.partition.pipeline`), since none of the three can be busy all of the time. Links carry edges and
+partial gradients between partitions, and pushes and fetches between workers and parameter servers, each of which has a
+link of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 
 from adamctl.model.description import Model
 from adamctl.model.layout import ELEMENT_BYTES, tensors_of
+from adamctl.model.partition.pipeline import interval_s as followed_interval_s
+from adamctl.model.partition.pipeline import pipeline_of
 from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Machine, computing
 from adamctl.model.partition.rules import make_plan
@@ -118,6 +122,12 @@ def price(plan: PartitionPlan, machine: Machine, conditions: Conditions, replica
     bounds.append((servers / conditions.link.bytes_per_s, "links of servers"))
     bounds.append((flight_s / flights, f"too few flights: {flights}"))
     interval_s, binds = max(bounds, key=lambda bound: bound[0])
+    if not alone:
+        pushed = [_pushed_bytes(plan, p, conditions) for p in everyone]
+        pipeline = pipeline_of(plan, compute, conditions.batch, pushed)
+        link = conditions.link
+        followed_s = followed_interval_s(pipeline, flights, conditions.threads, link.bytes_per_s, link.latency_s)
+        interval_s = max(interval_s, followed_s)
     memory = memories_of(plan, conditions)
     limit = conditions.memory_bytes
     return Price(
@@ -141,20 +151,25 @@ def memories_of(plan: PartitionPlan, conditions: Conditions) -> tuple[Memory, ..
 
 def _link_bytes(plan: PartitionPlan, conditions: Conditions, replicas: int) -> tuple[list[float], list[float], float]:
     """Returns what each partition sends and receives for one flight, and what goes through a server's link."""
-    batch, pushing = conditions.batch, conditions.pushing
+    batch = conditions.batch
     sent, received = [0.0] * plan.partitions, [0.0] * plan.partitions
     for pair in plan.traffic():
         size = (pair.up_bytes + pair.down_bytes) * batch + pair.flight_bytes
         sent[pair.sender] += size
         received[pair.receiver] += size
-    tensors = tensors_of(plan.model)
     pushed = fetched = 0.0
     for p in range(plan.partitions):
-        push, fetch = (size / conditions.steps_per_push for size in parameter_traffic(plan, tensors, p, pushing))
+        push, fetch = _pushed_bytes(plan, p, conditions)
         sent[p] += push
         received[p] += fetch
         pushed, fetched = pushed + push, fetched + fetch
-    return sent, received, max(pushed, fetched) * replicas / max(pushing.servers, 1)
+    return sent, received, max(pushed, fetched) * replicas / max(conditions.pushing.servers, 1)
+
+
+def _pushed_bytes(plan: PartitionPlan, partition: int, conditions: Conditions) -> tuple[float, float]:
+    """Returns what a partition pushes and fetches for one flight."""
+    push, fetch = parameter_traffic(plan, tensors_of(plan.model), partition, conditions.pushing)
+    return push / conditions.steps_per_push, fetch / conditions.steps_per_push
 
 
 def _exchanged_s(plan: PartitionPlan, conditions: Conditions) -> float:

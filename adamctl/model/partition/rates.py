@@ -88,10 +88,14 @@ class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Computing(NamedTuple):
-    """The time of a flight in a partition: of each stage, and of its update; seconds of one thread."""
+    """The time of a flight in a partition: of each stage, and of its update; seconds of one thread.
+
+    `forward_shares`: of each stage's time, what the way forward takes.
+    """
 
     stages_s: tuple[float, ...]
     update_s: float
+    forward_shares: tuple[float, ...]
 
     @property
     def total_s(self) -> float:
@@ -105,6 +109,7 @@ def computing(plan: PartitionPlan, partition: int, machine: Machine, batch: int,
     return Computing(
         tuple(0.0 if work is None else machine.seconds(work, batch) for work in works),
         machine.update_seconds(computed_elements(plan, partition, factored)),
+        tuple(1.0 if work is None else work.forward_share for work in works),
     )
 
 

@@ -36,12 +36,14 @@ class Work(NamedTuple):
         label: the shapes of the whole stage's input and output.
         amount: multiply-adds of one example, forward and backward, or elements read and written where there are none.
         working_set_bytes: its parameters and one example's inputs and outputs (Adam 3.2.4).
+        forward_share: of the amount, what the way forward is.
     """
 
     kind: str
     label: str
     amount: int
     working_set_bytes: int
+    forward_share: float = 0.5
 
 
 class Memory(NamedTuple):
@@ -118,7 +120,7 @@ def work_of(plan: PartitionPlan, stage: int, partition: int, uncomputed: Collect
     directions = 1 + plan.needs_input_error(stage)
     gradients = int(not part.parameters or cut.tensors[0] not in uncomputed)
     if not part.parameters:
-        amount = moved * directions
+        amount, parts = moved * directions, directions
     else:
         weight = part.parameters[0]
         assert weight is not None
@@ -126,8 +128,9 @@ def work_of(plan: PartitionPlan, stage: int, partition: int, uncomputed: Collect
         if cut.kind == "conv2d":  # every place has the same weights
             window = prod(stop - start for start, stop in weight[1:])
             products = region_size(part.convolved or part.outputs) * window
-        amount = products * (gradients + directions)
-    return Work(kind, label, amount, (held + moved) * ELEMENT_BYTES)
+        parts = gradients + directions
+        amount = products * parts
+    return Work(kind, label, amount, (held + moved) * ELEMENT_BYTES, 1 / parts)
 
 
 def held_elements(plan: PartitionPlan, partition: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adamctl.bench.partition.machines import Machines
-from adamctl.bench.partition.prediction import Prediction
+from adamctl.bench.partition.prediction import TCP_SHARE, Prediction
 from adamctl.bench.partition.started import Kind
 from adamctl.config.load import load_experiment
 from adamctl.config.partitioning import plan_of
@@ -40,7 +40,7 @@ def test_a_slow_link_binds_and_parameters_do_not_go_through_it() -> None:
     prediction = _prediction(Machines())
     fast, slow = prediction.price(TWO, None), prediction.price(TWO, 1e5)
     assert slow.binds.startswith("link of") and slow.server_bytes < 1
-    assert slow.interval_s == pytest.approx(slow.link_bytes / 1e5)
+    assert slow.interval_s == pytest.approx(slow.link_bytes / (1e5 * TCP_SHARE))
     assert fast.interval_s < slow.interval_s
 
 

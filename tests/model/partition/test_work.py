@@ -32,7 +32,7 @@ def test_the_work_of_a_whole_replica() -> None:
         "conv2d+maxpool2d", "14x12x2 -> 6x5x4", 2 * (12 * 10 * 4 * 18), 4 * (4 * 18 + 4 + 14 * 12 * 2 + 6 * 5 * 4)
     )
     assert work_of(plan, 1, 0) == Work("dropout", "6x5x4 -> 6x5x4", 2 * 2 * 120, 4 * 2 * 120)
-    assert work_of(plan, 2, 0) == Work("dense", "6x5x4 -> 8", 3 * 960, 4 * (960 + 8 + 120 + 8))
+    assert work_of(plan, 2, 0) == Work("dense", "6x5x4 -> 8", 3 * 960, 4 * (960 + 8 + 120 + 8), 1 / 3)
 
 
 def test_rows_that_two_windows_share_are_work_for_both() -> None:

@@ -1,0 +1,204 @@
+"""The interval between finished flights where partitions wait for each other, by following some flights through a plan.
+
+With F flights open, a partition works on another flight while one waits. How much of the waiting that hides depends on
+which blocks come when, which no bound tells: a link and a processor that are each busy for nine tenths of the time
+cannot always be so at the same time. So flights are followed, event by event: every partition computes its steps in
+their order, the oldest flight first, by its threads; every block occupies its sender's and its receiver's link. Nothing
+is drawn at random.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.model.partition.plan import PartitionPlan
+from adamctl.model.partition.rates import Computing
+
+EVENTS_MOST = 60_000
+"""Steps that are followed, about: some tenths of a second."""
+Block: TypeAlias = Hashable
+
+
+class Send(NamedTuple):
+    """A block that leaves when a step is done. `receiver` None: parameter servers, in both directions."""
+
+    receiver: int | None
+    block: Block
+    sent_bytes: float
+    received_bytes: float = 0.0
+
+
+@dataclass
+class PipelineStep:
+    """What a partition does without waiting. `needs`: (sender, block) of what has to be there first."""
+
+    seconds: float
+    needs: Set[tuple[int, Block]] = frozenset()
+    sends: list[Send] = field(default_factory=list)
+
+
+Pipeline: TypeAlias = list[list[PipelineStep]]
+"""The steps of one flight, of each partition."""
+
+
+def pipeline_of(
+    plan: PartitionPlan, computing: Sequence[Computing], batch: int, pushed: Sequence[tuple[float, float]]
+) -> Pipeline:
+    """Returns the steps of a flight.
+
+    Args:
+        computing: of each partition.
+        pushed: bytes that each partition pushes and fetches for a flight.
+    """
+    return [list(_steps(plan, p, computing[p], batch, pushed[p])) for p in range(plan.partitions)]
+
+
+def _steps(
+    plan: PartitionPlan, p: int, computing: Computing, batch: int, pushed: tuple[float, float]
+) -> Iterator[PipelineStep]:
+    stages, last, holders = plan.stages, len(plan.stages) - 1, plan.stages[-1].holders
+    own = [stage.index for stage in stages if stage.parts[p].outputs is not None]
+    trained = [i for i in reversed(own) if stages[i].tensors or plan.needs_input_error(i)]
+
+    def size(elements: int) -> float:
+        return elements * ELEMENT_BYTES * batch
+
+    for i in own:
+        seconds = computing.stages_s[i] * computing.forward_shares[i]
+        step = PipelineStep(seconds, {(e.producer, ("output", i)) for e in plan.edges(i) if e.consumer == p})
+        if i < last:
+            step.sends += [
+                Send(e.consumer, ("output", i + 1), size(e.elements)) for e in plan.edges(i + 1) if e.producer == p
+            ]
+        elif plan.head != "whole":
+            step.sends += [Send(q, "head", size(plan.head_elements(p))) for q in holders if q != p]
+        yield step
+    if p in holders and plan.head in ("gather", "exchange"):
+        yield PipelineStep(0.0, {(q, "head") for q in holders if q != p})
+    for i in trained:
+        step = PipelineStep(computing.stages_s[i] * (1 - computing.forward_shares[i]))
+        if i < last:
+            step.needs = {(e.consumer, ("error", i + 1)) for e in plan.backward_edges(i + 1) if e.producer == p}
+        step.sends += [
+            Send(e.producer, ("error", i), size(e.elements)) for e in plan.backward_edges(i) if e.consumer == p
+        ]
+        step.sends += [
+            Send(one.owner, ("partial", one.tensor), one.elements * ELEMENT_BYTES)
+            for one in plan.partials(i)
+            if one.sender == p
+        ]
+        yield step
+    for i in trained:
+        mine = [one for one in plan.partials(i) if one.owner == p]
+        if mine:
+            step = PipelineStep(0.0, {(one.sender, ("partial", one.tensor)) for one in mine})
+            step.sends = [Send(one.sender, ("sum", one.tensor), one.elements * ELEMENT_BYTES) for one in mine]
+            yield step
+    sums = {(one.owner, ("sum", one.tensor)) for i in trained for one in plan.partials(i) if one.sender == p}
+    yield PipelineStep(computing.update_s, sums, [Send(None, "push", *pushed)] if any(pushed) else [])
+
+
+def interval_s(pipeline: Pipeline, flights: int, threads: int, bytes_per_s: float, latency_s: float) -> float:
+    """Returns the time between two finished flights, once as many as may be are open.
+
+    Args:
+        flights: that may be open, F.
+        threads: of each partition.
+        bytes_per_s: of each partition's link, in each direction.
+        latency_s: from the last byte that leaves to the step that may begin.
+    """
+    begun = 2 * flights + 2
+    each = max(sum(map(len, pipeline)), 1)
+    count = begun + min(max(EVENTS_MOST // each - begun, 4), max(12, 3 * flights))
+    run = _Run(pipeline, flights, threads, bytes_per_s, latency_s)
+    finished = run.finish_times(count + flights)  # the last ones have less beside them
+    return (finished[count - 1] - finished[begun - 1]) / (count - begun)
+
+
+class _Run:
+    """Flights on their way. Events are (time, number, what)."""
+
+    def __init__(self, pipeline: Pipeline, flights: int, threads: int, bytes_per_s: float, latency_s: float) -> None:
+        self._pipeline, self._flights = pipeline, flights
+        self._bytes_per_s, self._latency_s = bytes_per_s, latency_s
+        everyone = range(len(pipeline))
+        self._idle = [threads for _ in everyone]
+        self._out_s, self._in_s = [0.0 for _ in everyone], [0.0 for _ in everyone]
+        self._ready: list[list[int]] = [[] for _ in everyone]  # flights, a heap
+        self._place: dict[tuple[int, int], int] = {}  # (flight, partition) -> its step
+        self._there: dict[tuple[int, int], set[tuple[int, Block]]] = {}
+        self._left: dict[int, int] = {}
+        self._events: list[tuple[float, int, int, int, tuple[int, Block] | None]] = []
+        self._number, self._count = 0, 0
+
+    def finish_times(self, count: int) -> list[float]:
+        self._count = count
+        for flight in range(min(self._flights, count)):
+            for p in range(len(self._pipeline)):
+                self._open(flight, p)
+        for p in range(len(self._pipeline)):
+            self._take(p, 0.0)
+        finished = [0.0] * count
+        while self._events:
+            now_s, _, flight, p, came = heapq.heappop(self._events)
+            if came is not None:
+                self._there.setdefault((flight, p), set()).add(came)
+                self._look(flight, p)
+            elif self._done(flight, p, now_s):
+                finished[flight] = now_s
+            self._take(p, now_s)
+        return sorted(finished)
+
+    def _open(self, flight: int, p: int) -> None:
+        self._place[flight, p] = 0
+        self._look(flight, p)
+
+    def _look(self, flight: int, p: int) -> None:
+        """Queues a flight's next step if all that it needs is there."""
+        place = self._place.get((flight, p), -1)
+        if place >= 0 and self._pipeline[p][place].needs <= self._there.get((flight, p), set()):
+            self._place[flight, p] = -1 - place  # queued or at work
+            heapq.heappush(self._ready[p], flight)
+
+    def _take(self, p: int, now_s: float) -> None:
+        while self._idle[p] and self._ready[p]:
+            flight = heapq.heappop(self._ready[p])
+            self._idle[p] -= 1
+            step = self._pipeline[p][-1 - self._place[flight, p]]
+            self._put(now_s + step.seconds, flight, p, None)
+
+    def _done(self, flight: int, p: int, now_s: float) -> bool:
+        """Ends a step; returns whether that ends the flight everywhere."""
+        self._idle[p] += 1
+        place = -1 - self._place[flight, p]
+        for send in self._pipeline[p][place].sends:
+            self._send(flight, p, send, now_s)
+        if place + 1 < len(self._pipeline[p]):
+            self._place[flight, p] = place + 1
+            self._look(flight, p)
+            return False
+        del self._place[flight, p]
+        self._there.pop((flight, p), None)
+        if flight + self._flights < self._count:
+            self._open(flight + self._flights, p)
+        self._left[flight] = self._left.get(flight, len(self._pipeline)) - 1
+        return not self._left[flight]
+
+    def _send(self, flight: int, p: int, send: Send, now_s: float) -> None:
+        if send.receiver is None:
+            self._out_s[p] = max(now_s, self._out_s[p]) + send.sent_bytes / self._bytes_per_s
+            self._in_s[p] = max(now_s, self._in_s[p]) + send.received_bytes / self._bytes_per_s
+            return
+        taken_s = send.sent_bytes / self._bytes_per_s
+        began_s = max(now_s, self._out_s[p])
+        self._out_s[p] = began_s + taken_s
+        ended_s = self._in_s[send.receiver] = max(began_s, self._in_s[send.receiver]) + taken_s
+        self._put(ended_s + self._latency_s, flight, send.receiver, (p, send.block))
+
+    def _put(self, at_s: float, flight: int, p: int, came: tuple[int, Block] | None) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (at_s, self._number, flight, p, came))
