@@ -42,7 +42,7 @@ from adamctl.model.partition.search import find_cuts
 from adamctl.model.partition.stages import stages_of
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-NETWORKS = (("imagenet_partitioned.toml", 32), ("speech_partitioned.toml", 128), ("locally_connected.toml", 32))
+NETWORKS = (("imagenet_partitioned.toml", 32), ("speech_partitioned.toml", 128), ("locally_connected.toml", 256))
 """Files, and the examples of a flight of each."""
 PARTITIONS = (2, 4)
 TRANSFERS = (0.25, 1.0, 2.0)

@@ -11,9 +11,9 @@ from adamctl.errors import ConfigurationError
 
 ROOTS = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
 """Where version 1 has its groups for processor time, and version 2 all of them."""
-PERIOD_US = 20_000
-"""A process runs for a part of each 20 ms. With 5 ms it does 0.95 of the work that it is due, since it is stopped more
-often; with the usual 100 ms it would stand still for as long as a whole stage of a network takes."""
+PERIOD_US = 10_000
+"""A process runs for a part of each 10 ms. With 5 ms it does 0.95 of the work that it is due, since it is stopped more
+often; with the usual 100 ms it would stand still for as long as a whole stage of a network takes, or not at all."""
 CORES_LEAST = 0.05
 
 

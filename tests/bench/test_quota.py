@@ -32,9 +32,9 @@ def test_a_process_gets_its_share_and_nothing_is_left() -> None:
             group = folder / "one"
             assert (group / "cgroup.procs").read_text().split() == [str(child.pid)]
             if (group / "cpu.max").exists():
-                assert (group / "cpu.max").read_text().split() == ["8000", str(PERIOD_US)]
+                assert (group / "cpu.max").read_text().split() == ["4000", str(PERIOD_US)]
             else:
-                assert (group / "cpu.cfs_quota_us").read_text().strip() == "8000"
+                assert (group / "cpu.cfs_quota_us").read_text().strip() == "4000"
             child.communicate(b"\n")
     finally:
         child.kill()
