@@ -32,7 +32,8 @@ CLONE_NEWNET = 0x40000000
 BURST_S, BURST_BYTES_LEAST = 0.002, 128 << 10
 """What a link may send at once after a silence: a token bucket is refilled by a timer of some milliseconds, and a
 segment of a local TCP connection has up to 64 KiB."""
-QUEUE_S = 0.05
+QUEUE_S = 0.2
+"""What a link holds back before it drops: with less, blocks of several senders to one receiver lose packets."""
 
 
 def missing() -> str:
