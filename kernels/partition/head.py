@@ -10,6 +10,7 @@ other for their error; parts exchange numbers of that kind only to count loss an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,12 +81,14 @@ class GatheredHead:
         return [*finish, *loss, *keep]
 
 
-class ExchangedHead:
-    """The cross entropy of a softmax of which this part has some units.
+class SplitHead:
+    """What is common to losses of which each part has some units, and a table of numbers that it shows to the others.
 
     Attributes:
         statistics: takes those of this part, [batch, 4], float64.
     """
+
+    kernels: ClassVar[str]
 
     def __init__(
         self, logits: Held, error: Array, units: int, statistics: NDArray[np.float64], backend: Backend
@@ -95,12 +98,22 @@ class ExchangedHead:
         self._logits, self._error, self._units = logits.array, error, units
         self._first = logits.box[0][0]
         self._joined = np.zeros((len(logits.array), STATISTICS))
-        self._compiled = compiled_if(backend, "heads")
+        self._compiled = compiled_if(backend, self.kernels)
+
+    def _check(self, labels: Labels) -> None:
+        """Raises ValueError for a label out of range."""
+        if len(labels) and (labels.min() < 0 or labels.max() >= self._units):
+            raise ValueError(f"labels: expected values in [0, {self._units}); found {labels.min()} to {labels.max()}")
+
+
+class ExchangedHead(SplitHead):
+    """The cross entropy of a softmax of which this part has some units."""
+
+    kernels = "heads"
 
     def find(self, labels: Labels) -> None:
         """Writes this part's statistics. Raises ValueError for a label out of range."""
-        if len(labels) and (labels.min() < 0 or labels.max() >= self._units):
-            raise ValueError(f"labels: expected values in [0, {self._units}); found {labels.min()} to {labels.max()}")
+        self._check(labels)
         if self._compiled is not None:
             self._compiled.gather_statistics(
                 self._logits, labels.astype(np.int32), self._first, self._units, self.statistics
@@ -162,27 +175,17 @@ class ExchangedHead:
         return [*joins, NativeCall(self._compiled.split_cross_entropy_error, arguments, result)]
 
 
-class SeparateHead:
+class SeparateHead(SplitHead):
     """The loss of yes-or-no outputs of which this part has some units.
 
-    Attributes:
-        statistics: takes those of this part, [batch, 4], float64: the largest logit, the loss, where the largest is.
+    Its statistics are the largest logit, the loss, and where the largest is.
     """
 
-    def __init__(
-        self, logits: Held, error: Array, units: int, statistics: NDArray[np.float64], backend: Backend
-    ) -> None:
-        """`logits`, `error`: of this part's units; `units`: of the whole head."""
-        self.statistics = statistics
-        self._logits, self._error, self._units = logits.array, error, units
-        self._first = logits.box[0][0]
-        self._joined = np.zeros((len(logits.array), STATISTICS))
-        self._compiled = compiled_if(backend, "logistic")
+    kernels = "logistic"
 
     def make(self, labels: Labels) -> None:
         """Computes this part's error, and its statistics. Raises ValueError for a label out of range."""
-        if len(labels) and (labels.min() < 0 or labels.max() >= self._units):
-            raise ValueError(f"labels: expected values in [0, {self._units}); found {labels.min()} to {labels.max()}")
+        self._check(labels)
         if self._compiled is not None:
             self._compiled.split_logistic_error(
                 self._logits, labels.astype(np.int32), self._first, self._units, self.statistics, self._error

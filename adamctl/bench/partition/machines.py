@@ -34,6 +34,18 @@ class Pauses:
     share: float
     mean_s: float
 
+    def check(self, processes: int) -> None:
+        """Checks pauses of so many processes.
+
+        Raises:
+            ConfigurationError: they cannot each stand still for that share of the time.
+        """
+        if self.share * processes > STILL_MOST:
+            raise ConfigurationError(
+                f"--pauses: expected at most {STILL_MOST / processes:.2g} with {processes} partitions: one at a time "
+                f"stands still; found {self.share:g}"
+            )
+
     def draw(self, random: Random, processes: int) -> tuple[float, float]:
         """Returns how long all processes run, and then one of them stands still, in seconds."""
         still = self.share * processes
@@ -138,16 +150,7 @@ def emulated(machines: Machines, names: Sequence[str]) -> Iterator[Emulated]:
 
 @contextmanager
 def paused(pids: Sequence[int], pauses: Pauses, seed: int) -> Iterator[None]:
-    """Pauses processes while the block runs; all run when it ends.
-
-    Raises:
-        ConfigurationError: so many processes cannot each stand still for that share of the time.
-    """
-    if pauses.share * len(pids) > STILL_MOST:
-        raise ConfigurationError(
-            f"--pauses: expected at most {STILL_MOST / len(pids):.2g} with {len(pids)} partitions: one at a time "
-            f"stands still; found {pauses.share:g}"
-        )
+    """Pauses processes while the block runs; all run when it ends."""
     ended, random = threading.Event(), Random(seed)
     order: list[int] = []
 

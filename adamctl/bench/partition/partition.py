@@ -139,8 +139,11 @@ def settings_of(
     """Returns what is measured: one process, then each number of partitions, first without a limit of links.
 
     Raises:
-        ConfigurationError: links were asked for together with memory or sockets that none goes through.
+        ConfigurationError: links were asked for together with memory or sockets that none goes through, or pauses for
+            more of the time than so many partitions have.
     """
+    if machines.pauses is not None:
+        machines.pauses.check(max(partitions, default=1))
     if machines.have_links and set(transports) - {"tcp"}:
         raise ConfigurationError(
             f"--transport {next(iter(set(transports) - {'tcp'}))}: only TCP goes through links; leave out --transport, "
