@@ -32,6 +32,9 @@ CLONE_NEWNET = 0x40000000
 BURST_S, BURST_BYTES_LEAST = 0.002, 128 << 10
 """What a link may send at once after a silence: a token bucket is refilled by a timer of some milliseconds, and a
 segment of a local TCP connection has up to 64 KiB."""
+CONGESTION_CONTROL = "reno"
+"""Of TCP connections in a namespace: every Linux kernel has it, any user may choose it, and it fills a slow link. BBR,
+some hosts' default, leaves a seventh of one empty that several connections share."""
 QUEUE_S = 0.2
 """What a link holds back before it drops: with less, blocks of several senders to one receiver lose packets."""
 
@@ -131,6 +134,8 @@ class Namespaces:
             ["ip", "route", "add", "default", "via", f"10.77.{number}.1"],
         ):
             _run(*self.prefix(name), *command)
+        setting = f"echo {CONGESTION_CONTROL} > /proc/sys/net/ipv4/tcp_congestion_control"
+        _run(*self.prefix(name), "sh", "-c", setting)
 
     def _device(self, name: str) -> str:
         return f"link{self._numbers[name]}"

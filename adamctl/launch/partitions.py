@@ -19,7 +19,7 @@ from adamctl.config.partitioning import flights_of, memory_of_worker, plan_of
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.threads import available_cores
 from adamctl.launch.reckoning import Machine
-from adamctl.model.partition.cost import Conditions, Link
+from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE, Conditions, Link
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Rates
@@ -39,7 +39,7 @@ from adamctl.roles.worker.replica import SLOTS_PER_THREAD
 
 WITHIN_HOST = Link(bytes_per_s=5e9, latency_s=50e-6)
 """What goes between processes of one machine: a copy in memory, and a wait (docs/decisions/0028)."""
-BETWEEN_HOSTS = Link(bytes_per_s=125e6, latency_s=100e-6)
+BETWEEN_HOSTS = Link(125e6, 100e-6, TCP_PROCESSOR_S_PER_BYTE)
 """What a run on a cluster is priced with, as `adamctl plan` is: 1 Gbit/s."""
 READ_AHEAD_RANGES = 2
 Note = Callable[[str], None]
@@ -65,7 +65,7 @@ def conditions_of(
     fetches = 1.0 if train.n_fetch == "auto" else train.steps_per_push / train.steps_per_fetch
     pushing = Pushing(
         train.batch * train.steps_per_push, cluster.ps, train.push_protocol, train.wire_push, train.wire_pull, fetches,
-        experiment.applies_locally,
+        experiment.applies_locally, experiment.optimizer.clip_norm is not None,
     )  # fmt: skip
     own_bytes = memory_of_worker(experiment)
     return Conditions(

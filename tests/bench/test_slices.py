@@ -68,7 +68,7 @@ def test_every_kind_of_stage_is_timed_and_priced(backend: str, monkeypatch: pyte
             found = price(plan, rates, conditions())
             assert found.examples_per_s > 0 and np.isfinite(found.interval_s)
         assert msgspec.json.decode(msgspec.json.encode(rates), type=Rates) == rates
-    assert "dense1, units at 6" in told and "softmax1, whole in 0" in told
+    assert "partition 0 of 1" in told and "partition 0 of 2" in told
 
 
 @pytest.mark.parametrize("kind", ["dense", "local2d"])
@@ -77,9 +77,9 @@ def test_where_the_batch_decides_the_time_a_rate_is_of_the_examples_that_were_ti
 ) -> None:
     """Weights that each example reads anew cost more than those that a whole batch shares."""
     plan = make_plan(EVERYTHING, 1)
-    work = next(work for stage in plan.stages if (work := work_of(plan, stage.index, 0)) and work.kind == kind)
+    amount = sum(work.amount for stage in plan.stages if (work := work_of(plan, stage.index, 0)))
     for examples in (1, 3, 8):
-        monkeypatch.setitem(slices.AMOUNT_MAX, kind, examples * work.amount)
+        monkeypatch.setattr(slices, "AMOUNT_MAX", examples * amount)
         rates = measure_rates([plan], 5)
         assert [rate.batch for rate in rates.stages if rate.kind == kind] == [min(examples, 5)]
 
@@ -87,7 +87,26 @@ def test_where_the_batch_decides_the_time_a_rate_is_of_the_examples_that_were_ti
 def test_the_same_part_is_timed_once() -> None:
     plan = make_plan(HEADS, 2)
     told: list[str] = []
-    assert len(measure_rates([plan, plan], 2, told.append).stages) == len(told) == 2
+    assert len(measure_rates([plan, plan], 2, told.append).stages) == 2
+    assert told == ["partition 0 of 2"]
+
+
+def test_parts_that_do_not_fit_together_are_timed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(EVERYTHING, 1)
+    together = measure_rates([plan], 2)
+    monkeypatch.setattr(slices, "BYTES_MAX", 1)
+    monkeypatch.setattr(slices, "ELEMENTS_THROUGH_MAX", 0)
+    alone = measure_rates([plan], 2)
+    assert [rate.label for rate in alone.stages] == [rate.label for rate in together.stages]
+
+
+def test_inputs_are_what_the_layers_before_make_of_noise() -> None:
+    for model in (EVERYTHING, Model((8, 8, 1), (Conv2D(4, 3, activation="relu"), Dense(8), Softmax(4)))):
+        plan = make_plan(model, 1)
+        inputs = slices._inputs_of_stages(plan, "numpy")
+        assert [one.shape[1:] for one in inputs] == [stage.input for stage in plan.stages]
+        assert inputs[0].min() < 0
+    assert inputs[1].min() == 0 and 0.2 < (inputs[1] > 0).mean() < 0.8
 
 
 def test_the_operations_of_a_part_make_its_outputs() -> None:

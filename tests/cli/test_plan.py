@@ -183,7 +183,7 @@ def test_plan_takes_what_a_run_has_measured(files: tuple[str, str], tmp_path: Pa
     assert told["times_predicted"] == pytest.approx([3, 3]) and told["proposed"] == {}
     assert (told["partitions"], told["batch"], told["examples"]) == (2, 8, 1000)
     before, after = plan(files, *usual)["choices"][0]["partitions"], found["choices"][0]["partitions"]
-    assert after["interval_s"] == pytest.approx(3 * before["interval_s"])
+    assert 2 * before["interval_s"] < after["interval_s"] < 3 * before["interval_s"]  # bytes take the same time
     assert plan(files, *usual)["measured"] is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from adamctl.bench.partition.machines import Machines
@@ -9,13 +10,13 @@ from adamctl.bench.partition.started import Kind
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of
 from adamctl.kernels.threads import available_cores
-from adamctl.model.partition.cost import Conditions, Link, Price, price
+from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE, Conditions, Link, Price, price
 from adamctl.model.partition.rates import Rates
 from adamctl.model.partition.work import SLOTS_IN_USE, Pushing, Work
 
 SHARED = Link(bytes_per_s=5e9, latency_s=50e-6)
 """A copy in memory, and a wait (docs/decisions/0028)."""
-TCP = Link(bytes_per_s=2e9, latency_s=200e-6)
+TCP = Link(2e9, 200e-6, TCP_PROCESSOR_S_PER_BYTE)
 """Loopback TCP, and a way through the event loop (docs/decisions/0029)."""
 
 TCP_SHARE = 1448 / 1514
@@ -56,11 +57,12 @@ class Prediction:
     def conditions(self, kind: Kind, link_bytes_per_s: float | None) -> Conditions:
         """Returns what a replica is priced for: as those of the benchmark, which push to nobody."""
         link = SHARED if kind.transport == "shared" else TCP
-        link = Link(link.bytes_per_s, link.latency_s + self._machines.idle_s)
+        link = replace(link, latency_s=link.latency_s + self._machines.idle_s)
         if link_bytes_per_s is not None:
-            link = Link(link_bytes_per_s * TCP_SHARE, link.latency_s)
+            link = replace(link, bytes_per_s=link_bytes_per_s * TCP_SHARE)
         applies = self._experiment.local_learning_rate_factor() != 0.0
-        pushing = Pushing(self._batch * self._experiment.train.steps_per_push, 1, applied_locally=applies)
+        clips = self._experiment.optimizer.clip_norm is not None
+        pushing = Pushing(self._batch * self._experiment.train.steps_per_push, 1, applied_locally=applies, clips=clips)
         return Conditions(self._batch, kind.threads, max(kind.flights, 1), SLOTS_IN_USE, NEVER, pushing, link)
 
     def row(self, kind: Kind, link_bytes_per_s: float | None, images_per_s: float) -> dict[str, Any]:

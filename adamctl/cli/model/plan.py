@@ -59,12 +59,12 @@ def command(
     from adamctl.cli.model.partition_figures import conditions_of, measured_figures, plan_figures, rates_for
     from adamctl.cli.model.partition_tables import refuse_what_does_not_fit, show_measured, show_plan
     from adamctl.launch.measured_run import read_measured
-    from adamctl.model.partition.cost import Link
+    from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE, Link
 
     found = None if measured is None else read_measured(measured, Path(run_dir), loaded.experiment)
     priced = numbers if found is None else (*numbers, found.plan.partitions)
     rates = rates_for(loaded.experiment, priced, rates_file, progress("measuring"))
-    link, taken = Link(link_bytes_per_s, latency_s), None
+    link, taken = Link(link_bytes_per_s, latency_s, TCP_PROCESSOR_S_PER_BYTE), None
     if found is not None:
         rates, taken = measured_figures(found, rates, conditions_of(loaded.experiment, link).pushing)
     figures = plan_figures(loaded.experiment, numbers, rates, link)

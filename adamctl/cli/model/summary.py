@@ -44,10 +44,12 @@ def command(
     figures = figures_of(loaded.experiment)
     numbers, cut = numbers_of(loaded.experiment, partitions), None
     if numbers:
-        from adamctl.model.partition.cost import Link
+        from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE, Link
 
         rates = rates_for(loaded.experiment, numbers, rates_file, progress("measuring"))
-        cut = summary_figures(loaded.experiment, numbers, rates, Link(link_bytes_per_s, latency_s))
+        cut = summary_figures(
+            loaded.experiment, numbers, rates, Link(link_bytes_per_s, latency_s, TCP_PROCESSOR_S_PER_BYTE)
+        )
         figures["partitioning"] = cut
     if as_json:
         print_json(figures)

@@ -3,20 +3,22 @@
 With F flights open, a partition works on another flight while one waits. How much of the waiting that hides depends on
 which blocks come when, which no bound tells: a link and a processor that are each busy for nine tenths of the time
 cannot always be so at the same time. So flights are followed, event by event: every partition computes its steps in
-their order, the oldest flight first, by its threads; every block occupies its sender's and its receiver's link. Nothing
-is drawn at random.
+their order, the oldest flight first, by its threads; every block takes its share of its sender's and its receiver's
+link (`adamctl.model.partition.transfers`). Nothing is drawn at random.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Computing
+from adamctl.model.partition.transfers import SERVERS, Ending, Transfers
 
 EVENTS_MOST = 60_000
 """Steps that are followed, about: some tenths of a second."""
@@ -46,15 +48,34 @@ Pipeline: TypeAlias = list[list[PipelineStep]]
 
 
 def pipeline_of(
-    plan: PartitionPlan, computing: Sequence[Computing], batch: int, pushed: Sequence[tuple[float, float]]
-) -> Pipeline:
+    plan: PartitionPlan, computing: Sequence[Computing], batch: int, pushed: Sequence[tuple[float, float]],
+    processor_s_per_byte: float = 0.0,
+) -> Pipeline:  # fmt: skip
     """Returns the steps of a flight.
 
     Args:
         computing: of each partition.
         pushed: bytes that each partition pushes and fetches for a flight.
+        processor_s_per_byte: as of a `adamctl.model.partition.cost.Link`.
     """
-    return [list(_steps(plan, p, computing[p], batch, pushed[p])) for p in range(plan.partitions)]
+    pipeline = [list(_steps(plan, p, computing[p], batch, pushed[p])) for p in range(plan.partitions)]
+    if processor_s_per_byte:
+        _add_transfers(pipeline, processor_s_per_byte)
+    return pipeline
+
+
+def _add_transfers(pipeline: Pipeline, s_per_byte: float) -> None:
+    """Adds to steps the time that their senders take to send blocks, and that they take to receive them."""
+    received: Counter[tuple[int, int, Block]] = Counter()
+    for p, steps in enumerate(pipeline):
+        for step in steps:
+            for send in step.sends:
+                step.seconds += (send.sent_bytes + send.received_bytes) * s_per_byte
+                if send.receiver is not None:
+                    received[send.receiver, p, send.block] += int(send.sent_bytes)
+    for p, steps in enumerate(pipeline):
+        for step in steps:
+            step.seconds += sum(received[p, *need] for need in step.needs) * s_per_byte
 
 
 def _steps(
@@ -119,20 +140,28 @@ def interval_s(pipeline: Pipeline, flights: int, threads: int, bytes_per_s: floa
     return (finished[count - 1] - finished[begun - 1]) / (count - begun)
 
 
+class _Event(NamedTuple):
+    """What happens at a time: a link has carried a block (Ending), it is there (sender, block), or a step ends."""
+
+    at_s: float
+    number: int
+    flight: int
+    partition: int
+    what: tuple[int, Block] | Ending | None
+
+
 class _Run:
-    """Flights on their way. Events are (time, number, what)."""
+    """Flights on their way."""
 
     def __init__(self, pipeline: Pipeline, flights: int, threads: int, bytes_per_s: float, latency_s: float) -> None:
-        self._pipeline, self._flights = pipeline, flights
-        self._bytes_per_s, self._latency_s = bytes_per_s, latency_s
-        everyone = range(len(pipeline))
-        self._idle = [threads for _ in everyone]
-        self._out_s, self._in_s = [0.0 for _ in everyone], [0.0 for _ in everyone]
-        self._ready: list[list[int]] = [[] for _ in everyone]  # flights, a heap
+        self._pipeline, self._flights, self._latency_s = pipeline, flights, latency_s
+        self._idle = [threads for _ in pipeline]
+        self._ready: list[list[int]] = [[] for _ in pipeline]  # flights, a heap
         self._place: dict[tuple[int, int], int] = {}  # (flight, partition) -> its step
         self._there: dict[tuple[int, int], set[tuple[int, Block]]] = {}
         self._left: dict[int, int] = {}
-        self._events: list[tuple[float, int, int, int, tuple[int, Block] | None]] = []
+        self._transfers = Transfers(bytes_per_s)
+        self._events: list[_Event] = []
         self._number, self._count = 0, 0
 
     def finish_times(self, count: int) -> list[float]:
@@ -144,14 +173,23 @@ class _Run:
             self._take(p, 0.0)
         finished = [0.0] * count
         while self._events:
-            now_s, _, flight, p, came = heapq.heappop(self._events)
-            if came is not None:
-                self._there.setdefault((flight, p), set()).add(came)
-                self._look(flight, p)
-            elif self._done(flight, p, now_s):
-                finished[flight] = now_s
-            self._take(p, now_s)
+            event = heapq.heappop(self._events)
+            if isinstance(event.what, Ending):
+                self._carried(event.what)
+            elif self._happened(event.at_s, event.flight, event.partition, event.what):
+                finished[event.flight] = event.at_s
         return sorted(finished)
+
+    def _happened(self, now_s: float, flight: int, p: int, came: tuple[int, Block] | None) -> bool:
+        """A block has come, or a step ends; returns whether that ends the flight everywhere."""
+        ended = False
+        if came is not None:
+            self._there.setdefault((flight, p), set()).add(came)
+            self._look(flight, p)
+        else:
+            ended = self._done(flight, p, now_s)
+        self._take(p, now_s)
+        return ended
 
     def _open(self, flight: int, p: int) -> None:
         self._place[flight, p] = 0
@@ -169,7 +207,7 @@ class _Run:
             flight = heapq.heappop(self._ready[p])
             self._idle[p] -= 1
             step = self._pipeline[p][-1 - self._place[flight, p]]
-            self._put(now_s + step.seconds, flight, p, None)
+            self._put(now_s + step.seconds, flight, p)
 
     def _done(self, flight: int, p: int, now_s: float) -> bool:
         """Ends a step; returns whether that ends the flight everywhere."""
@@ -189,16 +227,23 @@ class _Run:
         return not self._left[flight]
 
     def _send(self, flight: int, p: int, send: Send, now_s: float) -> None:
-        if send.receiver is None:
-            self._out_s[p] = max(now_s, self._out_s[p]) + send.sent_bytes / self._bytes_per_s
-            self._in_s[p] = max(now_s, self._in_s[p]) + send.received_bytes / self._bytes_per_s
-            return
-        taken_s = send.sent_bytes / self._bytes_per_s
-        began_s = max(now_s, self._out_s[p])
-        self._out_s[p] = began_s + taken_s
-        ended_s = self._in_s[send.receiver] = max(began_s, self._in_s[send.receiver]) + taken_s
-        self._put(ended_s + self._latency_s, flight, send.receiver, (p, send.block))
+        receiver = SERVERS if send.receiver is None else send.receiver
+        self._expect(self._transfers.add(now_s, (p, receiver), send.sent_bytes, (flight, send.block)))
+        if send.received_bytes:
+            self._expect(self._transfers.add(now_s, (SERVERS, p), send.received_bytes, (flight, send.block)))
 
-    def _put(self, at_s: float, flight: int, p: int, came: tuple[int, Block] | None) -> None:
+    def _carried(self, ending: Ending) -> None:
+        found, changed = self._transfers.end(ending)
+        self._expect(changed)
+        sender, receiver = ending.pair
+        if found is not None and SERVERS not in ending.pair:
+            flight, block = found
+            self._put(ending.at_s + self._latency_s, flight, receiver, (sender, block))
+
+    def _expect(self, endings: Iterable[Ending]) -> None:
+        for ending in endings:
+            self._put(ending.at_s, 0, 0, ending)
+
+    def _put(self, at_s: float, flight: int, partition: int, what: tuple[int, Block] | Ending | None = None) -> None:
         self._number += 1
-        heapq.heappush(self._events, (at_s, self._number, flight, p, came))
+        heapq.heappush(self._events, _Event(at_s, self._number, flight, partition, what))

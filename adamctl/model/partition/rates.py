@@ -13,7 +13,7 @@ import msgspec
 
 from adamctl.errors import ConfigurationError
 from adamctl.model.partition.plan import PartitionPlan
-from adamctl.model.partition.work import Pushing, Work, computed_elements, factored_by, work_of
+from adamctl.model.partition.work import Pushing, Work, computed_elements, factored_by, gathered_elements, work_of
 
 Level: TypeAlias = Literal["L2", "L3", "memory"]
 _OTHER_SHAPE, _OTHER_LEVEL = 8.0, 4.0
@@ -90,6 +90,10 @@ class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Computing(NamedTuple):
     """The time of a flight in a partition: of each stage, and of its update; seconds of one thread.
 
+    The update is priced in numbers accrued: clipping takes two more passes over a gradient, one for its norm and one to
+    scale it; to copy a factor into a slot takes two as well, since the slot is in no cache. What a stage gathers of its
+    inputs, and of errors, takes one.
+
     `forward_shares`: of each stage's time, what the way forward takes.
     """
 
@@ -106,9 +110,15 @@ def computing(plan: PartitionPlan, partition: int, machine: Machine, batch: int,
     """Returns the time of a flight of `batch` examples in a partition, without what it waits for."""
     factored = factored_by(plan, partition, pushing)
     works = [work_of(plan, stage.index, partition, factored.uncomputed) for stage in plan.stages]
+    accrued = computed_elements(plan, partition, factored) * (3 if pushing.clips else 1)
+    copied = factored.elements * batch // pushing.examples
     return Computing(
-        tuple(0.0 if work is None else machine.seconds(work, batch) for work in works),
-        machine.update_seconds(computed_elements(plan, partition, factored)),
+        tuple(
+            (0.0 if work is None else machine.seconds(work, batch))
+            + machine.update_seconds(gathered_elements(plan, stage.index, partition) * batch)
+            for stage, work in zip(plan.stages, works, strict=True)
+        ),
+        machine.update_seconds(accrued + 2 * copied),
         tuple(1.0 if work is None else work.forward_share for work in works),
     )
 

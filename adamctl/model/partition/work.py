@@ -79,6 +79,7 @@ class Pushing(NamedTuple):
         protocol: `auto`, `gradient` or `factors`.
         fetch_per_push: fetches for each push.
         applied_locally: whether workers apply gradients to their own weights, too.
+        clips: whether a layer's gradient has a longest length.
     """
 
     examples: int
@@ -88,6 +89,7 @@ class Pushing(NamedTuple):
     wire_pull: WireType = "float32"
     fetch_per_push: float = 1.0
     applied_locally: bool = True
+    clips: bool = False
 
 
 class Factored(NamedTuple):
@@ -131,6 +133,20 @@ def work_of(plan: PartitionPlan, stage: int, partition: int, uncomputed: Collect
         parts = gradients + directions
         amount = products * parts
     return Work(kind, label, amount, (held + moved) * ELEMENT_BYTES, 1 / parts)
+
+
+def gathered_elements(plan: PartitionPlan, stage: int, partition: int) -> int:
+    """Returns the elements that a partition copies for an example of a stage, from its own blocks and others'.
+
+    They are the stage's inputs, and on the way back what it adds up as the error of the stage before.
+    """
+    found = 0
+    if any(edge.consumer == partition for edge in plan.edges(stage)):
+        found += region_size(plan.stages[stage].parts[partition].inputs)
+    read = sum(edge.elements for edge in plan.backward_edges(stage) if edge.producer == partition)
+    if read:
+        found += read + region_size(plan.stages[stage - 1].parts[partition].outputs)
+    return found
 
 
 def held_elements(plan: PartitionPlan, partition: int) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
 from adamctl.config.load import load_experiment
 from adamctl.model.description import Conv2D, Dense, Model, Softmax
-from adamctl.model.partition.cost import price, price_replicas
+from adamctl.model.partition.cost import Link, price, price_replicas
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.plan import PartitionPlan
+from adamctl.model.partition.rates import computing
 from adamctl.model.partition.rules import make_plan
-from adamctl.model.partition.work import PROCESS_BYTES, work_of
+from adamctl.model.partition.work import PROCESS_BYTES, Pushing, work_of
 from tests.documents import ROOT
 from tests.model.partition.machines import Even, conditions
 
@@ -32,8 +34,28 @@ def test_compute_binds_where_links_are_free() -> None:
     assert found.interval_s == pytest.approx(slow) and found.binds == "compute in 0"
     assert found.examples_per_s == pytest.approx(10 / slow)
     assert price(plan, Even(), conditions(flights=8, threads=3)).interval_s == pytest.approx(slow / 3)
-    slower = price(plan, Even(update_per_s=1e6), conditions(flights=8)).compute_s[0]
-    assert slower == pytest.approx(slow + (45 * 101 + 20 * 61 + 5 * 41) / 1e6)
+
+
+def test_numbers_that_are_only_accrued_or_copied_take_time_too() -> None:
+    plan, machine = make_plan(DENSE, 2, {"dense1": Cut("units", (45,))}), Even(float("inf"), 1e6)
+    held = 45 * 101 + 20 * 61 + 5 * 41
+    gathered = 10 * (60 + (45 + 45) + 40 + (20 + 20))  # inputs of two layers, and errors from both partitions
+    assert computing(plan, 0, machine, 10, Pushing(10, 0)).total_s == pytest.approx((held + gathered) / 1e6)
+    clipped = computing(plan, 0, machine, 10, Pushing(10, 0, clips=True)).total_s
+    assert clipped == pytest.approx((3 * held + gathered) / 1e6)
+    factors = 2 * 10 * ((45 + 100) + (20 + 60) + (5 + 40))
+    for pushed in (10, 30):  # of three flights
+        one = computing(plan, 0, machine, 10, Pushing(pushed, 1, "factors")).total_s
+        assert one == pytest.approx((held + gathered + factors) / 1e6)
+
+
+def test_a_processor_that_sends_and_receives_does_not_compute_meanwhile() -> None:
+    plan = make_plan(DENSE, 2, {"dense1": Cut("units", (45,))})
+    free = price(plan, Even(), conditions(flights=8)).interval_s
+    link = Link(float("inf"), 0.0, processor_s_per_byte=1e-9)
+    given = replace(conditions(flights=8), link=link)
+    found = price(plan, Even(), given)
+    assert found.interval_s == pytest.approx(free + (found.sent_bytes[0] + found.received_bytes[0]) * 1e-9, rel=0.02)
 
 
 def test_a_flight_alone_waits_for_the_slowest_part_of_each_stage() -> None:
