@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -171,13 +171,17 @@ class _Run:
                 self._open(flight, p)
         for p in range(len(self._pipeline)):
             self._take(p, 0.0)
-        finished = [0.0] * count
+        finished, now_s = [0.0] * count, 0.0
         while self._events:
             event = heapq.heappop(self._events)
+            now_s = event.at_s
             if isinstance(event.what, Ending):
                 self._carried(event.what)
             elif self._happened(event.at_s, event.flight, event.partition, event.what):
                 finished[event.flight] = event.at_s
+            if not self._transfers.are_divided and (not self._events or self._events[0].at_s > now_s):
+                for ending in self._transfers.divide(now_s):
+                    self._put(ending.at_s, 0, 0, ending)
         return sorted(finished)
 
     def _happened(self, now_s: float, flight: int, p: int, came: tuple[int, Block] | None) -> bool:
@@ -228,21 +232,16 @@ class _Run:
 
     def _send(self, flight: int, p: int, send: Send, now_s: float) -> None:
         receiver = SERVERS if send.receiver is None else send.receiver
-        self._expect(self._transfers.add(now_s, (p, receiver), send.sent_bytes, (flight, send.block)))
+        self._transfers.add(now_s, (p, receiver), send.sent_bytes, (flight, send.block))
         if send.received_bytes:
-            self._expect(self._transfers.add(now_s, (SERVERS, p), send.received_bytes, (flight, send.block)))
+            self._transfers.add(now_s, (SERVERS, p), send.received_bytes, (flight, send.block))
 
     def _carried(self, ending: Ending) -> None:
-        found, changed = self._transfers.end(ending)
-        self._expect(changed)
+        found = self._transfers.end(ending)
         sender, receiver = ending.pair
         if found is not None and SERVERS not in ending.pair:
             flight, block = found
             self._put(ending.at_s + self._latency_s, flight, receiver, (sender, block))
-
-    def _expect(self, endings: Iterable[Ending]) -> None:
-        for ending in endings:
-            self._put(ending.at_s, 0, 0, ending)
 
     def _put(self, at_s: float, flight: int, partition: int, what: tuple[int, Block] | Ending | None = None) -> None:
         self._number += 1

@@ -9,7 +9,7 @@ behind another one there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, TypeAlias
@@ -50,53 +50,58 @@ class Transfers:
         self._versions: dict[Pair, int] = {}
         self._from: dict[int, set[Pair]] = {}
         self._to: dict[int, set[Pair]] = {}
+        self._changed: set[Pair] = set()
 
-    def add(self, now_s: float, pair: Pair, size_bytes: float, what: Sent) -> list[Ending]:
-        """Sends a block; returns the endings that this changes."""
+    def add(self, now_s: float, pair: Pair, size_bytes: float, what: Sent) -> None:
+        """Sends a block."""
         waiting = self._waiting.setdefault(pair, deque())
         waiting.append((size_bytes, what))
-        if len(waiting) > 1:
-            return []
-        sender, receiver = pair
-        self._from.setdefault(sender, set()).add(pair)
-        self._to.setdefault(receiver, set()).add(pair)
-        self._going[pair] = _Going(size_bytes, since_s=now_s)
-        return self._divide(now_s, self._beside(pair))
+        if len(waiting) == 1:
+            sender, receiver = pair
+            self._from.setdefault(sender, set()).add(pair)
+            self._to.setdefault(receiver, set()).add(pair)
+            self._going[pair] = _Going(size_bytes, since_s=now_s)
+            self._changed.add(pair)
 
-    def end(self, ending: Ending) -> tuple[Sent | None, list[Ending]]:
-        """Returns the block that has come, None if it has not, and the endings that this changes."""
+    def end(self, ending: Ending) -> Sent | None:
+        """Returns the block that has come; None if it has not."""
         now_s, pair, version = ending
         if self._versions[pair] != version:
-            return None, []
+            return None
         waiting = self._waiting[pair]
         _, what = waiting.popleft()
+        self._versions[pair] += 1
+        self._changed.add(pair)
         if waiting:
             self._going[pair] = _Going(waiting[0][0], self._going[pair].bytes_per_s, now_s)
-            return what, self._divide(now_s, [pair])
-        del self._going[pair]
-        self._versions[pair] += 1
-        sender, receiver = pair
-        self._from[sender].discard(pair)
-        self._to[receiver].discard(pair)
-        return what, self._divide(now_s, self._beside(pair))
+        else:
+            del self._going[pair]
+            self._from[pair[0]].discard(pair)
+            self._to[pair[1]].discard(pair)
+        return what
 
-    def _beside(self, pair: Pair) -> list[Pair]:
-        """Returns the pairs with blocks on either of a pair's links."""
-        sender, receiver = pair
-        leaving = set() if sender == SERVERS else self._from[sender]
-        coming = set() if receiver == SERVERS else self._to[receiver]
-        return sorted(leaving | coming)
+    @property
+    def are_divided(self) -> bool:
+        """Whether no block was sent, and none came, since links were divided."""
+        return not self._changed
 
-    def _divide(self, now_s: float, pairs: Iterable[Pair]) -> list[Ending]:
-        """Gives pairs their share of their links."""
+    def divide(self, now_s: float) -> list[Ending]:
+        """Divides links after all that happens at a time; returns the endings that this changes."""
+        senders = {sender for sender, _ in self._changed if sender != SERVERS}
+        receivers = {receiver for _, receiver in self._changed if receiver != SERVERS}
+        found = {pair for sender in senders for pair in self._from[sender]}
+        found.update(pair for receiver in receivers for pair in self._to[receiver])
+        self._changed.clear()
         endings = []
-        for pair in pairs:
-            going = self._going[pair]
+        for pair in sorted(found):
+            going, rate = self._going[pair], self._bytes_per_s / self._sharing(pair)
+            if rate == going.bytes_per_s and going.since_s < now_s:
+                continue  # neither of its links is shared by more or fewer than before
             if going.bytes_per_s and self._bytes_per_s < inf:
                 going.left_bytes -= going.bytes_per_s * (now_s - going.since_s)
-            going.bytes_per_s, going.since_s = self._bytes_per_s / self._sharing(pair), now_s
+            going.bytes_per_s, going.since_s = rate, now_s
             version = self._versions[pair] = self._versions.get(pair, 0) + 1
-            endings.append(Ending(now_s + max(going.left_bytes, 0.0) / going.bytes_per_s, pair, version))
+            endings.append(Ending(now_s + max(going.left_bytes, 0.0) / rate, pair, version))
         return endings
 
     def _sharing(self, pair: Pair) -> int:

@@ -21,16 +21,15 @@ def arrivals(sent: list[Sent], bytes_per_s: float = 10.0) -> list[float]:
     number = len(sent)
     while events:
         now_s, _, what = heapq.heappop(events)
-        if isinstance(what, Ending):
-            block, endings = transfers.end(what)
-            if block is not None:
-                found[block[0]] = now_s
-        else:
+        if not isinstance(what, Ending):
             _, pair, size = sent[what]
-            endings = transfers.add(now_s, pair, size, (what, "block"))
-        for ending in endings:
-            number += 1
-            heapq.heappush(events, (ending.at_s, number, ending))
+            transfers.add(now_s, pair, size, (what, "block"))
+        elif (block := transfers.end(what)) is not None:
+            found[block[0]] = now_s
+        if not transfers.are_divided and (not events or events[0][0] > now_s):
+            for ending in transfers.divide(now_s):
+                number += 1
+                heapq.heappush(events, (ending.at_s, number, ending))
     return found
 
 
