@@ -20,8 +20,8 @@ from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Computing
 from adamctl.model.partition.transfers import SERVERS, Ending, Transfers
 
-EVENTS_MOST = 60_000
-"""Steps that are followed, about: some tenths of a second."""
+EVENTS_MOST = 30_000
+"""Steps and blocks that are followed, about: some tenths of a second."""
 Block: TypeAlias = Hashable
 
 
@@ -133,7 +133,7 @@ def interval_s(pipeline: Pipeline, flights: int, threads: int, bytes_per_s: floa
         latency_s: from the last byte that leaves to the step that may begin.
     """
     begun = 2 * flights + 2
-    each = max(sum(map(len, pipeline)), 1)
+    each = max(sum(1 + len(step.sends) for steps in pipeline for step in steps), 1)
     count = begun + min(max(EVENTS_MOST // each - begun, 4), max(12, 3 * flights))
     run = _Run(pipeline, flights, threads, bytes_per_s, latency_s)
     finished = run.finish_times(count + flights)  # the last ones have less beside them
