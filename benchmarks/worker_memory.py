@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ import msgspec
 import numpy as np
 import psutil
 
+from adamctl.bench.control_groups import ControlGroups, control_groups
 from adamctl.bench.report import make_report
 from adamctl.bench.watched_run import WatchedRun
 from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
@@ -53,8 +53,6 @@ EVALUATE_EVERY = {"formula": 0.05, "bar": 0.008}
 """So often that the vector of an evaluation is in memory within seconds."""
 LOOK_S = 0.05
 DATA_BYTES = 64 << 20
-GROUPS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
-LIMIT_NAMES = ("memory.limit_in_bytes", "memory.max")
 
 
 @dataclass
@@ -70,7 +68,7 @@ class Watch:
     """Looks at the workers of a command; with a limit, kills what exceeds it, or has a control group do so."""
 
     limit_bytes: int | None = None
-    group: Path | None = None
+    groups: ControlGroups | None = None
     seen: dict[int, Seen] = field(default_factory=dict)
 
     async def look(self, pid: int) -> None:
@@ -83,13 +81,13 @@ class Watch:
     def _look_at(self, worker: psutil.Process) -> None:
         if worker.pid not in self.seen:
             self.seen[worker.pid] = Seen()
-            if self.group is not None:
-                _limit(self.group / str(worker.pid), self.limit_bytes or 0, worker.pid)
+            if self.groups is not None:
+                self.groups.limit_memory(str(worker.pid), worker.pid, self.limit_bytes or 0)
         seen = self.seen[worker.pid]
         status = Path(f"/proc/{worker.pid}/status").read_text()
         peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
         seen.peak_bytes = max(seen.peak_bytes, int(peak.split()[1]) << 10)
-        if self.group is None and self.limit_bytes is not None and seen.peak_bytes > self.limit_bytes:
+        if self.groups is None and self.limit_bytes is not None and seen.peak_bytes > self.limit_bytes:
             seen.killed = True
             worker.kill()
 
@@ -98,39 +96,6 @@ def _workers(pid: int) -> list[psutil.Process]:
     with suppress(psutil.Error):
         return [child for child in psutil.Process(pid).children() if " worker start" in " ".join(child.cmdline())]
     return []
-
-
-@contextmanager
-def groups_of_their_own() -> Iterator[Path | None]:
-    """Yields a folder for control groups with a limit of memory; None where none may be made."""
-    folder = next(filter(None, map(_made_group, GROUPS)), None)
-    try:
-        yield folder
-    finally:
-        if folder is not None:
-            for group in (*(path for path in folder.iterdir() if path.is_dir()), folder):
-                with suppress(OSError):
-                    group.rmdir()
-
-
-def _made_group(root: Path) -> Path | None:
-    folder = root / f"adamctl-{os.getpid()}"
-    try:
-        folder.mkdir()
-        if not (folder / LIMIT_NAMES[0]).exists():  # v2: what groups below may limit is said above them
-            (folder / "cgroup.subtree_control").write_text("+memory")
-    except OSError:
-        with suppress(OSError):
-            folder.rmdir()
-        return None
-    return folder
-
-
-def _limit(group: Path, limit_bytes: int, pid: int) -> None:
-    group.mkdir()
-    limit = next(group / name for name in LIMIT_NAMES if (group / name).exists())
-    limit.write_text(str(limit_bytes))
-    (group / "cgroup.procs").write_text(str(pid))
 
 
 def made_up(model: Model, folder: Path) -> DataConfig:
@@ -230,12 +195,12 @@ def bar(seconds: float) -> Iterator[dict[str, Any]]:
             "formula_bytes": needed_bytes(one),
         }
         yield {"what": "one worker without a limit", **asyncio.run(watched(file, seconds / 2, Watch()))}
-        with groups_of_their_own() as group:
-            watch = Watch(LIMIT_BYTES, group)
+        with control_groups("memory") as groups:
+            watch = Watch(LIMIT_BYTES, groups)
             found = asyncio.run(watched(write_resolved(four, folder), seconds, watch, *limit))
         yield {
             "what": "four partitions with the limit",
-            "limited_by": "a watchdog" if group is None else str(group.parent),
+            "limited_by": "a watchdog" if groups is None else "a control group",
             "limit_bytes": LIMIT_BYTES,
             "within_limit": bool(found["peak_bytes"]) and max(found["peak_bytes"]) <= LIMIT_BYTES,
             "formula_bytes": needed_bytes(four),

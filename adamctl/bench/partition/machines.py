@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from random import Random
 
+from adamctl.bench.control_groups import CORES_LEAST, PERIOD_US, ControlGroups, quotas
 from adamctl.bench.namespaces import Namespaces, namespaces
-from adamctl.bench.quota import CORES_LEAST, PERIOD_US, Quotas, quotas
 from adamctl.errors import ConfigurationError
 
 STILL_MOST = 0.9
@@ -107,7 +107,7 @@ class Emulated:
         machines: what they are like.
     """
 
-    def __init__(self, machines: Machines, networks: Namespaces | None, groups: Quotas | None) -> None:
+    def __init__(self, machines: Machines, networks: Namespaces | None, groups: ControlGroups | None) -> None:
         self.machines, self._networks, self._groups = machines, networks, groups
 
     def place(self, name: str) -> tuple[int, str] | None:
@@ -117,7 +117,7 @@ class Emulated:
     def holds(self, name: str, pid: int) -> None:
         """Notes that a process is on a machine."""
         if self._groups is not None and self.machines.quota_cores is not None:
-            self._groups.put(name, pid, self.machines.quota_cores)
+            self._groups.share_cores(name, pid, self.machines.quota_cores)
 
     def limit(self, names: Sequence[str], bytes_per_s: float | None) -> None:
         """Gives the machines' links a rate; None: no limit."""
