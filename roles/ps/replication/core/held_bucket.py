@@ -14,10 +14,11 @@ import msgspec
 
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import Bucket
+from adamctl.roles.ps.core.buffers import State, Values
 from adamctl.roles.ps.core.exactly_once import NO_CLIENTS, ClientMemory
 from adamctl.roles.ps.core.flush import Entry
 from adamctl.roles.ps.core.job import Job, ShardContent
-from adamctl.roles.ps.core.shard import Image, Shard, State, Values
+from adamctl.roles.ps.core.shard import Image, Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy, lengths_of
 
 NOTHING = (-1, -1)
