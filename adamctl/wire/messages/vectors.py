@@ -58,13 +58,15 @@ class RoundRequest(Message, frozen=True):
     """Carries out commands that write scratch vectors only, and find numbers; body: the commands, MessagePack.
 
     `number`: from 1, increasing within a job; a shard answers its last one again from memory and refuses earlier ones.
-    `evaluation`: of which the accumulator is, if a command reads it; else 0.
+    `evaluation`: of which the accumulator is, if a command reads it; else 0. `after`: the commit that shards are at;
+    others do nothing and answer SEQUENCE_GAP; -1: any.
     """
 
     job: str
     epochs: dict[int, int]
     number: int
     evaluation: int = 0
+    after: int = -1
 
 
 class CommitRequest(Message, frozen=True):
@@ -85,9 +87,11 @@ class CommitRequest(Message, frozen=True):
 class BucketVectors(Message, frozen=True):
     """What became of a request on one bucket, and what is there: of several shards the least of each.
 
-    `commit`, `round`: the last number of each that was carried out. `scratch`: the scratch vectors that were written
-    since this server took the bucket over. `evaluation`: the last one opened since then, 0 if none; `missing`: bundles
-    of it that are not counted yet; `at`: the vector that can be pulled for it, empty if that was written meanwhile.
+    `commit`, `round`: the last number of each that was carried out; `commit_most`: by the shard that is furthest, as a
+    takeover in the middle of a commit leaves some shards of a bucket one commit behind. `scratch`: the scratch vectors
+    that were written since this server took the bucket over. `evaluation`: the last one opened since then, 0 if none;
+    `missing`: bundles of it that are not counted yet; `at`: the vector that can be pulled for it, empty if that was
+    written meanwhile.
     """
 
     bucket: int
@@ -100,6 +104,7 @@ class BucketVectors(Message, frozen=True):
     at: str = ""
     scratch: tuple[str, ...] = ()
     message: str = ""
+    commit_most: int = 0
 
 
 class VectorsReply(Message, frozen=True):

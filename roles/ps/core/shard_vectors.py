@@ -113,12 +113,21 @@ class ShardVectors:
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
-    def round_outcome(self, number: int, evaluation: int, inputs: Collection[str]) -> Outcome | None:
-        """Says what a round comes to; None: it is to be carried out. `inputs`: what it reads before it writes it."""
+    def round_outcome(
+        self, last: int, number: int, after: int, evaluation: int, inputs: Collection[str]
+    ) -> Outcome | None:
+        """Says what a round comes to; None: it is to be carried out.
+
+        Args:
+            last: the shard's last commit; it must be `after`, unless that is -1.
+            inputs: what the round reads before it writes it.
+        """
         if number < self.round:
             return ErrorCode.STALE_ROUND, f"round {self.round} has been carried out; found {number}"
         if number == self.round:
             return DONE
+        if after not in (-1, last):
+            return ErrorCode.SEQUENCE_GAP, f"the shard is at commit {last}; the round comes after {after}"
         return self._inputs_outcome(evaluation, inputs)
 
     def commit_outcome(
@@ -155,6 +164,12 @@ class ShardVectors:
         if not missing:
             return None
         return ErrorCode.NO_VECTOR, f"{', '.join(missing)} not written since this server took the shard over"
+
+    def lengths_since(self, counter: int, lengths: Sequence[int]) -> tuple[int, ...]:
+        """Returns how many elements of each array a holder of the version with this counter is to be sent."""
+        return tuple(
+            length if changed > counter else 0 for changed, length in zip(self.changed_at, lengths, strict=True)
+        )
 
     def written(self, name: str) -> None:
         """Notes that a vector is about to be written: workers must not get it for the evaluation any more."""

@@ -88,7 +88,7 @@ class VectorCore:
         commands = _commands(token, job, body, request.number, request.evaluation, job.rule.scratch_names)
         if isinstance(commands, Refuse):
             return [commands]
-        work = Round(token, request.number, commands, request.evaluation)
+        work = Round(token, request.number, commands, request.evaluation, request.after)
         return self._begin(job, work, request.epochs, now)
 
     def commit(

@@ -33,6 +33,7 @@ def bucket_result(job: Job, bucket: int, work: VectorRequest) -> BucketVectors:
         at=first.at if all(vectors.at == first.at for vectors in all_of) else "",
         scratch=tuple(sorted(frozenset.intersection(*(frozenset(vectors.scratch) for vectors in all_of)))),
         message=message,
+        commit_most=max(shard.memory.commit for shard in shards),
     )
 
 

@@ -214,13 +214,16 @@ class Round(Commands):
         found: shard -> what reductions have found there.
     """
 
-    def __init__(self, token: Token, number: int, commands: Sequence[Command], evaluation: int) -> None:
+    def __init__(
+        self, token: Token, number: int, commands: Sequence[Command], evaluation: int, after: int = -1
+    ) -> None:
         super().__init__(token, number, commands, evaluation)
+        self.after = after
         self.found: dict[int, Totals] = {}
 
     def outcome(self, shard: Shard) -> Outcome | None:
-        vectors = vectors_of(shard)
-        outcome = vectors.round_outcome(self.number, self.evaluation, self.inputs)
+        vectors, last = vectors_of(shard), shard.memory.commit
+        outcome = vectors.round_outcome(last, self.number, self.after, self.evaluation, self.inputs)
         if outcome is not None and not outcome[0] and vectors.found is not None:
             self.found[shard.index] = vectors.found
         return outcome
