@@ -19,13 +19,33 @@ from itertools import pairwise
 import numpy as np
 
 from adamctl.kernels.array import FLOAT32, Array
+from adamctl.kernels.backend import choose, compiled_if
 from adamctl.kernels.native import address_of
 from adamctl.kernels.numeric import reference_commands
-from adamctl.kernels.numeric.exact_sums import Totals
+from adamctl.kernels.numeric.exact_sums import LANES, Totals
 from adamctl.kernels.numeric.reference_commands import Accumulator
+from adamctl.kernels.numeric.round_steps import GRID_LEFT, GRID_RIGHT, RoundSteps, lay_out
 from adamctl.model.commands import ACCUMULATOR, Command, Reduce, Set, check_commands
 
 __all__ = ["Accumulator", "PreparedRound"]
+
+NO_ACCUMULATOR = (np.zeros(0, np.int64), 0.0)
+
+
+class _Scratch:
+    """What the compiled interpreter writes while it runs, for one thread."""
+
+    def __init__(self, steps: RoundSteps, block: int) -> None:
+        vectors, sums = len(steps.names), GRID_LEFT * GRID_RIGHT
+        self.blocks = np.empty((steps.blocks + 1, block), np.float32)
+        self.addresses = [address_of(one) for one in self.blocks[:-1]]
+        self.spare = address_of(self.blocks[-1])
+        if steps.ones >= 0:
+            self.blocks[steps.ones - vectors] = 1
+        self.moves = np.array([1] * vectors + [0] * steps.blocks, np.int64)
+        self.table = np.empty(len(self.moves), np.int64)
+        self.lanes = np.empty((len(steps.steps), sums, LANES))
+        self.sums, self.totals = np.empty((sums, block)), np.empty(block)
 
 
 class PreparedRound:
@@ -46,6 +66,8 @@ class PreparedRound:
         self.reads = frozenset(reads - {ACCUMULATOR})
         self.writes = frozenset(writes)
         self.reads_accumulator = ACCUMULATOR in reads
+        self._compiled = compiled_if(choose(backend), "rounds")
+        self._steps = lay_out(self.commands, sorted(self.reads | self.writes))
 
     def new_totals(self) -> Totals:
         """Returns where a thread adds up what the reductions find on its shards."""
@@ -63,8 +85,27 @@ class PreparedRound:
         """
         needed = {name: self._vector(vectors, name) for name in sorted(self.reads | self.writes)}
         elements = self._check(needed, row_size, accumulator)
-        if elements:
+        if elements and self._compiled is not None:
+            self._run_compiled(needed, elements, row_size, totals, accumulator)
+        elif elements:
             reference_commands.run(self.commands, needed, row_size, accumulator, totals)
+
+    def _run_compiled(
+        self, vectors: Mapping[str, Array], elements: int, row_size: int, totals: Totals,
+        accumulator: Accumulator | None,
+    ) -> None:  # fmt: skip
+        steps, scratch = self._steps, totals.scratch
+        if scratch is None:
+            scratch = totals.scratch = _Scratch(steps, self._compiled.BLOCK)
+        places = [address_of(vectors[name]) for name in steps.names]
+        self._compiled.run(
+            steps.steps, steps.slots, steps.factors,
+            np.array([*places, *scratch.addresses], np.int64), scratch.moves,
+            *(NO_ACCUMULATOR if accumulator is None else (accumulator.values, 2.0**-accumulator.fraction_bits)),
+            elements, row_size,
+            scratch.lanes, scratch.sums, scratch.totals, scratch.table, scratch.spare,
+            totals.pairs, totals.digits, totals.additions, totals.others, totals.largest, totals.counts,
+        )  # fmt: skip
 
     def _vector(self, vectors: Mapping[str, Array], name: str) -> Array:
         vector = vectors.get(name)
