@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from adamctl.kernels.compiled.jit import f64, i64, inline, kernel, readable, writable
-from adamctl.kernels.compiled.rules import copy, floats
+from adamctl.kernels.compiled.rules import carray, copy, floats, pointer_to
 from adamctl.kernels.compiled.sweeps import (
     BLOCK,
     GRID,
@@ -37,6 +37,20 @@ LOWEST_BIT, ADDITIONS_MAX = 352, 1 << 28  # as in `adamctl.kernels.numeric.exact
 def exactly(function: Any) -> Any:
     """As `inline`, with arithmetic as written."""
     return inline(function, relaxed=False)
+
+
+_words_at, _doubles_at = pointer_to(i64), pointer_to(f64)
+
+
+@exactly
+def _words(array: Any) -> Any:
+    """The same array without its owner: to count references to a slice costs more than to add up a row."""
+    return carray(_words_at(array.ctypes.data), array.shape)
+
+
+@exactly
+def _doubles(array: Any) -> Any:
+    return carray(_doubles_at(array.ctypes.data), array.shape)
 
 
 @exactly
@@ -86,7 +100,7 @@ def _add(numbers: Any, n: int, pairs: Any, digits: Any, additions: Any, others: 
 
 @exactly
 def _set(
-    target: int, slots: Any, factors: Any, table: Any, accumulated: Any, scale: float, totals: Any, size: int
+    target: int, slots: Any, factors: Any, table: Any, here: Any, accumulated: Any, scale: float, totals: Any, size: int
 ) -> None:
     """target = sum of factor x vector; `table` holds the addresses of all slots in this block."""
     out = floats(target, size)
@@ -96,13 +110,13 @@ def _set(
         return
     for i in range(size):
         totals[i] = -0.0  # to which a first term is added without changing its sign
-    here, by, first = np.empty(8, np.int64), np.empty(8, np.float64), 0
+    first = 0
     while first < len(slots):
         together = 0
         while together < 8 and first + together < len(slots) and slots[first + together] >= 0:
-            here[together], by[together] = table[slots[first + together]], factors[first + together]
+            here[together] = table[slots[first + together]]
             together += 1
-        at, factors_at = here.ctypes.data, by.ctypes.data
+        at, factors_at = here.ctypes.data, factors.ctypes.data + 8 * first
         if together == 8:
             add_8_terms(at, factors_at, totals.ctypes.data, size)
         elif together >= 4:
@@ -171,10 +185,11 @@ def _count(values: Any) -> int:
 
 
 @exactly
-def _row_sums(grid: bool, step: Any, table: Any, rows: int, row_size: int, first: bool, lanes: Any, sums: Any) -> None:
+def _row_sums(
+    grid: bool, step: Any, table: Any, here: Any, rows: int, row_size: int, first: bool, lanes: Any, sums: Any
+) -> None:
     """Finds the sums of all rows in a block, or of what there is of one row: sums [SUMS, BLOCK]."""
     vectors = GRID_VECTORS if grid else PAIRS_VECTORS
-    here = np.empty(PAIRS_VECTORS, np.int64)
     for vector in range(vectors):
         here[vector] = table[step[1 + vector]]
     if row_size == 1:
@@ -194,11 +209,11 @@ def _row_sums(grid: bool, step: Any, table: Any, rows: int, row_size: int, first
 
 @exactly
 def _reduce(
-    grid: bool, step: Any, table: Any, rows: int, row_size: int, first: bool, last: bool, lanes: Any, sums: Any,
-    pairs: Any, digits: Any, additions: Any, others: Any,
+    grid: bool, step: Any, table: Any, here: Any, rows: int, row_size: int, first: bool, last: bool, lanes: Any,
+    sums: Any, pairs: Any, digits: Any, additions: Any, others: Any,
 ) -> None:  # fmt: skip
     """Adds the sums of a block's rows to the totals of their reductions, if the block has the end of its row."""
-    _row_sums(grid, step, table, rows, row_size, first, lanes, sums)
+    _row_sums(grid, step, table, here, rows, row_size, first, lanes, sums)
     if not last:
         return
     whole = (rows + LANES - 1) // LANES
@@ -231,9 +246,13 @@ def run(
     """Carries out all steps on each block.
 
     addresses, moves [slots]: where a slot begins, and 1 for vectors, 0 for scratch blocks; accumulated x scale: the
-    accumulator; lanes [steps, SUMS, LANES], sums [SUMS, BLOCK], totals [BLOCK], table [slots]: scratch; spare: the
+    accumulator; lanes [steps, SUMS, LANES], sums [SUMS, BLOCK], totals [BLOCK], table [slots + 8]: scratch; spare: the
     address of a scratch block; the rest: `exact_sums.Totals`.
     """
+    steps, slots, factors, accumulated = _words(steps), _words(slots), _doubles(factors), _words(accumulated)
+    lanes, sums, totals, table = _doubles(lanes), _doubles(sums), _doubles(totals), _words(table)
+    pairs, digits, additions, others = _doubles(pairs), _words(digits), _words(additions), _doubles(others)
+    largest, counts, here = _words(largest), _words(counts), table[len(addresses) :]
     start = 0
     in_block = BLOCK // row_size * row_size if row_size <= BLOCK else BLOCK
     while start < elements:
@@ -249,14 +268,14 @@ def run(
             kind = step[0]
             if kind in (GRID_STEP, PAIRS_STEP):
                 _reduce(
-                    kind == GRID_STEP, step, table, rows, length, first, last, lanes[number], sums,
+                    kind == GRID_STEP, step, table, here, rows, length, first, last, lanes[number], sums,
                     pairs, digits, additions, others,
                 )  # fmt: skip
             elif kind == SET:
                 term, end = step[2], step[2] + step[3]
                 _set(
-                    table[step[1]], slots[term:end], factors[term:end], table, accumulated[start : start + size], scale,
-                    totals, size,
+                    table[step[1]], slots[term:end], factors[term:end], table, here, accumulated[start : start + size],
+                    scale, totals, size,
                 )  # fmt: skip
             elif kind == DIFFERENCE:
                 out, a, b = floats(table[step[1]], size), floats(table[step[2]], size), floats(table[step[3]], size)

@@ -241,20 +241,28 @@ def items(builder: Any, data: Value, count: int, first: Value | None = None) -> 
     return [builder.load(builder.gep(data, [builder.add(base, word(i))])) for i in range(count)]
 
 
-@intrinsic
-def _pointer(typing: Any, address: Any) -> Any:
-    signature = _pointers(f32)(i64)
+def pointer_to(kind: Any) -> Any:
+    """Makes the function that turns an address into a pointer to numbers of this type."""
 
-    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+    @intrinsic
+    def pointer(typing: Any, address: Any) -> Any:
+        signature = _pointers(kind)(i64)
 
-    return signature, expand
+        def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return signature, expand
+
+    return pointer
+
+
+_floats_at = pointer_to(f32)
 
 
 @inline
 def floats(address: int, size: int) -> Any:
     """The array at an address."""
-    return carray(_pointer(address), size)
+    return carray(_floats_at(address), size)
 
 
 @kernel((IN1,))

@@ -26,7 +26,7 @@ cgutils: Any = numba.core.cgutils
 LANES = 8
 TOGETHER = 16  # elements of an iteration: a cache line
 AHEAD_BYTES = 1024  # the hardware prefetcher starts anew with every block and every page
-BLOCK = 2048  # elements
+BLOCK = 4096  # elements
 GRID = tuple((left, 4 + right) for left in range(4) for right in range(2))
 PAIRS = tuple((2 * pair, 2 * pair + 1) for pair in range(4))
 

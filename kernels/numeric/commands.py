@@ -13,7 +13,7 @@ cut into shards:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -24,11 +24,12 @@ from adamctl.kernels.native import address_of
 from adamctl.kernels.numeric import reference_commands
 from adamctl.kernels.numeric.exact_sums import LANES, Totals
 from adamctl.kernels.numeric.reference_commands import Accumulator
-from adamctl.kernels.numeric.round_steps import GRID_LEFT, GRID_RIGHT, RoundSteps, lay_out
+from adamctl.kernels.numeric.round_steps import GRID_LEFT, GRID_RIGHT, PAIRS_MAX, RoundSteps, lay_out
 from adamctl.model.commands import ACCUMULATOR, Command, Reduce, Set, check_commands
 
 __all__ = ["Accumulator", "PreparedRound"]
 
+INT64 = np.dtype(np.int64)
 NO_ACCUMULATOR = (np.zeros(0, np.int64), 0.0)
 
 
@@ -43,7 +44,7 @@ class _Scratch:
         if steps.ones >= 0:
             self.blocks[steps.ones - vectors] = 1
         self.moves = np.array([1] * vectors + [0] * steps.blocks, np.int64)
-        self.table = np.empty(len(self.moves), np.int64)
+        self.table = np.empty(len(self.moves) + 2 * PAIRS_MAX, np.int64)
         self.lanes = np.empty((len(steps.steps), sums, LANES))
         self.sums, self.totals = np.empty((sums, block)), np.empty(block)
 
@@ -66,7 +67,9 @@ class PreparedRound:
         self.reads = frozenset(reads - {ACCUMULATOR})
         self.writes = frozenset(writes)
         self.reads_accumulator = ACCUMULATOR in reads
-        self._compiled = compiled_if(choose(backend), "rounds")
+        chosen = choose(backend)
+        self._compiled, rules = compiled_if(chosen, "rounds"), compiled_if(chosen, "rules")
+        self._address: Callable[[Array], int] = address_of if rules is None else rules.address
         self._steps = lay_out(self.commands, sorted(self.reads | self.writes))
 
     def new_totals(self) -> Totals:
@@ -83,26 +86,24 @@ class PreparedRound:
         Raises:
             ValueError: a vector is missing or does not fit. Nothing has been changed then.
         """
-        needed = {name: self._vector(vectors, name) for name in sorted(self.reads | self.writes)}
-        elements = self._check(needed, row_size, accumulator)
-        if elements and self._compiled is not None:
-            self._run_compiled(needed, elements, row_size, totals, accumulator)
-        elif elements:
-            reference_commands.run(self.commands, needed, row_size, accumulator, totals)
-
-    def _run_compiled(
-        self, vectors: Mapping[str, Array], elements: int, row_size: int, totals: Totals,
-        accumulator: Accumulator | None,
-    ) -> None:  # fmt: skip
+        found = {name: self._vector(vectors, name) for name in self._steps.names}
+        elements = self._check(found, row_size, accumulator)
+        places = [self._address(vector) for vector in found.values()]
+        self._check_disjoint(places, elements)
+        if not elements:
+            return
+        if self._compiled is None:
+            reference_commands.run(self.commands, found, row_size, accumulator, totals)
+            return
         steps, scratch = self._steps, totals.scratch
         if scratch is None:
             scratch = totals.scratch = _Scratch(steps, self._compiled.BLOCK)
-        places = [address_of(vectors[name]) for name in steps.names]
+        accumulated, scale = NO_ACCUMULATOR
+        if self.reads_accumulator and accumulator is not None:
+            accumulated, scale = accumulator.values, 2.0**-accumulator.fraction_bits
         self._compiled.run(
-            steps.steps, steps.slots, steps.factors,
-            np.array([*places, *scratch.addresses], np.int64), scratch.moves,
-            *(NO_ACCUMULATOR if accumulator is None else (accumulator.values, 2.0**-accumulator.fraction_bits)),
-            elements, row_size,
+            steps.steps, steps.slots, steps.factors, np.array(places + scratch.addresses, np.int64), scratch.moves,
+            accumulated, scale, elements, row_size,
             scratch.lanes, scratch.sums, scratch.totals, scratch.table, scratch.spare,
             totals.pairs, totals.digits, totals.additions, totals.others, totals.largest, totals.counts,
         )  # fmt: skip
@@ -125,7 +126,7 @@ class PreparedRound:
             if accumulator is None:
                 raise ValueError("commands: expected an accumulator, which a command reads")
             values = accumulator.values
-            if values.dtype != np.int64 or values.ndim != 1 or not values.flags.c_contiguous:
+            if values.dtype != INT64 or values.ndim != 1 or not values.flags.c_contiguous:
                 raise ValueError(f"commands: expected an accumulator of 1-D contiguous int64; found {values.dtype}")
             sizes[ACCUMULATOR] = values.size
         if len(set(sizes.values())) > 1:
@@ -133,12 +134,10 @@ class PreparedRound:
         elements = next(iter(sizes.values()), 0)
         if row_size < 1 or elements % row_size:
             raise ValueError(f"commands: expected whole rows of {row_size} elements; found {elements} elements")
-        self._check_disjoint(vectors, elements)
         return elements
 
-    def _check_disjoint(self, vectors: Mapping[str, Array], elements: int) -> None:
-        places = sorted((address_of(vector), name) for name, vector in vectors.items())
-        for (before, first), (after, second) in pairwise(places):
+    def _check_disjoint(self, places: list[int], elements: int) -> None:
+        for (before, first), (after, second) in pairwise(sorted(zip(places, self._steps.names, strict=True))):
             if after - before < elements * FLOAT32.itemsize and not self.writes.isdisjoint((first, second)):
                 raise ValueError(f"commands: {first!r} and {second!r} share memory, and one of them is written")
 
