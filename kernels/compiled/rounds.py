@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.compiled.jit import f64, i64, inline, kernel, readable, writable
+from adamctl.kernels.compiled.jit import IN1, f64, i64, inline, kernel, readable, writable
 from adamctl.kernels.compiled.rules import carray, copy, floats, pointer_to
 from adamctl.kernels.compiled.sweeps import (
     BLOCK,
@@ -24,6 +24,7 @@ from adamctl.kernels.compiled.sweeps import (
     add_without_error,
     dot_row_grid,
     dot_row_pairs,
+    nearest,
 )
 
 # As in `adamctl.kernels.numeric.round_steps`.
@@ -167,8 +168,8 @@ def _apply(operation: int, a: Any, b: Any, c: Any, out: Any) -> None:
             out[i] = b[i] if a[i] > zero else c[i]
 
 
-@exactly
-def _largest_bits(values: Any) -> int:
+@kernel((IN1,), relaxed=False)
+def largest_bits(values: Any) -> int:
     """The bits of the largest number without their signs; NaN's are above infinity's."""
     bits, largest = values.view(np.int32), np.int32(0)
     for i in range(len(bits)):
@@ -282,7 +283,7 @@ def run(
                 for i in range(size):
                     out[i] = a[i] - b[i]
             elif kind == MAX_ABS:
-                found = _largest_bits(floats(table[step[1]], size))
+                found = largest_bits(floats(table[step[1]], size))
                 largest[step[2]] = max(largest[step[2]], found)
             elif kind == COUNT:
                 counts[step[2]] += _count(floats(table[step[1]], size))
@@ -291,3 +292,10 @@ def run(
                 _apply(kind, a, b, c, floats(spare, size))
                 copy(spare, table[step[1]], size)
         start += size
+
+
+@kernel((writable(i64, 1), IN1, f64, f64), relaxed=False)
+def accumulate(values: Any, part: Any, weight: float, scale: float) -> None:
+    """values += rint(part * weight * scale), all of which fit int64."""
+    for i in range(len(part)):
+        values[i] += np.int64(nearest(np.float64(part[i]) * weight * scale))

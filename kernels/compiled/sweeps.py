@@ -17,7 +17,7 @@ import numba.core.cgutils
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
-from adamctl.kernels.compiled.jit import i64
+from adamctl.kernels.compiled.jit import f64, i64
 from adamctl.kernels.compiled.rules import WORD, Vector, word
 from adamctl.kernels.compiled.vectors import intrinsic, multiply_add, spread
 
@@ -26,7 +26,7 @@ cgutils: Any = numba.core.cgutils
 LANES = 8
 TOGETHER = 16  # elements of an iteration: a cache line
 AHEAD_BYTES = 1024  # the hardware prefetcher starts anew with every block and every page
-BLOCK = 4096  # elements
+BLOCK = 2048  # elements
 GRID = tuple((left, 4 + right) for left in range(4) for right in range(2))
 PAIRS = tuple((2 * pair, 2 * pair + 1) for pair in range(4))
 
@@ -220,3 +220,15 @@ def add_without_error(typing: Any, numbers: Any, count: Any, pairs: Any) -> Any:
         return builder.load(done)
 
     return signature, expand
+
+
+@intrinsic
+def nearest(typing: Any, number: Any) -> Any:
+    """The integer nearest to a float64, as a float64; of two the even one."""
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        double = ir.DoubleType()
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(double, [double]), "llvm.rint.f64")
+        return builder.call(function, arguments)
+
+    return f64(f64), expand

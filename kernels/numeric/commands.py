@@ -22,14 +22,11 @@ from adamctl.kernels.array import FLOAT32, Array
 from adamctl.kernels.backend import choose, compiled_if
 from adamctl.kernels.native import address_of
 from adamctl.kernels.numeric import reference_commands
+from adamctl.kernels.numeric.accumulate import INT64, Accumulator
 from adamctl.kernels.numeric.exact_sums import LANES, Totals
-from adamctl.kernels.numeric.reference_commands import Accumulator
 from adamctl.kernels.numeric.round_steps import GRID_LEFT, GRID_RIGHT, PAIRS_MAX, RoundSteps, lay_out
 from adamctl.model.commands import ACCUMULATOR, Command, Reduce, Set, check_commands
 
-__all__ = ["Accumulator", "PreparedRound"]
-
-INT64 = np.dtype(np.int64)
 NO_ACCUMULATOR = (np.zeros(0, np.int64), 0.0)
 
 
