@@ -13,19 +13,37 @@ cut into shards:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from adamctl.kernels.array import FLOAT32, Array
+from adamctl.kernels.backend import choose, compiled_if
 from adamctl.kernels.native import address_of
 from adamctl.kernels.numeric import reference_commands
-from adamctl.kernels.numeric.exact_sums import Totals
-from adamctl.kernels.numeric.reference_commands import Accumulator
+from adamctl.kernels.numeric.accumulate import INT64, Accumulator
+from adamctl.kernels.numeric.exact_sums import LANES, Totals
+from adamctl.kernels.numeric.round_steps import GRID_LEFT, GRID_RIGHT, PAIRS_MAX, RoundSteps, lay_out
 from adamctl.model.commands import ACCUMULATOR, Command, Reduce, Set, check_commands
 
-__all__ = ["Accumulator", "PreparedRound"]
+NO_ACCUMULATOR = (np.zeros(0, np.int64), 0.0)
+
+
+class _Scratch:
+    """What the compiled interpreter writes while it runs, for one thread."""
+
+    def __init__(self, steps: RoundSteps, block: int) -> None:
+        vectors, sums = len(steps.names), GRID_LEFT * GRID_RIGHT
+        self.blocks = np.empty((steps.blocks + 1, block), np.float32)
+        self.addresses = [address_of(one) for one in self.blocks[:-1]]
+        self.spare = address_of(self.blocks[-1])
+        if steps.ones >= 0:
+            self.blocks[steps.ones - vectors] = 1
+        self.moves = np.array([1] * vectors + [0] * steps.blocks, np.int64)
+        self.table = np.empty(len(self.moves) + 2 * PAIRS_MAX, np.int64)
+        self.lanes = np.empty((len(steps.steps), sums, LANES))
+        self.sums, self.totals = np.empty((sums, block)), np.empty(block)
 
 
 class PreparedRound:
@@ -46,6 +64,10 @@ class PreparedRound:
         self.reads = frozenset(reads - {ACCUMULATOR})
         self.writes = frozenset(writes)
         self.reads_accumulator = ACCUMULATOR in reads
+        chosen = choose(backend)
+        self._compiled, rules = compiled_if(chosen, "rounds"), compiled_if(chosen, "rules")
+        self._address: Callable[[Array], int] = address_of if rules is None else rules.address
+        self._steps = lay_out(self.commands, sorted(self.reads | self.writes))
 
     def new_totals(self) -> Totals:
         """Returns where a thread adds up what the reductions find on its shards."""
@@ -61,10 +83,27 @@ class PreparedRound:
         Raises:
             ValueError: a vector is missing or does not fit. Nothing has been changed then.
         """
-        needed = {name: self._vector(vectors, name) for name in sorted(self.reads | self.writes)}
-        elements = self._check(needed, row_size, accumulator)
-        if elements:
-            reference_commands.run(self.commands, needed, row_size, accumulator, totals)
+        found = {name: self._vector(vectors, name) for name in self._steps.names}
+        elements = self._check(found, row_size, accumulator)
+        places = [self._address(vector) for vector in found.values()]
+        self._check_disjoint(places, elements)
+        if not elements:
+            return
+        if self._compiled is None:
+            reference_commands.run(self.commands, found, row_size, accumulator, totals)
+            return
+        steps, scratch = self._steps, totals.scratch
+        if scratch is None:
+            scratch = totals.scratch = _Scratch(steps, self._compiled.BLOCK)
+        accumulated, scale = NO_ACCUMULATOR
+        if self.reads_accumulator and accumulator is not None:
+            accumulated, scale = accumulator.values, 2.0**-accumulator.fraction_bits
+        self._compiled.run(
+            steps.steps, steps.slots, steps.factors, np.array(places + scratch.addresses, np.int64), scratch.moves,
+            accumulated, scale, elements, row_size,
+            scratch.lanes, scratch.sums, scratch.totals, scratch.table, scratch.spare,
+            totals.pairs, totals.digits, totals.additions, totals.others, totals.largest, totals.counts,
+        )  # fmt: skip
 
     def _vector(self, vectors: Mapping[str, Array], name: str) -> Array:
         vector = vectors.get(name)
@@ -84,7 +123,7 @@ class PreparedRound:
             if accumulator is None:
                 raise ValueError("commands: expected an accumulator, which a command reads")
             values = accumulator.values
-            if values.dtype != np.int64 or values.ndim != 1 or not values.flags.c_contiguous:
+            if values.dtype != INT64 or values.ndim != 1 or not values.flags.c_contiguous:
                 raise ValueError(f"commands: expected an accumulator of 1-D contiguous int64; found {values.dtype}")
             sizes[ACCUMULATOR] = values.size
         if len(set(sizes.values())) > 1:
@@ -92,12 +131,10 @@ class PreparedRound:
         elements = next(iter(sizes.values()), 0)
         if row_size < 1 or elements % row_size:
             raise ValueError(f"commands: expected whole rows of {row_size} elements; found {elements} elements")
-        self._check_disjoint(vectors, elements)
         return elements
 
-    def _check_disjoint(self, vectors: Mapping[str, Array], elements: int) -> None:
-        places = sorted((address_of(vector), name) for name, vector in vectors.items())
-        for (before, first), (after, second) in pairwise(places):
+    def _check_disjoint(self, places: list[int], elements: int) -> None:
+        for (before, first), (after, second) in pairwise(sorted(zip(places, self._steps.names, strict=True))):
             if after - before < elements * FLOAT32.itemsize and not self.writes.isdisjoint((first, second)):
                 raise ValueError(f"commands: {first!r} and {second!r} share memory, and one of them is written")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ class Totals:
     Compiled kernels add to the arrays: `pairs` [n, 2, LANES] holds float64 sums and what their rounding lost, `digits`
     [n, DIGITS] what does not fit there, `additions` [n] how often digits were added to. `others` [n] is the sum of
     terms that are not finite, `largest` [n] the bits of the largest float32 without their signs, `counts` [n] numbers
-    of elements.
+    of elements. `scratch` is theirs, too.
     """
 
     def __init__(self, operations: Sequence[Reduction]) -> None:
@@ -45,6 +46,7 @@ class Totals:
         self.others = np.zeros(n)
         self.largest = np.zeros(n, np.int64)
         self.counts = np.zeros(n, np.int64)
+        self.scratch: Any = None
         self._sums = [0] * n  # in units of 2^-LOWEST_BIT
 
     def add(self, number: int, terms: NDArray[np.float64]) -> None:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.array import Array
+from adamctl.kernels.numeric.accumulate import Accumulator
 from adamctl.kernels.numeric.exact_sums import Totals, row_sums
 from adamctl.model.commands import ACCUMULATOR, Apply, Command, Elementwise, Operand, Reduce, Set
 
 BLOCK = 1 << 15
 """Elements: blocks of float64 stay in a second-level cache."""
-
-
-class Accumulator(NamedTuple):
-    """A shard's sum of gradients: int64 [elements] in units of 2^-fraction_bits."""
-
-    values: NDArray[np.int64]
-    fraction_bits: int
 
 
 def _maximum(a: Array, b: Array) -> Array:

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adamctl.errors import ConfigurationError
-from adamctl.kernels.numeric.commands import Accumulator, PreparedRound
+from adamctl.kernels.numeric.accumulate import Accumulator
+from adamctl.kernels.numeric.commands import PreparedRound
 from adamctl.kernels.numeric.exact_sums import combined
 from adamctl.model.commands import ACCUMULATOR, OPERANDS, Apply, Command, Parts, Reduce, Set
 from tests.kernels.kernel_checks import BACKENDS
