@@ -98,6 +98,21 @@ def check_commands(
             _expect(command.target, writable, f"{where} writes")
 
 
+def inputs_of(commands: Sequence[Command]) -> frozenset[str]:
+    """Returns the vectors that commands read before they write them; perhaps also the accumulator."""
+    read: set[str] = set()
+    written: set[str] = set()
+    for command in commands:
+        if isinstance(command, Set):
+            names = [name for _, name in command.terms]
+        else:
+            names = [name for operand in command.operands for name in operand]
+        read.update(name for name in names if name not in written)
+        if not isinstance(command, Reduce):
+            written.add(command.target)
+    return frozenset(read)
+
+
 def _names_of(command: Apply | Reduce, where: str) -> list[str]:
     expected = OPERANDS[command.operation]
     if len(command.operands) != expected:

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from adamctl.errors import ProtocolError
+from adamctl.errors import ConfigurationError, ProtocolError
+from adamctl.model.commands import Command
 from adamctl.wire.checksum import crc32
 from adamctl.wire.constants import (
     BODY_BYTES_MAX,
@@ -43,6 +44,7 @@ _REPLY_DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     int(opcode): msgspec.msgpack.Decoder(pair[1]) for opcode, pair in MESSAGES.items()
 }
 _ERROR_DECODER = msgspec.msgpack.Decoder(ErrorReply)
+_COMMANDS_DECODER = msgspec.msgpack.Decoder(tuple[Command, ...])
 
 
 class FrameHead(NamedTuple):
@@ -217,3 +219,20 @@ __all__ = [
     "encode_request",
     "parse_head",
 ]
+
+
+def encode_commands(commands: Sequence[Command]) -> bytes:
+    """Returns the body of a round or a commit: commands on vectors."""
+    return _ENCODER.encode(tuple(commands))
+
+
+def decode_commands(body: bytes | memoryview) -> tuple[Command, ...]:
+    """Returns the commands in a body; whether they can be carried out is checked where it is known what is held.
+
+    Raises:
+        ConfigurationError: it holds something else.
+    """
+    try:
+        return _COMMANDS_DECODER.decode(body)
+    except UNREADABLE as error:
+        raise ConfigurationError(f"expected a list of commands on vectors; found something else: {error}") from error

@@ -65,6 +65,10 @@ class Opcode(IntEnum):
     PS_REPLICA_PREPARE = 36
     PS_REPLICA_STATE = 37
     PS_REPLICA_FETCH = 38
+    PS_EVALUATE = 39
+    PS_ACCUMULATE = 40
+    PS_ROUND = 41
+    PS_COMMIT = 42
     DATA_OPEN = 48
     DATA_READ = 49
     RUN_JOIN = 64
@@ -117,6 +121,10 @@ class ErrorCode(IntEnum):
     LAYOUT_MISMATCH = 41
     NOT_READY = 42
     WRONG_KIND = 43
+    STALE_EVALUATION = 44
+    STALE_ROUND = 45
+    NO_VECTOR = 46
+    OUT_OF_RANGE = 47
     UNKNOWN_DATASET = 48
     BAD_RANGE = 49
     DAMAGED_DATA = 50
@@ -149,6 +157,9 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.NODE_LEAVE: 0,
     Opcode.CONTROLLER_REPLACE: 0,
     Opcode.PS_ATTACH: _SMALL,
+    Opcode.PS_EVALUATE: 0,
+    Opcode.PS_ROUND: _SMALL,
+    Opcode.PS_COMMIT: _SMALL,
     Opcode.RUN_STATUS: _SMALL,
     Opcode.RUN_STOP: 0,
     Opcode.RUN_CHECKPOINT: 0,

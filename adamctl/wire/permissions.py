@@ -46,6 +46,8 @@ _OPERATOR: Final = Permission(OPERATORS)
 _REPLICA: Final = Permission(frozenset({"ps"}))
 _RUN: Final = Permission(frozenset({"worker"}), "itself")
 _PARTITION: Final = Permission(frozenset({"worker"}))
+_COORDINATOR: Final = Permission(frozenset({"coordinator"}))
+"""Of the job that the message is about, which parameter servers check: it commands, and neither pulls nor pushes."""
 _MEMBER: Final = Permission(MEMBERS | {OTHERS}, "itself")
 
 PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
@@ -66,10 +68,14 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.PS_ATTACH: Permission(TRAINERS | {"coordinator"}),
     Opcode.PS_PUSH: Permission(TRAINERS),
     Opcode.PS_PULL: Permission(TRAINERS),
-    Opcode.PS_CHECKPOINT: Permission(frozenset({"coordinator"})),  # of the job whose coordinator it is
+    Opcode.PS_CHECKPOINT: _COORDINATOR,
     Opcode.PS_REPLICA_PREPARE: _REPLICA,
     Opcode.PS_REPLICA_STATE: _REPLICA,
     Opcode.PS_REPLICA_FETCH: _REPLICA,
+    Opcode.PS_EVALUATE: _COORDINATOR,
+    Opcode.PS_ACCUMULATE: Permission(frozenset({"worker"})),
+    Opcode.PS_ROUND: _COORDINATOR,
+    Opcode.PS_COMMIT: _COORDINATOR,
     Opcode.DATA_OPEN: Permission(frozenset({"coordinator", "worker"})),
     Opcode.DATA_READ: Permission(frozenset({"worker"})),
     Opcode.RUN_JOIN: _RUN,

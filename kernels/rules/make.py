@@ -12,7 +12,8 @@ from adamctl.kernels.rules.momentum import Momentum
 from adamctl.kernels.rules.rmsprop import RMSProp
 from adamctl.kernels.rules.rule import Rule
 from adamctl.kernels.rules.sgd import Sgd
-from adamctl.model.rule import RuleConfig
+from adamctl.kernels.rules.vectors import Vectors
+from adamctl.model.rule import VECTORS, RuleConfig
 
 RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Add, Sgd, Momentum, Adagrad, RMSProp, Adam)}
 
@@ -27,8 +28,10 @@ def make_rule(config: RuleConfig, backend: str | None = None) -> Rule:
     """Returns the rule that a job uses.
 
     Raises:
-        ConfigurationError: no rule has that name, or a setting is out of range.
+        ConfigurationError: no rule has that name, a setting is out of range, or vectors cannot have these names.
     """
+    if config.name == VECTORS:
+        return Vectors(config, backend)
     if config.name not in RULES:
         raise ConfigurationError(f"rule.name: expected one of {', '.join(sorted(RULES))}; found {config.name!r}")
     for key in ("momentum", "beta1", "beta2", "decay"):

@@ -36,11 +36,15 @@ class Rule(ABC):
         shard_state: those of `state_names` that are one number per shard. Their array repeats that number for each
             element, with all elements at one address. So it takes no memory, is written to checkpoints like any other,
             and is restored by `restored_state`.
+        scratch_names: names of vectors that are held beside the state where a shard is served.
+        scratch_bytes: bytes per element that a server holds besides weights and state, in no copy and on no disk.
     """
 
     name: ClassVar[str]
-    state_names: ClassVar[tuple[str, ...]] = ()
+    state_names: tuple[str, ...] = ()
     shard_state: ClassVar[tuple[str, ...]] = ()
+    scratch_names: tuple[str, ...] = ()
+    scratch_bytes: int = 0
 
     def __init__(self, config: RuleConfig, backend: str | None = None) -> None:
         self.config = config

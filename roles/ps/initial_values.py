@@ -19,9 +19,12 @@ from adamctl.roles.ps.memory_budget import side_by_side
 
 
 def bytes_needed(layout: ParameterLayout, buckets: Sequence[int], rule: Rule) -> int:
-    """Returns the memory that buckets take: values and rule state, without spare buffers for concurrent readers."""
+    """Returns the memory that buckets take: values, rule state and scratch, without spare buffers for readers.
+
+    A copy needs no scratch until it takes over, which it may have to at any time.
+    """
     elements = sum(layout.buckets[bucket].size_bytes // ELEMENT_BYTES for bucket in buckets)
-    return elements * (1 + len(rule.state_names)) * ELEMENT_BYTES
+    return elements * ((1 + len(rule.state_names)) * ELEMENT_BYTES + rule.scratch_bytes)
 
 
 def build_buckets(

@@ -25,12 +25,15 @@ from adamctl.roles.ps.background import Background
 from adamctl.roles.ps.checkpoint_writer import Saver
 from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.roles.ps.core.instructions import (
+    AnswerAccumulate,
     AnswerAttach,
     AnswerPull,
     AnswerPush,
+    AnswerVectors,
     Apply,
     Ask,
     Build,
+    Compute,
     Free,
     GiveImage,
     Holds,
@@ -56,16 +59,21 @@ from adamctl.roles.ps.retired_clients import follow_retired, keep_retired
 from adamctl.roles.ps.statistics import Rates
 from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.lmdb_log import LogStore
+from adamctl.roles.ps.vector_service import VectorService
 from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
+    AccumulateRequest,
     AttachRequest,
     CheckpointRequest,
+    CommitRequest,
+    EvaluateRequest,
     PullRequest,
     PushRequest,
     ReplicaFetchRequest,
     ReplicaPrepareRequest,
     ReplicaStateRequest,
+    RoundRequest,
 )
 
 
@@ -110,9 +118,13 @@ class ParameterServer:
         )
         self._keeper.roots = roots
         self._saver = Saver(self.core, context.node, context.log, roots, self._coordinator)
+        self._vectors = VectorService(self.core, self._coordinator)
         self._keeper.prepare = lambda rule: asyncio.to_thread(load_rule, rule)
         self._carriers: dict[type[Any], Callable[[Any], None]] = {
             Apply: self._threads.submit,
+            Compute: self._threads.submit,
+            AnswerVectors: self._vectors.answer,
+            AnswerAccumulate: self._vectors.answer_accumulate,
             Keep: lambda keep: keep.token.lease.retain(),
             Free: lambda free: free.token.lease.release(),
             AnswerPush: self._answer_push,
@@ -214,6 +226,8 @@ class ParameterServer:
             out = self.core.push(request, connection, client, message, body, self._now(), arriving)
         elif isinstance(message, PullRequest):
             out = self.core.pull(request, connection, client, message, self._now())
+        elif isinstance(message, _VECTOR_REQUESTS):
+            out = self._vectors.requested(request, message, self._now())
         elif isinstance(message, AttachRequest):
             out = self._attached(request, connection, client, message)
         elif isinstance(message, CheckpointRequest):
@@ -257,16 +271,19 @@ class ParameterServer:
             try:
                 self._carriers[type(instruction)](instruction)
             except ValueError as error:  # an answer too large for a frame must not stop the other instructions
-                if not isinstance(instruction, AnswerAttach | AnswerPull | AnswerPush) or instruction.token.answered:
+                if not isinstance(instruction, _ANSWERS) or instruction.token.answered:
                     raise
                 instruction.token.fail(ErrorCode.WRONG_LENGTH, f"{error}; ask for less per request")
 
-    def _completed(self, done: Apply) -> None:
+    def _completed(self, done: Apply | Compute) -> None:
         now = self._now()
         if self._meter.due(now):
             busy_s = sum(self._threads.busy_s) + self._arrivals.busy_s
             self._meter.sample(now, busy_s, (*self._threads.works, self._arrivals.work), self.core.threads)
-        self._carry_out(self.core.completed(done.job, done.batches, now))
+        if isinstance(done, Compute):
+            self._carry_out(self._vectors.core.completed(done.job, done.batches, now))
+        else:
+            self._carry_out(self.core.completed(done.job, done.batches, now))
         if done.job.failed is not None and any(batch.damaged for batch in done.batches):
             self._log.error("%s", done.job.failed[1])
         if self._storing is not None:
@@ -370,4 +387,6 @@ class ParameterServer:
         }
 
 
+_ANSWERS = (AnswerAccumulate, AnswerAttach, AnswerPull, AnswerPush, AnswerVectors)
+_VECTOR_REQUESTS = (AccumulateRequest, CommitRequest, EvaluateRequest, RoundRequest)
 _REPLICA_REQUESTS = (ReplicaPrepareRequest, ReplicaStateRequest, ReplicaFetchRequest)

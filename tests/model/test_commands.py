@@ -15,6 +15,7 @@ from adamctl.model.commands import (
     Reduce,
     Set,
     check_commands,
+    inputs_of,
 )
 
 READABLE, WRITABLE = {"x", "g", "t"}, {"t"}
@@ -65,3 +66,13 @@ def test_operations_that_nobody_knows_are_no_message() -> None:
     wrong = msgspec.msgpack.encode([["apply", "t", "exec", [["x"]]]])
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(wrong, type=list[Command])
+
+
+def test_inputs_are_what_is_read_before_it_is_written() -> None:
+    commands = [
+        Set("t", ((1.0, "x"), (1.0, ACCUMULATOR))),
+        Apply("d", "where", (("t",), ("g", "h"), ("d",))),
+        Reduce("dot", (("d",), ("s", "t"))),
+    ]
+    assert inputs_of(commands) == {"x", ACCUMULATOR, "g", "h", "d", "s"}
+    assert inputs_of([]) == frozenset()

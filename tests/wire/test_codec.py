@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 import pytest
 
-from adamctl.errors import ProtocolError
+from adamctl.errors import ConfigurationError, ProtocolError
+from adamctl.model.commands import Apply, Reduce, Set
 from adamctl.wire import codec
+from adamctl.wire.codec import decode_commands, encode_commands
 from adamctl.wire.constants import TYPED_HEADER_BYTES_MAX, Flag, Opcode
 from adamctl.wire.messages import (
     MESSAGES,
@@ -132,3 +136,17 @@ def test_messages_survive_the_way() -> None:
     assert codec.decode_message(Opcode.PS_PUSH, 0, codec.encode_message(push)) == push
     status = StatusReply({"role": "ps", "uptime_s": 1.5})
     assert codec.decode_message(Opcode.STATUS, Flag.REPLY, codec.encode_message(status)) == status
+
+
+def test_commands_come_back_from_a_body_and_nothing_else_does() -> None:
+    commands = (Set("t", ((0.5, "x"), (1.0, "g"))), Apply("t", "abs", (("t",),)), Reduce("dot", (("t",), ("t", "x"))))
+    assert decode_commands(encode_commands(commands)) == commands
+    random = Random(3)
+    for _ in range(300):
+        body = bytearray(encode_commands(commands))
+        body[random.randrange(len(body))] = random.randrange(256)
+        cut = body[: random.randrange(len(body) + 1)]
+        try:
+            assert all(isinstance(one, Set | Apply | Reduce) for one in decode_commands(bytes(cut)))
+        except ConfigurationError as error:
+            assert "list of commands" in str(error)

@@ -100,16 +100,31 @@ from adamctl.wire.messages.replica import (
     ReplicaStateReply,
     ReplicaStateRequest,
 )
+from adamctl.wire.messages.vectors import (
+    AccumulateReply,
+    AccumulateRequest,
+    AccumulateResult,
+    BucketVectors,
+    CommitRequest,
+    EvaluateRequest,
+    RoundRequest,
+    VectorsReply,
+)
 
 __all__ = [
     "MESSAGES",
     "OPCODE_OF_REQUEST",
+    "AccumulateReply",
+    "AccumulateRequest",
+    "AccumulateResult",
     "AttachReply",
     "AttachRequest",
     "BenchBlockRequest",
+    "BucketVectors",
     "CheckpointFile",
     "CheckpointReply",
     "CheckpointRequest",
+    "CommitRequest",
     "ConfigChanges",
     "ConfigCompareAndSetReply",
     "ConfigCompareAndSetRequest",
@@ -127,6 +142,7 @@ __all__ = [
     "DataReadRequest",
     "Empty",
     "ErrorReply",
+    "EvaluateRequest",
     "EvaluateTask",
     "FlightReport",
     "GroupDropRequest",
@@ -172,6 +188,7 @@ __all__ = [
     "ReplicaPrepareRequest",
     "ReplicaStateReply",
     "ReplicaStateRequest",
+    "RoundRequest",
     "RunCheckpointReply",
     "RunCheckpointRequest",
     "RunJoinReply",
@@ -187,6 +204,7 @@ __all__ = [
     "StatusRequest",
     "TaskReport",
     "TrainTask",
+    "VectorsReply",
 ]
 
 Pair: TypeAlias = tuple[type[Message], type[Message]]
@@ -213,6 +231,10 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.PS_REPLICA_PREPARE: (ReplicaPrepareRequest, ReplicaPrepareReply),
     Opcode.PS_REPLICA_STATE: (ReplicaStateRequest, ReplicaStateReply),
     Opcode.PS_REPLICA_FETCH: (ReplicaFetchRequest, ReplicaFetchReply),
+    Opcode.PS_EVALUATE: (EvaluateRequest, VectorsReply),
+    Opcode.PS_ACCUMULATE: (AccumulateRequest, AccumulateReply),
+    Opcode.PS_ROUND: (RoundRequest, VectorsReply),
+    Opcode.PS_COMMIT: (CommitRequest, VectorsReply),
     Opcode.DATA_OPEN: (DataOpenRequest, DataOpenReply),
     Opcode.DATA_READ: (DataReadRequest, DataReadReply),
     Opcode.RUN_JOIN: (RunJoinRequest, RunJoinReply),

@@ -120,6 +120,8 @@ class PullRequest(Message, frozen=True):
 
     `region` other than 0: the answer has no body; values are written into this region of the client's memory as
     float32, each shard's at its byte in `offsets`, in the order of the shards (MEMORY_REGISTER).
+
+    `vector` other than "": asks for this vector of a batch algorithm, at which `evaluation` was opened.
     """
 
     job: str
@@ -128,6 +130,8 @@ class PullRequest(Message, frozen=True):
     dtype: str = "float32"
     region: int = 0
     offsets: tuple[int, ...] = ()
+    vector: str = ""
+    evaluation: int = 0
 
 
 class PulledPart(Message, frozen=True):

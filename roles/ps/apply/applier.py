@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from itertools import groupby
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -31,7 +32,8 @@ from adamctl.roles.ps.apply.fused import PlainGroup, Together, plain_groups
 from adamctl.roles.ps.apply.load_meter import Work
 from adamctl.roles.ps.apply.sum_parts import StepSums
 from adamctl.roles.ps.apply.update_sources import factors_of, part_of
-from adamctl.roles.ps.core.instructions import Apply
+from adamctl.roles.ps.apply.vector_work import VectorApplier
+from adamctl.roles.ps.core.instructions import Apply, Compute
 from adamctl.roles.ps.core.push import Source, Update
 from adamctl.roles.ps.core.shard import Batch, Shard
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -55,7 +57,15 @@ class Applier:
         self._narrow = NarrowUpdate()
         self._all_finite: Callable[[Array], bool] | None = None  # once kernels are loaded
         self._steps = StepSums()
+        self._vectors = VectorApplier()
         self._wide = (np.empty(0, np.float32), np.empty(0, np.float32))
+
+    def carry_out(self, instruction: Apply | Compute) -> None:
+        """Does what an instruction says, and sets what its batches say their thread sets."""
+        if isinstance(instruction, Compute):
+            self._vectors.carry_out(instruction.batches)
+        else:
+            self.apply(instruction.job.rule, instruction.batches)
 
     def apply(self, rule: Rule, batches: list[Batch]) -> None:
         """Applies batches of one job; sets each update's code and each batch's `applied`, `target`, `new_state`."""
@@ -261,15 +271,15 @@ def _group_stop(batches: list[Batch], start: int, bytes_max: int | None) -> int:
 class ApplyInline:
     """Like `ApplyThreads`, but deterministic, on the event loop itself, for clusters inside one thread."""
 
-    def __init__(self, completed: Callable[[Apply], None]) -> None:
+    def __init__(self, completed: Callable[[Any], None]) -> None:
         self.busy_s = [0.0]
         self.works = (Work(),)
         self._loop = asyncio.get_running_loop()
         self._completed = completed
         self._applier = Applier(*self.works)
 
-    def submit(self, instruction: Apply) -> None:
-        self._applier.apply(instruction.job.rule, instruction.batches)
+    def submit(self, instruction: Apply | Compute) -> None:
+        self._applier.carry_out(instruction)
         self._loop.call_soon(self._completed, instruction)
 
     def stop(self) -> None:
@@ -284,13 +294,13 @@ class ApplyThreads:
         works: what each thread has done.
     """
 
-    def __init__(self, count: int, completed: Callable[[Apply], None]) -> None:
+    def __init__(self, count: int, completed: Callable[[Any], None]) -> None:
         """`completed` is called on the running loop for every instruction that was carried out."""
         self.busy_s = [0.0] * count
         self.works = tuple(Work() for _ in range(count))
         self._loop = asyncio.get_running_loop()
         self._completed = completed
-        self._queues: list[SimpleQueue[Apply | None]] = [SimpleQueue() for _ in range(count)]
+        self._queues: list[SimpleQueue[Apply | Compute | None]] = [SimpleQueue() for _ in range(count)]
         self._binder = Binder(count)
         self._blas_limit = threadpool_limits(1, user_api="blas")
         self._threads = [
@@ -300,7 +310,7 @@ class ApplyThreads:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, instruction: Apply) -> None:
+    def submit(self, instruction: Apply | Compute) -> None:
         self._queues[instruction.thread].put(instruction)
 
     def stop(self) -> None:
@@ -320,7 +330,7 @@ class ApplyThreads:
                 if self._binder.separates:
                     for batch in instruction.batches:
                         batch.bring_home(number)
-                applier.apply(instruction.job.rule, instruction.batches)
+                applier.carry_out(instruction)
             except Exception:  # before any update was applied: `Applier` handles failures of updates
                 log.exception("batches of job %s could not be applied", instruction.job.name)
                 for batch in instruction.batches:

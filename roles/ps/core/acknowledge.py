@@ -10,19 +10,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 import msgspec
 
 from adamctl.roles.ps.core.admission import NO_LEASE
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Waiter
-from adamctl.roles.ps.core.instructions import AnswerPush, Free, Instruction, Refuse
+from adamctl.roles.ps.core.instructions import AnswerPush, AnswerVectors, Free, Instruction, Refuse
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.replicas import ShardReplicas
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import PushResult
+from adamctl.wire.messages import BucketVectors, PushResult
 
 WAITING_MAX = 1 << 16
 MOVED = "the bucket moved before all of its copies had this push"
+
+Answer: TypeAlias = AnswerPush | AnswerVectors
+"""Of a push, or of a commit of vectors."""
 
 
 class CopiesWaiter(Waiter):
@@ -51,7 +56,7 @@ class Acknowledgements:
         self._flush = flush
         self.lease_holds = lease_holds
         self.waiting = 0
-        self._held: deque[tuple[AnswerPush, Waiter]] = deque()
+        self._held: deque[tuple[Answer, Waiter]] = deque()
 
     @property
     def held(self) -> int:
@@ -63,13 +68,13 @@ class Acknowledgements:
 
     def take(
         self,
-        answer: AnswerPush,
+        answer: Answer,
         stored: Iterable[tuple[Entry, int]],
         job: Job,
         now: float,
         waiter: CopiesWaiter | None = None,
     ) -> list[Instruction]:
-        """Returns what to do with a push whose parts are all settled.
+        """Returns what to do with a push, or a commit, whose parts are all settled.
 
         Args:
             stored: entries of the shards it changed, each with the change count that must be durable before the answer.
@@ -84,7 +89,7 @@ class Acknowledgements:
         over_limit = bool(self._held) or (self._flush is not None and self._flush.over_limit(now))
         if not waiter.missing and not over_limit:
             return [answer] if alone else self._final(answer, waiter)
-        later = AnswerPush(answer.token, answer.message, False)
+        later = replace(answer, queued=False)
         if waiter.missing:
             waiter.token = later
             self.waiting += 1
@@ -94,7 +99,7 @@ class Acknowledgements:
 
     def take_copies(
         self,
-        answer: AnswerPush,
+        answer: Answer,
         stored: Iterable[tuple[Entry, int]],
         copies: Sequence[tuple[ShardReplicas, int]],
         job: Job,
@@ -108,14 +113,14 @@ class Acknowledgements:
             replica.wait(waiter, counter)
         return self.take(answer, stored, job, now, waiter)
 
-    def _final(self, answer: AnswerPush, waiter: Waiter) -> list[Instruction]:
+    def _final(self, answer: Answer, waiter: Waiter) -> list[Instruction]:
         """Returns the answer, or a refusal if it is no longer valid."""
         if not isinstance(waiter, CopiesWaiter):
             return [answer]
         last = self._last_look(answer, waiter)
         return [Free(answer.token), last] if answer.queued and isinstance(last, Refuse) else [last]
 
-    def _last_look(self, answer: AnswerPush, waiter: CopiesWaiter) -> AnswerPush | Refuse:
+    def _last_look(self, answer: Answer, waiter: CopiesWaiter) -> Answer | Refuse:
         """Checks a push again when the copies have it, because the set of copies may have changed meanwhile.
 
         A refusal does no harm: the client sends the push again and learns that it was applied.
@@ -127,20 +132,9 @@ class Acknowledgements:
         short = next((group for group in groups if group.short and not group.gone), None)
         if short is not None:
             return Refuse(answer.token, ErrorCode.NOT_READY, job.short.get(short.bucket, "too few copies are in sync"))
-        bucket_of = job.layout.bucket_of_shard
-        gone = {bucket_of[r.shard] for r in answer.message.results} - job.buckets.keys()
+        gone = _buckets_of(answer, job) - job.buckets.keys()
         gone |= {group.bucket for group in groups if group.gone}
-        if not gone:
-            return answer
-        results = tuple(
-            PushResult(r.shard, ErrorCode.STALE_EPOCH, job.epochs.get(bucket_of[r.shard], 0), 0, 0, MOVED)
-            if bucket_of[r.shard] in gone
-            else r
-            for r in answer.message.results
-        )
-        routing = {**answer.message.routing, **{bucket: job.epochs.get(bucket, 0) for bucket in gone}}
-        message = msgspec.structs.replace(answer.message, results=results, routing=routing)
-        return AnswerPush(answer.token, message, answer.queued)
+        return _without(answer, gone, job) if gone else answer
 
     def durable(self, waiters: Iterable[Waiter], now: float) -> list[Instruction]:
         """Answers pushes whose wait is over, and delayed ones if unsaved changes are within the loss window again."""
@@ -156,7 +150,7 @@ class Acknowledgements:
         out: list[Instruction] = []
         for waiter in waiters:
             token, waiter.token = waiter.token, None
-            if isinstance(token, AnswerPush):
+            if isinstance(token, AnswerPush | AnswerVectors):
                 self.waiting -= 1
                 out.extend(self._final(token, waiter))
             elif isinstance(waiter, CopyWaiter) and token is not None:
@@ -168,7 +162,7 @@ class Acknowledgements:
         out: list[Instruction] = []
         for waiter in waiters:
             token, waiter.token = waiter.token, None
-            if isinstance(token, AnswerPush):
+            if isinstance(token, AnswerPush | AnswerVectors):
                 self.waiting -= 1
                 out.append(Refuse(token.token, code, message))
             elif isinstance(waiter, CopyWaiter) and token is not None:
@@ -180,3 +174,28 @@ class CopyWaiter(Waiter):
     """A primary's wait until its states are durable in a copy here; the token is a `Reply`."""
 
     __slots__ = ()
+
+
+def _buckets_of(answer: Answer, job: Job) -> set[int]:
+    if isinstance(answer, AnswerVectors):
+        return {result.bucket for result in answer.message.results}
+    return {job.layout.bucket_of_shard[result.shard] for result in answer.message.results}
+
+
+def _without(answer: Answer, gone: set[int], job: Job) -> Answer:
+    """Returns an answer that says of some buckets that they are served elsewhere."""
+    code, known = ErrorCode.STALE_EPOCH, {bucket: job.epochs.get(bucket, 0) for bucket in gone}
+    routing = {**answer.message.routing, **known}
+    if isinstance(answer, AnswerVectors):
+        said = answer.message
+        left = tuple(
+            BucketVectors(r.bucket, code, known[r.bucket], message=MOVED) if r.bucket in gone else r
+            for r in said.results
+        )
+        return replace(answer, message=msgspec.structs.replace(said, results=left, routing=routing))
+    bucket_of = job.layout.bucket_of_shard
+    results = tuple(
+        PushResult(r.shard, code, known[bucket_of[r.shard]], 0, 0, MOVED) if bucket_of[r.shard] in gone else r
+        for r in answer.message.results
+    )
+    return replace(answer, message=msgspec.structs.replace(answer.message, results=results, routing=routing))

@@ -101,6 +101,12 @@ def not_now(token: Token, job: Job, epochs: Iterable[int], pushes: bool) -> Refu
     return None
 
 
+def no_pushes(token: Token) -> Refuse:
+    """Refuses a push to a job whose vectors are changed by commands."""
+    what = "commands change what this job's servers hold: send gradients of bundles to its accumulator"
+    return Refuse(token, ErrorCode.WRONG_KIND, what)
+
+
 class UnknownJobs:
     """Remembers since when unknown jobs have been asked for; the oldest are forgotten first.
 
@@ -143,6 +149,10 @@ class HeldBytes:
 
     def of(self, client: ClientKey) -> int:
         return self._bytes.get(client, 0)
+
+    def refuse(self, token: Token, client: ClientKey) -> Refuse:
+        what = f"{self.of(client)} bytes of this client wait for the parts of others; retry later"
+        return Refuse(token, ErrorCode.OVER_QUOTA, what)
 
     def admits(self, job: Job, client: ClientKey, request: PushRequest) -> bool:
         """Returns whether a push may be taken in: its client is within its limit, or others wait for it."""

@@ -42,8 +42,8 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
 class MemoryRecord(msgspec.Struct, frozen=True, array_like=True):
     """A shard's memory in a snapshot, clients in eviction order: the most recently used is last.
 
-    `step` is the last synchronous step that the values contain, 0 if none. `before` are those of `clients` and
-    `evicted` that came from a checkpoint and have not pushed since.
+    `step` is the last synchronous step that the values contain, 0 if none; `commit` a batch algorithm's last commit.
+    `before` are those of `clients` and `evicted` that came from a checkpoint and have not pushed since.
     """
 
     clients: tuple[ClientRecord, ...] = ()
@@ -52,6 +52,7 @@ class MemoryRecord(msgspec.Struct, frozen=True, array_like=True):
     step: int = 0
     retired: RetiredRecord = NOBODY
     before: tuple[ClientKey, ...] = ()
+    commit: int = 0
 
 
 NO_CLIENTS: Final = MemoryRecord()
@@ -69,6 +70,7 @@ class MemoryChange(msgspec.Struct, frozen=True, array_like=True):
     marks: int
     evicted_incarnation: int
     step: int
+    commit: int = 0
 
 
 class Verdict(Enum):
@@ -144,11 +146,11 @@ class ClientMemory:
     Attributes:
         clients: ordered by last use, the most recent last.
         retired: the retired record that the shard last applied; it applies one only when that removes a client or mark.
-        step: as in `MemoryRecord`.
+        step, commit: as in `MemoryRecord`.
     """
 
     __slots__ = ("_before", "_clients_max", "_evicted", "_looked", "_marks_max", "_whole_from", "clients",
-                 "evicted_incarnation", "retired", "step")  # fmt: skip
+                 "commit", "evicted_incarnation", "retired", "step")  # fmt: skip
 
     def __init__(self, clients_max: int = CLIENTS_MAX, marks_max: int = MARKS_MAX) -> None:
         self.clients: dict[ClientKey, Client] = {}
@@ -158,7 +160,7 @@ class ClientMemory:
         self._evicted: dict[ClientKey, int] = {}  # -> the shard's counter at eviction; the oldest mark first
         self._whole_from = -1  # changes since an older counter are not known individually
         self._clients_max, self._marks_max = clients_max, marks_max
-        self.step = 0
+        self.step = self.commit = 0
 
     def find(self, key: ClientKey) -> Client | None:
         """Returns the client, a new one if it is unknown, or None if it was evicted or retired."""
@@ -237,7 +239,8 @@ class ClientMemory:
         """Returns the memory that belongs to the current values; queued numbers are not in it."""
         clients = tuple([client.record() for client in self.clients.values() if client.done])
         marks = tuple(self._evicted)
-        return MemoryRecord(clients, marks, self.evicted_incarnation, self.step, self.retired, self._before)
+        numbers = self.evicted_incarnation, self.step
+        return MemoryRecord(clients, marks, *numbers, self.retired, self._before, self.commit)
 
     def change(self, since: int) -> MemoryChange | None:
         """Returns the changes since the version with counter `since`; None if only the whole memory can be sent."""
@@ -255,7 +258,8 @@ class ClientMemory:
                 break
             evicted.append(key)
         marks = len(self._evicted)
-        return MemoryChange(tuple(clients[::-1]), tuple(evicted[::-1]), marks, self.evicted_incarnation, self.step)
+        numbers = self.evicted_incarnation, self.step, self.commit
+        return MemoryChange(tuple(clients[::-1]), tuple(evicted[::-1]), marks, *numbers)
 
     @classmethod
     def restored(cls, record: MemoryRecord) -> ClientMemory:
@@ -265,18 +269,18 @@ class ClientMemory:
             memory.clients[key] = Client(key, found.sequence, dict(found.refused) or None)
         memory._evicted = dict.fromkeys(record.evicted, -1)
         memory.evicted_incarnation = record.evicted_incarnation
-        memory.step = record.step
+        memory.step, memory.commit = record.step, record.commit
         memory.retired = memory._looked = record.retired
         memory._before = record.before
         return memory
 
     def restart(self) -> None:
-        """Prepares a memory from a checkpoint for a new job, which counts steps from 1, perhaps in another cluster.
+        """Prepares a memory from a checkpoint for a new job, which counts from 1, perhaps in another cluster.
 
         Incarnations start over there, so the old cluster's must not exclude anyone. Numbers stay: a client that
         attaches learns its own and continues after them.
         """
-        self.step, self.evicted_incarnation = 0, -1
+        self.step, self.commit, self.evicted_incarnation = 0, 0, -1
         self._evicted.clear()
         self._before = tuple(self.clients)
         self.retired = self._looked = NOBODY
@@ -294,4 +298,4 @@ class ClientMemory:
         for key in forgotten:
             del self._evicted[key]
         self._leave_before({*forgotten, *((found.node, found.incarnation) for found in change.clients)})
-        self.evicted_incarnation, self.step = change.evicted_incarnation, change.step
+        self.evicted_incarnation, self.step, self.commit = change.evicted_incarnation, change.step, change.commit

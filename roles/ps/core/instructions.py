@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from adamctl.roles.ps.core.buffers import Values
 from adamctl.roles.ps.core.flush import Entry
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.push import Token
-from adamctl.roles.ps.core.shard import Batch, Image, Values
+from adamctl.roles.ps.core.shard import Batch, Image
 from adamctl.roles.ps.core.shard_message import CopyRecord
-from adamctl.wire.messages import AttachReply, ConfigChanges, Message, PullReply, PushReply
+from adamctl.roles.ps.core.vector_requests import VectorBatch
+from adamctl.wire.messages import (
+    AccumulateReply,
+    AttachReply,
+    ConfigChanges,
+    Message,
+    PullReply,
+    PushReply,
+    VectorsReply,
+)
 
 
 class Instruction:
@@ -51,6 +61,34 @@ class AnswerPush(Instruction):
 
     token: Token
     message: PushReply
+    queued: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compute(Instruction):
+    """Hand work on vectors of one job to an apply thread; call `VectorCore.completed` afterwards."""
+
+    job: Job
+    thread: int
+    batches: list[VectorBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerVectors(Instruction):
+    """Answer a request on vectors. `numbers`: the body, float64."""
+
+    token: Token
+    message: VectorsReply
+    numbers: Sequence[float] = ()
+    queued: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAccumulate(Instruction):
+    """Answer a bundle's gradient. `queued`: its body was kept and is no longer needed."""
+
+    token: Token
+    message: AccumulateReply
     queued: bool
 
 

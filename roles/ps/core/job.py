@@ -9,9 +9,12 @@ from typing import Any
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import Rule
 from adamctl.model.layout import ELEMENT_BYTES, Bucket, ParameterLayout
+from adamctl.model.rule import VECTORS
+from adamctl.roles.ps.core.buffers import State, Values
 from adamctl.roles.ps.core.exactly_once import ClientKey, ClientMemory
 from adamctl.roles.ps.core.flush import Entry
-from adamctl.roles.ps.core.shard import BucketState, Shard, State, Values
+from adamctl.roles.ps.core.shard import BucketState, Shard
+from adamctl.roles.ps.core.shard_vectors import ShardVectors
 from adamctl.wire.constants import UpdateKind
 
 STALENESS_MAX = 256  # the histogram's last column counts this and more
@@ -43,6 +46,7 @@ class Job:
 
     Attributes:
         rule: applies the updates.
+        has_vectors: commands change its vectors; it takes no pushes.
         identity: distinguishes this job from others of the same name, for the shell.
         epochs: every bucket of the job -> the highest epoch we know of.
         buckets: those that are ready here, with this server as primary.
@@ -66,6 +70,7 @@ class Job:
         self.name, self.layout, self.rule, self.identity = name, layout, rule, identity
         self.layout_hash = layout.hash
         self.kinds = KINDS.get(rule.name, KINDS_OF_GRADIENT_RULES)
+        self.has_vectors = rule.name == VECTORS
         self.epochs: dict[int, int] = {}
         self.buckets: dict[int, BucketState] = {}
         self.building: dict[int, int] = {}
@@ -113,6 +118,8 @@ class Job:
             shard.counter, shard.pushes = content.counter, content.pushes
             shard.given = self.layout.tensors[described.tensor].distribution == "given"
             shard.memory = content.memory or ClientMemory()
+            if self.has_vectors:
+                shard.vectors = ShardVectors(shard.counter, self.rule.state_names)
             self.shards[content.index] = shard
         self._stripe(threads)
 
@@ -170,8 +177,10 @@ class Job:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of values and rule state in memory, without spare buffers."""
-        return sum(shard.size * (1 + len(shard.state.arrays)) for shard in self.shards.values()) * ELEMENT_BYTES
+        """Bytes of values, rule state and scratch in memory, without spare buffers."""
+        elements = sum(shard.size * (1 + len(shard.state.arrays)) for shard in self.shards.values())
+        scratch_bytes = self.rule.scratch_bytes and sum(s.size for s in self.shards.values()) * self.rule.scratch_bytes
+        return elements * ELEMENT_BYTES + scratch_bytes
 
     def count_staleness(self, staleness: int, age: int) -> None:
         self.staleness[staleness if staleness < STALENESS_MAX else STALENESS_MAX] += 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from adamctl.model.commands import PARAMETERS
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
 from adamctl.roles.ps.core.admission import NO_LEASE
+from adamctl.roles.ps.core.buffers import Lent, Values
 from adamctl.roles.ps.core.instructions import AnswerPull, GiveImage, Instruction, Refuse
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.shard import Pull, Shard
@@ -23,6 +25,8 @@ def gather(job: Job, pull: Pull, request: PullRequest) -> bool:
         if shard is None or request.epochs.get(shard.bucket.index) != shard.bucket.epoch:
             code, message = shard_refusal(job, index, request.epochs)
             pull.parts[position] = PulledPart(index, code, 0, 0, 0, 0, 0, 0, message)
+        elif request.vector:
+            _hold_vector(pull, position, shard, request)
         elif shard.batch is not None and shard.batch.in_place:
             shard.waiting.append((pull, position))
             pull.missing += 1
@@ -36,7 +40,10 @@ def hold(pull: Pull, position: int, shard: Shard) -> None:
 
     The push that brings initial values is not reported before a restart would find those values.
     """
-    values = shard.values
+    _take(pull, position, shard, shard.values)
+
+
+def _take(pull: Pull, position: int, shard: Shard, values: Values) -> None:
     values.readers += 1
     pull.values[position] = values
     entry = shard.memory.clients.get(pull.client)
@@ -44,6 +51,24 @@ def hold(pull: Pull, position: int, shard: Shard) -> None:
     epoch, size = shard.bucket.epoch, shard.size
     pushes = 0 if shard.initial_values_volatile else shard.pushes
     pull.parts[position] = PulledPart(shard.index, 0, epoch, shard.counter, pushes, done, position, size)
+
+
+def _hold_vector(pull: Pull, position: int, shard: Shard, request: PullRequest) -> None:
+    """Gives a pull the vector at which an evaluation was opened, or says why it cannot have it.
+
+    It is not being written then: what is about to be written can no longer be pulled.
+    """
+    code, message = int(ErrorCode.WRONG_KIND), "the job has no vectors but its parameters"
+    if shard.vectors is not None:
+        code, message = shard.vectors.pull_outcome(request.vector, request.evaluation)
+    if code or shard.vectors is None:
+        pull.parts[position] = PulledPart(shard.index, code, shard.bucket.epoch, 0, 0, 0, 0, 0, message)
+    elif request.vector == PARAMETERS:
+        _take(pull, position, shard, shard.values)
+    elif request.vector in shard.vectors.names:
+        _take(pull, position, shard, Lent(shard.state, shard.vectors.names[request.vector]))
+    else:
+        _take(pull, position, shard, shard.vectors.scratch[request.vector])
 
 
 def finish_pull(pull: Pull) -> AnswerPull:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from adamctl.kernels.numeric.convert import Narrow
 from adamctl.kernels.operation import Array
@@ -13,6 +13,18 @@ from adamctl.wire.messages import PushResult, PushSource
 
 Token: TypeAlias = Any
 """What the shell needs to answer a request; the core only passes it back."""
+
+
+class Awaiting(Protocol):
+    """What is answered only when changes of shards are durable or in copies.
+
+    Attributes:
+        stored: the changes that must be durable.
+        copies: the shard states that copies must have; None if there are no copies.
+    """
+
+    stored: list[tuple[Entry, int]]
+    copies: list[tuple[ShardReplicas, int]] | None
 
 
 class Place(NamedTuple):

@@ -23,19 +23,20 @@ from adamctl.roles.ps.core.admission import (
     UnknownJobs,
     attach_refusal,
     attached,
+    no_pushes,
     not_now,
 )
 from adamctl.roles.ps.core.arriving_push import ArrivingPush
 from adamctl.roles.ps.core.exactly_once import NOBODY, ClientKey, Verdict
 from adamctl.roles.ps.core.flush import FlushCore
-from adamctl.roles.ps.core.instructions import AnswerPush, Apply, Instruction, Keep, Recover, Refresh, Refuse
+from adamctl.roles.ps.core.instructions import AnswerPush, Apply, Instruction, Keep, Recover, Refuse
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.pull import MOVED, answer_waiting, finish_pull, gather
 from adamctl.roles.ps.core.push import Place, Push, Source, Token, Update
 from adamctl.roles.ps.core.replication import Replication
 from adamctl.roles.ps.core.shard import Batch, Image, Pull, Shard
 from adamctl.roles.ps.core.sync_steps import StepPart
-from adamctl.roles.ps.core.validate import checked_source, part_problem, plain_problem, shard_refusal
+from adamctl.roles.ps.core.validate import check_epochs, checked_source, part_problem, plain_problem, shard_refusal
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
     AttachRequest,
@@ -152,16 +153,6 @@ class ServerCore:
             return Refuse(token, ErrorCode.NOT_READY, NO_LEASE)
         return job
 
-    def _check_epochs(self, job: Job, epochs: dict[int, int], routing: dict[int, int], out: list[Instruction]) -> None:
-        """Puts buckets whose epoch in a request is old into `routing`, and asks for a refresh where it is newer."""
-        for bucket, epoch in epochs.items():
-            known = job.epochs.get(bucket, 0)
-            if epoch < known:
-                routing[bucket] = known
-            elif epoch > known:
-                out.append(Refresh(job.name))
-                return
-
     # --- push --------------------------------------------------------------------------------------------------------
 
     def push(
@@ -183,13 +174,14 @@ class ServerCore:
             return [job]
         if (job.refusing or job.short) and (refusal := not_now(token, job, request.epochs, True)):
             return [refusal]
+        if job.has_vectors:
+            return [no_pushes(token)]
         if arriving is not None and arriving.job is not job:
             return [Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r} was made again while this arrived; retry")]
         if self.crowded and not request.step:  # a part of a step may be what all the others wait for
             return [Refuse(token, ErrorCode.OVER_QUOTA, f"{self.queued_bytes} bytes of updates wait; retry later")]
         if not self.held.admits(job, client, request):
-            text = f"{self.held.of(client)} bytes of this client wait for the parts of others"
-            return [Refuse(token, ErrorCode.OVER_QUOTA, f"{text}; retry later")]
+            return [self.held.refuse(token, client)]
         out: list[Instruction] = []
         if arriving is None:
             push = Push(token, request.learning_rate, body, len(request.parts))
@@ -202,7 +194,7 @@ class ServerCore:
             push.held_bytes = 0
         if request.step:
             push.place = Place(request.step, request.step_part, request.step_parts)
-        self._check_epochs(job, request.epochs, push.routing, out)
+        check_epochs(job, request.epochs, push.routing, out)
         touched: list[Shard] = []
         for position, part in enumerate(request.parts):
             if push.results[position] is not None:  # applied while the rest was on its way
@@ -316,13 +308,13 @@ class ServerCore:
             answer_waiting(job, shard, LOST if batch.damaged else "", self.lease_holds, out)
         damaged = {batch.shard.bucket.index for batch in batches if batch.damaged}
         if damaged:
-            out.extend(self._give_up(job, damaged))
+            out.extend(self.give_up(job, damaged))
         if shipped and self.replication is not None:
             out.extend(self.replication.changed(job, shipped))
         self._start(job, [batch.shard for batch in batches], out)
         return out
 
-    def _give_up(self, job: Job, damaged: set[int]) -> list[Instruction]:
+    def give_up(self, job: Job, damaged: set[int]) -> list[Instruction]:
         """Serves damaged buckets no more, nor any bucket of the job if one of them has no other copy."""
         left = self.replication.abandon(job, damaged) if self.replication is not None else []
         if not damaged.isdisjoint(job.buckets):
@@ -384,7 +376,7 @@ class ServerCore:
             return [Refuse(token, ErrorCode.WRONG_DTYPE, not_known(request.dtype))]
         out: list[Instruction] = []
         pull = Pull(token, client, [None] * len(request.shards), [None] * len(request.shards), dtype=request.dtype)
-        self._check_epochs(job, request.epochs, pull.routing, out)
+        check_epochs(job, request.epochs, pull.routing, out)
         if gather(job, pull, request):
             out.append(finish_pull(pull))
         return out

@@ -12,45 +12,17 @@ from math import nan
 from typing import Any
 
 from adamctl.kernels.operation import Array
+from adamctl.roles.ps.core.buffers import Changing, State, Values
 from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, MemoryRecord
 from adamctl.roles.ps.core.flush import Entry
-from adamctl.roles.ps.core.push import Place, Push, Token, Update
+from adamctl.roles.ps.core.push import Awaiting, Place, Token, Update
 from adamctl.roles.ps.core.replicas import ShardReplicas
+from adamctl.roles.ps.core.shard_vectors import ShardVectors
 from adamctl.roles.ps.core.sync_steps import ShardSteps, StepPart
 from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import PulledPart, PushResult
 
 PASSED_ON_WIRE_MAX = 1 << 31
-
-
-class Values:
-    """One buffer of a shard's values. It is not written while `readers` > 0 (sends or snapshots in flight)."""
-
-    __slots__ = ("array", "readers", "shard")
-
-    def __init__(self, array: Array, shard: Shard) -> None:
-        self.array = array
-        self.readers = 0
-        self.shard = shard
-
-    def release(self) -> None:
-        """Ends one reader's use; a buffer that is no longer current is kept as the spare for the next version."""
-        self.readers -= 1
-        if not self.readers and self is not self.shard.values and self.shard.spare is None:
-            self.shard.spare = self.array
-
-
-class State:
-    """A shard's state arrays of the rule. While `readers` > 0 a batch works on copies."""
-
-    __slots__ = ("arrays", "readers")
-
-    def __init__(self, arrays: list[Array]) -> None:
-        self.arrays = arrays
-        self.readers = 0
-
-    def release(self) -> None:
-        self.readers -= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +74,7 @@ class Shard:
         replica: its copies on other servers, None if it should have none.
         given: its initial values come with its first push; without that push, later ones are worthless.
         steps: held parts of incomplete steps, None before the first step.
+        vectors: a batch algorithm's scratch; None if the job's rule takes updates.
     """
 
     __slots__ = (
@@ -127,6 +100,7 @@ class Shard:
         "tensor",
         "thread",
         "values",
+        "vectors",
         "waiting",
     )
 
@@ -141,12 +115,13 @@ class Shard:
         self.memory = ClientMemory()
         self.counter = self.pushes = self.thread = 0
         self.home: int | None = None
-        self.batch: Batch | None = None
+        self.batch: Changing | None = None
         self.entry: Entry | None = None
         self.given = False
         self.replica: ShardReplicas | None = None
         self.queue: list[Update] = []
         self.steps: ShardSteps | None = None
+        self.vectors: ShardVectors | None = None
         self.waiting: list[tuple[Pull, int]] = []
         self.image_takers: list[Callable[[Image], None]] = []
 
@@ -189,8 +164,8 @@ class Shard:
         """Returns the result for a part of a push that is not applied now."""
         return PushResult(self.index, code, self.bucket.epoch, self.counter, 0, message)
 
-    def hold_back(self, push: Push, durable: bool) -> None:
-        """Makes a push's answer wait until this shard's current state is durable, in copies, or both, as needed."""
+    def hold_back(self, push: Awaiting, durable: bool) -> None:
+        """Makes an answer wait until this shard's current state is durable, in copies, or both, as needed."""
         initial_values_volatile = self.initial_values_volatile
         if self.entry is not None and (durable or initial_values_volatile):
             push.stored.append((self.entry, self.entry.changes))
@@ -215,7 +190,7 @@ class Shard:
 
     def find_queued(self, client: Client, sequence: int) -> Update:
         """Returns the accepted update with a number that is not done yet: it is queued or held for a step."""
-        under_way = self.batch.updates if self.batch is not None else []
+        under_way: list[Update] = self.batch.updates if self.batch is not None else []
         held = self.steps.held if self.steps is not None else []
         waiting = (*under_way, *self.queue, *held)
         return next(update for update in waiting if update.client is client and update.sequence == sequence)

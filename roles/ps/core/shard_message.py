@@ -47,9 +47,10 @@ SIZE_MAX: Final = 1 << 31
 class ShardCopy(msgspec.Struct, frozen=True, array_like=True):
     """One shard at version (epoch, counter).
 
-    Each array has `size` elements; `lengths` are those in the body: `size`, or 1 for an array that repeats one number.
-    First the values, then the rule's state. `committed`: all copies have prepared the state with this counter.
-    `change`, if present, replaces `memory`: the changes since the version with counter `since`.
+    Each array has `size` elements; `lengths` are those in the body: `size`, or 1 for an array that repeats one number,
+    or 0 for one that has not changed since the version with counter `since`. First the values, then the rule's state.
+    `committed`: all copies have prepared the state with this counter. `change`, if present, replaces `memory`: the
+    changes since the version with counter `since`.
     """
 
     job: str
@@ -68,7 +69,7 @@ class ShardCopy(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class CopyRecord:
-    """A shard's state in a body. After reading, `arrays` are views of the body, each of `size` elements.
+    """A shard's state in a body. After reading, `arrays` are views of the body, each of `size` elements, or of 0.
 
     `described` is the encoded description, empty if it is not encoded yet.
     """
@@ -163,7 +164,8 @@ class _Part:
         arrays, offset = [], 0
         for length in self.copy.lengths:
             array = elements[offset : offset + length]
-            arrays.append(array if length == self.copy.size else np.broadcast_to(array, (self.copy.size,)))
+            whole = length in (0, self.copy.size)
+            arrays.append(array if whole else np.broadcast_to(array, (self.copy.size,)))
             offset += length
         return arrays
 
@@ -217,7 +219,9 @@ def _described(described: memoryview) -> tuple[tuple[ShardCopy, int], ...]:
         raise DamagedDataError(f"descriptions of shards are not in this version's format: {error}") from error
     for copy, _ in pairs:
         fits = 0 <= copy.size <= SIZE_MAX and 0 < len(copy.lengths) <= ARRAYS_MAX
-        if not fits or any(length not in (1, copy.size) for length in copy.lengths) or not copy.lengths[0] == copy.size:
+        allowed = {1, copy.size} if copy.change is None else {0, 1, copy.size}
+        first = copy.lengths[0] if copy.lengths else -1
+        if not fits or not allowed.issuperset(copy.lengths) or first not in allowed - ({1} - {copy.size}):
             raise DamagedDataError(f"shard {copy.shard} of {copy.size} elements cannot have arrays of {copy.lengths}")
         if min(copy.shard, copy.epoch, copy.counter, copy.pushes) < 0:
             raise DamagedDataError(f"shard {copy.shard} has a negative number: {copy.epoch}, {copy.counter}")
@@ -233,5 +237,7 @@ def _repeats(array: Array) -> bool:
 
 
 def _sent(array: Array) -> memoryview:
+    if not array.size:
+        return memoryview(b"")
     whole = array[:1] if _repeats(array) else array
     return np.ascontiguousarray(whole, "<f4").data.cast("B")

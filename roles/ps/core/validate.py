@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, not_known
+from adamctl.roles.ps.core.instructions import Instruction, Refresh
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.push import Push, Source
 from adamctl.roles.ps.core.shard import Shard
@@ -85,3 +86,14 @@ def shard_refusal(job: Job, index: int, epochs: dict[int, int]) -> tuple[int, st
     if shard is None:
         return ErrorCode.UNKNOWN_SHARD, f"bucket {bucket} of shard {index} is not held here"
     return 0, ""
+
+
+def check_epochs(job: Job, epochs: dict[int, int], routing: dict[int, int], out: list[Instruction]) -> None:
+    """Puts buckets whose epoch in a request is old into `routing`, and asks for a refresh where it is newer."""
+    for bucket, epoch in epochs.items():
+        known = job.epochs.get(bucket, 0)
+        if epoch < known:
+            routing[bucket] = known
+        elif epoch > known:
+            out.append(Refresh(job.name))
+            return

@@ -13,11 +13,11 @@ KEPT_MAX = 256
 SIZE_MIN = 1 << 12
 """In elements; for smaller shards computing the checksum takes less time than looking it up."""
 
-Version: TypeAlias = tuple[str, int, int, int, int]
+Version: TypeAlias = tuple[str, int, int, int, int, tuple[int, ...]]
 
 
 class Checksums:
-    """Recent checksums by job, shard and version: a version has the same bytes wherever it is sent."""
+    """Recent checksums by job, shard, version and lengths: what is sent of a version is the same for everyone."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -28,7 +28,7 @@ class Checksums:
         copy = record.copy
         if copy.size < SIZE_MIN:
             return arrays_checksum(record)
-        key = (copy.job, copy.born, copy.shard, copy.epoch, copy.counter)
+        key = (copy.job, copy.born, copy.shard, copy.epoch, copy.counter, copy.lengths)
         with self._lock:
             found = self._found.get(key)
             if found is None:

@@ -293,3 +293,30 @@ def test_types_that_a_pass_over_memory_does_not_take_are_refused(gradient):
 def test_a_wrong_setting_is_refused(config, message):
     with pytest.raises(ConfigurationError, match=message):
         make_rule(config)
+
+
+def test_vectors_are_state_that_no_update_changes() -> None:
+    rule = make_rule(RuleConfig("vectors", kept=("g", "s0", "y0"), scratch=("t", "d", "h")))
+    assert [array.tolist() for array in rule.initial_state(2)] == [[0.0, 0.0]] * 3
+    assert rule.state_names == ("g", "s0", "y0") and rule.scratch_bytes == 3 * 4 + 8
+    with pytest.raises(NotImplementedError):
+        rule.apply(np.ones(2, np.float32), np.ones(2, np.float32), rule.initial_state(2), np.ones(2, np.float32), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kept", "scratch", "said"),
+    [
+        (("x",), (), "found 'x'"),
+        ((), ("accumulator",), "found 'accumulator'"),
+        (("G",), (), "found 'G'"),
+        (("g" * 33,), (), "lower-case"),
+        (("g",), ("g",), "different names; found g, g"),
+        (tuple(f"s{i}" for i in range(64)), (), "at most 63"),
+        ((), tuple(f"t{i}" for i in range(17)), "at most 16"),
+    ],
+)
+def test_vectors_have_names_that_commands_can_tell_apart(
+    kept: tuple[str, ...], scratch: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        make_rule(RuleConfig("vectors", kept=kept, scratch=scratch))

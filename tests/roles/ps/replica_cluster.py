@@ -86,7 +86,7 @@ class Cluster:
         replication: int = 3,
         acks: Acks = "replicated",
         min_in_sync: int = 1,
-        rule: str = "add",
+        rule: str | RuleConfig = "add",
         shapes: tuple[tuple[int, ...], ...] = ONE,
         spare: str = "",
         without_store: str = "",
@@ -98,7 +98,7 @@ class Cluster:
         cut = layout_record.layout()
         whole = Bucket(0, 0, len(cut.shards), sum(bucket.size_bytes for bucket in cut.buckets))
         self.layout = ParameterLayout(cut.tensors, cut.shards, (whole,)) if one_bucket else cut
-        self.rule, self.acks, self.without_store = rule, acks, without_store
+        self.acks, self.without_store = acks, without_store
         self.now = 100.0
         self.config_of_cores = ReplicationConfig.of_lease(4.0, **config)
         self.config = Config()
@@ -113,9 +113,8 @@ class Cluster:
         self.servers: dict[str, Server] = {}
         wanted = min(replication, REPLICATION_MAX)  # a bucket may have a member more for a while
         self.served: set[str] = set()
-        self.record_of_job = JobRecord(
-            "running", self.layout.hash, RuleConfig(rule), 3, "", "", acks, wanted, min_in_sync
-        )
+        described = rule if isinstance(rule, RuleConfig) else RuleConfig(rule)
+        self.record_of_job = JobRecord("running", self.layout.hash, described, 3, "", "", acks, wanted, min_in_sync)
         for node in nodes + spare:
             self.start(node)
         for bucket in range(len(self.layout.buckets)):

@@ -10,16 +10,18 @@ import numpy as np
 
 from adamctl.config.records import encode, node_key
 from adamctl.kernels.rules.make import make_rule
-from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.apply.applier import Applier
 from adamctl.roles.ps.core.flush import FlushCore
 from adamctl.roles.ps.core.instructions import (
+    AnswerAccumulate,
     AnswerAttach,
     AnswerPull,
     AnswerPush,
+    AnswerVectors,
     Apply,
     Ask,
     Build,
+    Compute,
     Free,
     Holds,
     Instruction,
@@ -36,6 +38,7 @@ from adamctl.roles.ps.core.instructions import (
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard_message import CopyRecord
+from adamctl.roles.ps.core.vector_core import VectorCore
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
 from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
 from adamctl.wire.constants import UpdateKind
@@ -55,11 +58,12 @@ class Server:
         self.cluster, self.node, self.incarnation = cluster, node, incarnation
         self.core = ServerCore(1, flush=FlushCore() if cluster.has_store(node) else None)
         self.lease = True
+        self.vectors = VectorCore(self.core)
         self.confirmed_s = inf
         self.alive = True
         self.answers: dict[Any, Instruction] = {}
         self.said: list[Instruction] = []
-        self.waiting: list[Apply] = []
+        self.waiting: list[Apply | Compute] = []
         self.store: dict[int, list[ShardContent]] = {}
         self.applier = Applier()
         self.replication = ReplicationCore(
@@ -72,7 +76,7 @@ class Server:
         )
         revision = cluster.config.set(node_key(node), encode(cluster.node_record(node, incarnation)))
         self.replication.registered(incarnation, revision)
-        self.job = Job(JOB, cluster.layout, make_rule(RuleConfig(cluster.rule)))
+        self.job = Job(JOB, cluster.layout, make_rule(cluster.record_of_job.rule))
         self.core.add_job(self.job)
 
     # --- what its core says -----------------------------------------------------------------------------------------
@@ -85,7 +89,7 @@ class Server:
 
     def _take(self, instruction: Instruction) -> None:
         cluster = self.cluster
-        if isinstance(instruction, Apply):
+        if isinstance(instruction, Apply | Compute):
             self.waiting.append(instruction)
             if cluster.applies:
                 cluster.later(self.apply)
@@ -106,7 +110,7 @@ class Server:
             cluster.later(lambda: self.load(instruction))
         elif isinstance(instruction, Refuse) and callable(instruction.token):
             instruction.token(None, [], instruction.code)
-        elif isinstance(instruction, (AnswerPush, AnswerPull, AnswerAttach, Refuse)):
+        elif isinstance(instruction, (AnswerAccumulate, AnswerAttach, AnswerPull, AnswerPush, AnswerVectors, Refuse)):
             self.answers[instruction.token] = instruction
         else:
             assert isinstance(instruction, (Holds, LetGo, Notice, Keep, Free)), instruction
@@ -118,8 +122,11 @@ class Server:
         """Carries out the batches that wait."""
         waiting, self.waiting = self.waiting, []
         for instruction in waiting:
-            self.applier.apply(self.job.rule, instruction.batches)
-            self.take(self.core.completed(instruction.job, instruction.batches))
+            self.applier.carry_out(instruction)
+            if isinstance(instruction, Compute):
+                self.take(self.vectors.completed(instruction.job, instruction.batches))
+            else:
+                self.take(self.core.completed(instruction.job, instruction.batches))
 
     def build(self, buckets: Iterable[int]) -> None:
         self.tell_served()

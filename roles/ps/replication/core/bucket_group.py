@@ -6,10 +6,11 @@ state that contains the push. Counted are in-sync members, and learners that lac
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 
 from adamctl.config.records import BucketRecord
+from adamctl.kernels.operation import Array
 from adamctl.roles.ps.core.exactly_once import NO_CLIENTS
 from adamctl.roles.ps.core.flush import Waiter
 from adamctl.roles.ps.core.job import Job
@@ -122,7 +123,8 @@ class ShardReplica:
         values.readers += 1
         state.readers += 1
         image = Image(shard, copy.epoch, copy.counter, copy.pushes, copy.memory, values, state)
-        return CopyRecord(copy, (values.array, *state.arrays), described), image
+        arrays = _sent((values.array, *state.arrays), copy.lengths)
+        return CopyRecord(copy, arrays, described), image
 
     def describe(self, since: int = -1) -> tuple[ShardCopy, bytes]:
         """Returns the description of its current state, and the same encoded."""
@@ -134,14 +136,21 @@ class ShardReplica:
         if not shard.pushes:
             self.bare = shard.counter
         change = shard.memory.change(since) if since >= 0 else None
+        lengths = lengths_of((shard.values.array, *shard.state.arrays))
+        if shard.vectors is not None and change is not None:
+            lengths = shard.vectors.lengths_since(since, lengths)
         copy = ShardCopy(
-            group.job.name, group.born, shard.index, group.epoch, shard.counter, shard.pushes, shard.size,
-            lengths_of((shard.values.array, *shard.state.arrays)),
+            group.job.name, group.born, shard.index, group.epoch, shard.counter, shard.pushes, shard.size, lengths,
             shard.memory.record() if change is None else NO_CLIENTS,
             self.committed, since, change,
         )  # fmt: skip
         self.described = copy, describe(copy)
         return self.described
+
+
+def _sent(arrays: Sequence[Array], lengths: Sequence[int]) -> tuple[Array, ...]:
+    """Returns what is sent of each array: nothing of one that has not changed."""
+    return tuple(array if length else array[:0] for array, length in zip(arrays, lengths, strict=True))
 
 
 class ReplicaGroup:

@@ -14,10 +14,11 @@ import msgspec
 
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import Bucket
+from adamctl.roles.ps.core.buffers import State, Values
 from adamctl.roles.ps.core.exactly_once import NO_CLIENTS, ClientMemory
 from adamctl.roles.ps.core.flush import Entry
 from adamctl.roles.ps.core.job import Job, ShardContent
-from adamctl.roles.ps.core.shard import Image, Shard, State, Values
+from adamctl.roles.ps.core.shard import Image, Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy, lengths_of
 
 NOTHING = (-1, -1)
@@ -37,7 +38,7 @@ class HeldShard:
     """One shard of a copy.
 
     Attributes:
-        copy, values, state: its newest state, None before it arrives; replaced as a whole, never written to.
+        copy, values, state: its newest state, None before it arrives; arrays are replaced, never written to.
         memory: the clients' memory, which is not kept in `copy`.
         entry: its entry in the store's log, None without a store.
         size_bytes: the state's size in memory.
@@ -83,8 +84,16 @@ class HeldShard:
             self.memory = ClientMemory.restored(copy.memory)
         else:
             self.memory.take(copy.change)
-        self.copy = msgspec.structs.replace(copy, memory=NO_CLIENTS, since=-1, change=None)
-        self.values, self.state = HeldValues(record.arrays[0], cast(Any, self)), State(list(record.arrays[1:]))
+        values, *state = record.arrays
+        if values.size or self.values is None:
+            self.values = HeldValues(values, cast(Any, self))
+        if self.state is None or all([array.size for array in state]):  # noqa: C419
+            self.state = State(state)
+        else:  # what has not changed stays; a reader of the old state may still be reading it
+            held = zip(state, self.state.arrays, strict=True)
+            self.state = self.state.followed_by([array if array.size else known for array, known in held])
+        lengths = copy.lengths if all(copy.lengths) else lengths_of(self.arrays)
+        self.copy = msgspec.structs.replace(copy, memory=NO_CLIENTS, since=-1, change=None, lengths=lengths)
         if self.entry is not None:
             self.entry.owner = self
 
@@ -182,7 +191,7 @@ class HeldCopy:
         return ShardContent(
             held.index,
             values.array.copy() if values.readers else writable(values.array),
-            self.job.rule.restored_state([_own(array, state.readers > 0) for array in state.arrays]),
+            self.job.rule.restored_state([_own(array, state.is_read) for array in state.arrays]),
             held.copy.counter,
             held.copy.pushes,
             memory,

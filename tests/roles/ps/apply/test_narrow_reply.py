@@ -12,8 +12,9 @@ import pytest
 from adamctl.kernels.numeric import convert
 from adamctl.roles.ps.apply import narrow_reply as converting
 from adamctl.roles.ps.apply.narrow_reply import HERE_ELEMENTS_MAX, PullConverter
+from adamctl.roles.ps.core.buffers import Values
 from adamctl.roles.ps.core.instructions import AnswerPull
-from adamctl.roles.ps.core.shard import BucketState, Shard, Values
+from adamctl.roles.ps.core.shard import BucketState, Shard
 from adamctl.wire.constants import BODY_BYTES_MAX, ErrorCode
 from adamctl.wire.messages import PullReply
 

@@ -200,3 +200,15 @@ def test_a_client_with_something_queued_is_not_retired_and_older_news_bring_nobo
     assert memory.retire(record, 2) and not memory.clients
     for older in (RetiredRecord(1), RetiredRecord(3, (2,))):
         assert not memory.retire(older, 3) and memory.find(("w", 2)) is None
+
+
+def test_the_last_commit_of_vectors_is_part_of_the_memory_until_another_job_begins() -> None:
+    memory = ClientMemory()
+    memory.commit = 7
+    assert ClientMemory.restored(memory.record()).commit == 7
+    copy, change = ClientMemory(), memory.change(0)
+    assert change is not None
+    copy.take(change)
+    assert copy.commit == 7
+    copy.restart()
+    assert copy.commit == 0

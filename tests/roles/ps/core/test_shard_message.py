@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adamctl.errors import DamagedDataError
-from adamctl.roles.ps.core.exactly_once import ClientRecord, MemoryRecord
+from adamctl.roles.ps.core.exactly_once import ClientRecord, MemoryChange, MemoryRecord
 from adamctl.roles.ps.core.shard_message import (
     ALIGNMENT,
     HEADER,
@@ -21,6 +21,7 @@ from adamctl.roles.ps.core.shard_message import (
     decode_body,
     encode_body,
     lengths_of,
+    own_records,
 )
 
 MEMORY = MemoryRecord((ClientRecord("w-0", 7, 12, {3: 9}), ClientRecord("w-1", 8, 1)), (("gone", 2),), 1, 5)
@@ -135,3 +136,22 @@ def test_lengths_and_numbers_that_fit_nothing_are_refused(changes: dict[str, obj
 def test_another_version_is_refused_and_named() -> None:
     with pytest.raises(DamagedDataError, match="version"):
         decode_body(sealed(b"\x90", version=VERSION + 1))
+
+
+def test_arrays_that_have_not_changed_are_left_out_and_said_to_be() -> None:
+    change = MemoryChange((), (), 0, -1, 0, 3)
+    values = arrays(5, 4)
+    sent = [values[0][:0], values[1], values[2][:0], values[3]]
+    copy = ShardCopy("job", 17, 0, 4, 9, 23, 5, (0, 5, 0, 5), MEMORY, since=8, change=change)
+    body = joined([CopyRecord(copy, sent)])
+    for read in (decode_body, own_records):
+        (found,) = read(memoryview(body))
+        assert found.copy == copy and [array.tolist() for array in found.arrays] == [one.tolist() for one in sent]
+
+
+@pytest.mark.parametrize("lengths", [(0, 5), (5, 0)])
+def test_nothing_can_be_left_out_of_a_whole_state(lengths: tuple[int, int]) -> None:
+    copy = ShardCopy("job", 17, 0, 4, 9, 23, 5, lengths, MEMORY)
+    body = joined([CopyRecord(copy, [one[:length] for one, length in zip(arrays(5, 2), lengths, strict=True)])])
+    with pytest.raises(DamagedDataError, match="cannot have arrays"):
+        decode_body(memoryview(body))
