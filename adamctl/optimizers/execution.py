@@ -48,7 +48,7 @@ class Execution:
         request: what is to be carried out now; None once the program has stopped.
         stop_reason: why it stopped.
         committed: the last commit that the driver has answered.
-        evaluations: all that were answered. A program that asks for more than `evaluations_max` is stopped.
+        evaluations: all that were answered. A program that asks for more than `budget` of them is stopped.
         rounds: all requests that servers carry out: rounds and commits.
         further_trials: evaluations between two commits other than the first of them.
     """
@@ -58,7 +58,7 @@ class Execution:
         program: Program,
         settings: Any,
         weight_decay: float = 0.0,
-        evaluations_max: int | None = None,
+        budget: int | None = None,
         committed: Progress | None = None,
     ) -> None:
         """Starts a program, or makes it again from what was committed.
@@ -70,7 +70,7 @@ class Execution:
         self.evaluations, self.further_trials = self.committed.evaluations, self.committed.further_trials
         self.rounds = 0
         self.stop_reason: str | None = None
-        self._weight_decay, self._evaluations_max = weight_decay, evaluations_max
+        self._weight_decay, self._budget = weight_decay, budget
         self._since_commit = 0
         self._vectors = Vectors()
         self._program = program(self._vectors, settings, _plain(self.committed.state))
@@ -119,7 +119,7 @@ class Execution:
             self._vectors.close()
             match request:
                 case Evaluate():
-                    if self._evaluations_max is not None and self.evaluations >= self._evaluations_max:
+                    if self._budget is not None and self.evaluations >= self._budget:
                         self._program.close()
                         return BUDGET
                     answer = yield from self._evaluate(request)

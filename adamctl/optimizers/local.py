@@ -63,21 +63,21 @@ class LocalVectors:
         self,
         program: Program,
         settings: Any,
-        evaluations_max: int | None = None,
+        budget: int | None = None,
         on_commit: Callable[[Snapshot], None] | None = None,
         on_evaluation: Callable[[float], None] | None = None,
     ) -> Outcome:
         """Runs a program to its end.
 
         Args:
-            evaluations_max: the budget.
+            budget: most evaluations.
             on_commit: is shown what each commit left.
             on_evaluation: is shown each loss, without the L2 term, as the objective gave it.
 
         Raises:
             ProgramError: the program asks for what cannot be.
         """
-        execution = Execution(program, settings, self._weight_decay, evaluations_max, self._start.progress)
+        execution = Execution(program, settings, self._weight_decay, budget, self._start.progress)
         size = self._start.kept[PARAMETERS].size
         names = (*execution.kept, *execution.scratch, ACCUMULATOR)
         self._vectors = {name: np.zeros(size, np.float32) for name in names}

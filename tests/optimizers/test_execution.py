@@ -64,7 +64,7 @@ def commands_of(request: Request) -> tuple[Command, ...]:
 
 
 def test_a_gradient_is_set_by_the_first_command_of_the_next_round() -> None:
-    execution = Execution(descend, 0.5, evaluations_max=100)
+    execution = Execution(descend, 0.5, budget=100)
     assert (execution.kept, execution.scratch) == (("x",), ("t", "h"))
     requests = carried_out(execution, ones)
     assert requests[:5] == [
@@ -131,7 +131,7 @@ def test_a_loss_that_is_not_finite_is_infinite_and_sets_no_gradient(loss: float)
 
 
 def test_the_budget_ends_a_program_at_its_last_commit() -> None:
-    execution = Execution(descend, 0.5, evaluations_max=3)
+    execution = Execution(descend, 0.5, budget=3)
     carried_out(execution, ones)
     assert (execution.stop_reason, execution.evaluations) == (BUDGET, 3)
     assert execution.committed == Progress({"done": 2, "loss": 1.0}, 3, 1)
