@@ -20,6 +20,7 @@ import msgspec
 from adamctl.errors import ConfigurationError, ProgramError
 from adamctl.model.commands import ACCUMULATOR, COMMANDS_MAX, Command, Reduce, Set, check_commands
 from adamctl.optimizers.vectors import Commit, Evaluate, Program, Request, Round, State, Vectors
+from adamctl.wire.unreadable import UNREADABLE
 
 STATE_BYTES_MAX = 1 << 17
 """Most bytes of a program's state, as JSON."""
@@ -238,7 +239,7 @@ def _plain(state: State) -> dict[str, Any]:
     try:
         text = msgspec.json.encode(state)
         plain = msgspec.json.decode(text, type=dict[str, Any])
-    except (TypeError, ValueError) as error:
+    except (*UNREADABLE, TypeError) as error:
         raise ProgramError(f"a state is an object of what JSON holds; {error}") from error
     if plain != state:
         changed = sorted(name for name in plain if plain[name] != state.get(name))

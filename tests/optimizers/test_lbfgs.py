@@ -27,7 +27,7 @@ TO_THE_END = LBFGSSettings(gradient_tolerance=0.0, change_tolerance=0.0)
 
 def test_it_finds_the_bottom_of_rosenbrocks_valley() -> None:
     objective, start = rosenbrock(10)
-    outcome = LocalVectors(objective, start).run(lbfgs, LBFGSSettings(change_tolerance=0.0))
+    outcome = LocalVectors(objective, start).run(lbfgs, LBFGSSettings(change_tolerance=0.0), 1000)
     assert outcome.stop_reason == "gradient"
     assert outcome.x == pytest.approx(np.ones(10), abs=1e-4)
     assert outcome.state["gradient_max"] <= 1e-5
@@ -37,7 +37,7 @@ def test_an_iteration_is_three_rounds_and_a_further_trial_two() -> None:
     objective, start = rosenbrock(10)
     for weight_decay in (0.0, 1e-3):
         settings = LBFGSSettings(gradient_tolerance=1e-3, change_tolerance=0.0)
-        outcome = LocalVectors(objective, start, weight_decay).run(lbfgs, settings)
+        outcome = LocalVectors(objective, start, weight_decay).run(lbfgs, settings, 1000)
         assert outcome.stop_reason == "gradient"
         assert outcome.further_trials > 5
         squares = 2 if weight_decay else 0  # of x and t, until it is known that losses are wanted there
@@ -65,7 +65,7 @@ def spied(requests: list[Any]) -> Any:
 def test_a_measurement_is_4m_and_8_numbers() -> None:
     requests: list[Any] = []
     objective, start = rosenbrock(10)
-    LocalVectors(objective, start).run(spied(requests), LBFGSSettings(history=7))
+    LocalVectors(objective, start).run(spied(requests), LBFGSSettings(history=7), 1000)
     counts = [
         sum(isinstance(one, Reduce) for one in request.commands) for request in requests if isinstance(request, Round)
     ]
@@ -97,11 +97,11 @@ def test_directions_are_those_of_the_recursion_on_vectors(condition: float) -> N
 def test_made_again_from_any_commit_it_ends_in_the_same_bits() -> None:
     objective, start = rosenbrock(10)
     settings, snapshots = LBFGSSettings(history=4), []
-    whole = LocalVectors(objective, start, 1e-4).run(lbfgs, settings, on_commit=snapshots.append)
+    whole = LocalVectors(objective, start, 1e-4).run(lbfgs, settings, 1000, on_commit=snapshots.append)
     assert len(snapshots) > 30
     for snapshot in snapshots:
         progress = msgspec.json.decode(msgspec.json.encode(snapshot.progress), type=Progress)
-        again = LocalVectors(objective, Snapshot(snapshot.kept, progress), 1e-4).run(lbfgs, settings)
+        again = LocalVectors(objective, Snapshot(snapshot.kept, progress), 1e-4).run(lbfgs, settings, 1000)
         assert again.x.tobytes() == whole.x.tobytes()
         assert (again.state, again.evaluations, again.further_trials, again.stop_reason) == (
             whole.state, whole.evaluations, whole.further_trials, whole.stop_reason
@@ -116,8 +116,8 @@ def test_weight_decay_is_an_l2_term_of_the_loss() -> None:
         x = x.astype(float)
         return loss + 0.05 * float(x @ x), gradient + 0.1 * x
 
-    apart = LocalVectors(objective, start, 0.1).run(lbfgs, LBFGSSettings())
-    within = LocalVectors(with_term, start).run(lbfgs, LBFGSSettings())
+    apart = LocalVectors(objective, start, 0.1).run(lbfgs, LBFGSSettings(), 1000)
+    within = LocalVectors(with_term, start).run(lbfgs, LBFGSSettings(), 1000)
     assert apart.x == pytest.approx(within.x, abs=1e-4)
     assert apart.state["loss"] == pytest.approx(within.state["loss"], rel=1e-6)
 
@@ -125,7 +125,7 @@ def test_weight_decay_is_an_l2_term_of_the_loss() -> None:
 # --- when it stops ----------------------------------------------------------------------------------------------------
 
 
-def on_quadratic(settings: LBFGSSettings, budget: int | None = None) -> Outcome:
+def on_quadratic(settings: LBFGSSettings, budget: int = 1000) -> Outcome:
     return LocalVectors(*quadratic(1e3)).run(lbfgs, settings, budget)
 
 
@@ -137,7 +137,7 @@ def test_it_says_why_it_stopped() -> None:
 
 
 def test_a_start_at_the_minimum_is_the_end() -> None:
-    outcome = LocalVectors(rosenbrock(4)[0], np.ones(4)).run(lbfgs, TO_THE_END)
+    outcome = LocalVectors(rosenbrock(4)[0], np.ones(4)).run(lbfgs, TO_THE_END, 1000)
     assert (outcome.stop_reason, outcome.evaluations, outcome.state["iteration"]) == ("gradient", 1, 0)
 
 
@@ -148,13 +148,13 @@ def test_where_float32_has_no_better_point_it_ends_with_precision() -> None:
         off = x.astype(float) - 1 - 2.0**-25
         return 1e3 * float(off @ off), 2e3 * off
 
-    outcome = LocalVectors(between, np.array([3.0])).run(lbfgs, TO_THE_END)
+    outcome = LocalVectors(between, np.array([3.0])).run(lbfgs, TO_THE_END, 1000)
     assert outcome.stop_reason == "precision"
     assert outcome.x == pytest.approx([1.0], abs=1e-7)
 
 
 def test_a_gradient_that_lies_ends_with_precision_at_the_best_point() -> None:
-    outcome = LocalVectors(lambda x: (float(x @ x), -x), np.ones(3)).run(lbfgs, TO_THE_END)
+    outcome = LocalVectors(lambda x: (float(x @ x), -x), np.ones(3)).run(lbfgs, TO_THE_END, 1000)
     assert (outcome.stop_reason, outcome.x.tolist()) == ("precision", [1.0, 1.0, 1.0])
     assert outcome.evaluations <= 21
 
@@ -162,7 +162,7 @@ def test_a_gradient_that_lies_ends_with_precision_at_the_best_point() -> None:
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_start_that_is_not_finite_is_an_error(loss: float) -> None:
     with pytest.raises(NotFiniteError, match="at the start"):
-        LocalVectors(lambda x: (loss, x), np.ones(3)).run(lbfgs, LBFGSSettings())
+        LocalVectors(lambda x: (loss, x), np.ones(3)).run(lbfgs, LBFGSSettings(), 1000)
 
 
 # --- what goes wrong on the way ---------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_what_is_not_finite_is_never_accepted() -> None:
     losses: list[float] = []
     snapshots: list[Snapshot] = []
     outcome = LocalVectors(logarithm, np.full(5, 0.5)).run(
-        lbfgs, LBFGSSettings(change_tolerance=0.0), on_commit=snapshots.append, on_evaluation=losses.append
+        lbfgs, LBFGSSettings(change_tolerance=0.0), 1000, on_commit=snapshots.append, on_evaluation=losses.append
     )
     assert not all(map(math.isfinite, losses))
     assert all(math.isfinite(snapshot.progress.state["loss"]) for snapshot in snapshots)
@@ -242,7 +242,7 @@ def test_without_any_decrease_the_history_is_dropped_and_the_way_down_tried() ->
         return (math.nan if 12 < count <= 32 else loss), gradient
 
     snapshots: list[Snapshot] = []
-    outcome = LocalVectors(ill_for_a_while, start).run(lbfgs, LBFGSSettings(), on_commit=snapshots.append)
+    outcome = LocalVectors(ill_for_a_while, start).run(lbfgs, LBFGSSettings(), 1000, on_commit=snapshots.append)
     assert outcome.state["restarts"] == 1
     lengths = [len(snapshot.progress.state["history"]) for snapshot in snapshots]
     drop = next(number for number in range(1, len(lengths)) if lengths[number] < lengths[number - 1])
