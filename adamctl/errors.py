@@ -34,6 +34,10 @@ class ConfigurationError(AdamctlError):
     retry_helps = False
 
 
+class ProgramError(ConfigurationError):
+    """A batch algorithm asks for what cannot be, such as a vector that it has not declared. Nothing was changed."""
+
+
 class UnreachableError(AdamctlError):
     """A peer did not answer, or answered too late."""
 

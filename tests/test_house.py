@@ -139,6 +139,7 @@ ELSEWHERE = (
         ("roles/ps/store/recovered_jobs", "roles/ps/store/log_index"),
         "what a server takes up again",
     ),
+    Elsewhere("optimizers/test_lbfgs.py", ("optimizers/descent", "optimizers/pairs"), "what programs have in common"),
     Elsewhere("roles/worker/test_server.py", ("roles/worker/whole_replica",), "parts of one worker"),
 )
 

@@ -1,0 +1,85 @@
+"""Batch algorithms are plug-ins: each is named by an entry point of the group `adamctl.optimizers`.
+
+Another package adds `[optimizer] type = "mine"` by declaring
+
+    [project.entry-points."adamctl.optimizers"]
+    mine = "mypackage.module:ALGORITHM"
+
+where ALGORITHM is a `BatchAlgorithm`; how its program is written is told in `adamctl.optimizers.vectors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from adamctl.errors import ConfigurationError
+from adamctl.optimizers.vectors import Program
+from adamctl.wire.unreadable import UNREADABLE
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
+GROUP = "adamctl.optimizers"
+BUILT_IN = ("lbfgs", "cg", "owlqn")
+
+
+@dataclass(frozen=True)
+class BatchAlgorithm:
+    """One batch algorithm.
+
+    Attributes:
+        summary: one line.
+        program: a generator function of (vectors, settings, state).
+        settings: a `msgspec.Struct` type; its fields are keys of `[optimizer]`, all with defaults.
+    """
+
+    summary: str
+    program: Program
+    settings: type[msgspec.Struct]
+
+    def settings_of(self, keys: Mapping[str, Any]) -> msgspec.Struct:
+        """Returns checked settings. Raises ConfigurationError if a key is unknown or its value is out of range."""
+        try:
+            return msgspec.convert(dict(keys), self.settings)
+        except (*UNREADABLE, TypeError) as error:
+            raise ConfigurationError(f"[optimizer]: {error}") from error
+
+
+def find(name: str) -> BatchAlgorithm:
+    """Returns an algorithm; built-in ones are found without searching the installed packages.
+
+    Raises:
+        ConfigurationError: there is none of this name, there are two, or it cannot be loaded.
+    """
+    if name in BUILT_IN:
+        algorithm = import_module(f"adamctl.optimizers.{name}").ALGORITHM
+        assert isinstance(algorithm, BatchAlgorithm)
+        return algorithm
+    points = [point for point in _installed() if point.name == name]
+    if not points:
+        raise ConfigurationError(f"optimizer {name!r}: expected one of {', '.join(names())}")
+    if len(points) > 1:
+        raise ConfigurationError(f"two installed packages add an optimizer called {name!r}; uninstall one of them")
+    try:
+        found = points[0].load()
+    except Exception as error:
+        raise ConfigurationError(f"optimizer {name!r} ({points[0].value}) cannot be loaded: {error}") from error
+    if not isinstance(found, BatchAlgorithm):
+        raise ConfigurationError(f"entry point {name!r} ({points[0].value}) is not an {GROUP}.registry.BatchAlgorithm")
+    return found
+
+
+def names() -> list[str]:
+    """Returns the names of all algorithms, built-in ones first; none is loaded."""
+    return [*BUILT_IN, *sorted({point.name for point in _installed()} - set(BUILT_IN))]
+
+
+def _installed() -> EntryPoints:
+    from importlib.metadata import entry_points  # loads sockets, which programs do without
+
+    return entry_points(group=GROUP)
