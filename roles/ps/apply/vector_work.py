@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.numeric.commands import Accumulator
+from adamctl.kernels.numeric.accumulate import Accumulator
 from adamctl.kernels.operation import Array
 from adamctl.model.commands import ACCUMULATOR
 from adamctl.roles.ps.core.shard_message import new_array
