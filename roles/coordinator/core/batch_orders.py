@@ -1,0 +1,87 @@
+"""What a batch run has servers and workers do, and what it knows of each bucket (`batch_run`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from adamctl.model.commands import Command
+from adamctl.roles.coordinator.core.bundles import Given
+from adamctl.roles.coordinator.core.journal import Entry
+
+
+@dataclass(frozen=True)
+class OpenEvaluation:
+    """Have these buckets open an evaluation. This and the next two come back as `BatchRun.answered`, once for each."""
+
+    order: int
+    buckets: tuple[int, ...]
+    evaluation: int
+    at: str
+    fraction_bits: int
+    bundles: int
+
+
+@dataclass(frozen=True)
+class CarryOut:
+    """Have these buckets carry out a round."""
+
+    order: int
+    buckets: tuple[int, ...]
+    number: int
+    commands: tuple[Command, ...]
+    evaluation: int
+    after: int
+
+
+@dataclass(frozen=True)
+class CommitVectors:
+    """Have these buckets carry out a commit."""
+
+    order: int
+    buckets: tuple[int, ...]
+    number: int
+    commands: tuple[Command, ...]
+    evaluation: int
+    anew: bool
+
+
+Order: TypeAlias = OpenEvaluation | CarryOut | CommitVectors
+
+
+class Task(NamedTuple):
+    """A bundle for a worker: the gradient at a vector, of the mean over the batch."""
+
+    given: Given
+    at: str
+    fraction_bits: int
+
+
+@dataclass
+class Sent:
+    """An order on its way. `lives`: of its buckets when it was sent; `place`: in the journal; `counts`: its numbers."""
+
+    order: Order
+    lives: dict[int, int]
+    place: int
+    counts: bool = False
+
+
+@dataclass
+class Bucket:
+    """What is known of a bucket.
+
+    Attributes:
+        left: what it has to do before it has done all of the journal: (place, entry).
+        life: how often it has lost its scratch.
+        commit, commit_most: the last commit of its shards, the least and the most.
+        counted: whether the numbers of the round that is asked for now are known of it.
+        point_made: its life in which the point of the present commit was made again where the commit is done.
+    """
+
+    left: list[tuple[int, Entry]] = field(default_factory=list)
+    life: int = 0
+    commit: int = 0
+    commit_most: int = 0
+    counted: bool = False
+    point_made: int = 0

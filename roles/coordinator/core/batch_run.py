@@ -1,0 +1,398 @@
+"""A batch algorithm on servers and workers that may be lost at any time, as a pure state machine (DistBelief 4.2).
+
+A program asks for evaluations, rounds and commits (`adamctl.optimizers`); servers carry them out on the vectors that
+they hold, bucket by bucket, and workers evaluate bundles. Everything since the last commit is in a journal. A bucket
+that loses its scratch vectors has it done again from there (`journal`); what was found by it before does not count
+twice. Where stores have taken buckets back to earlier commits, iterations are mixed: then the history is dropped, and
+the program begins again at the parameters that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from math import fsum, inf, isfinite
+
+from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Command, Reduce, Set, inputs_of
+from adamctl.optimizers.execution import Execution, Progress
+from adamctl.optimizers.vectors import Commit, Evaluate, Round
+from adamctl.roles.coordinator.core.batch_orders import (
+    Bucket,
+    CarryOut,
+    CommitVectors,
+    OpenEvaluation,
+    Order,
+    Sent,
+    Task,
+)
+from adamctl.roles.coordinator.core.bundles import Bundle, BundleBook, Given, WorkerKey
+from adamctl.roles.coordinator.core.journal import Entry, EvaluationEntry, RoundEntry, needed_again, written
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import BucketVectors
+
+FRACTION_BITS = (40, 20)
+"""Of the accumulator: the second where a gradient is too large for the first."""
+LOST = frozenset({ErrorCode.NO_VECTOR, ErrorCode.NOT_READY, ErrorCode.STALE_EVALUATION})
+"""Answers of a bucket that has not, or no longer, what it is asked to work on."""
+
+
+class BatchRun:
+    """One run. Methods are events; `take_orders` returns what the shell has to send.
+
+    Attributes:
+        execution: of the program; its `stop_reason` says when it has ended.
+        book: who evaluates what.
+        restarts: how often the history was dropped.
+        evaluations: the last number of one.
+    """
+
+    def __init__(
+        self, start: Callable[[Progress | None], Execution], committed: Progress | None, bundles: Sequence[Bundle],
+        buckets: int, commit: int = 0, evaluations: int = 0, rounds: int = 0,
+    ) -> None:  # fmt: skip
+        """Args:
+        start: makes the program, from what was committed.
+        commit, evaluations, rounds: last numbers that servers may know.
+        """
+        self._start = start
+        self.execution = start(committed)
+        self.book = BundleBook(bundles)
+        self.restarts = 0
+        self.evaluations, self._rounds, self._commit = evaluations, rounds, commit
+        self._examples = bundles[-1].stop
+        self._buckets = [Bucket(commit=commit, commit_most=commit) for _ in range(buckets)]
+        self._workers: set[WorkerKey] = set()
+        self._journal: list[Entry] = []
+        self._asked = False  # whether the present request is in the journal
+        self._bits = 0
+        self._numbers: dict[int, int] = {}  # of evaluations, by place in the journal
+        self._open_at: str | None = None  # the vector of the evaluation that workers are at
+        self._evaluated: list[int] = []  # buckets for which they are
+        self._parts: list[list[list[float]]] = []
+        self._sent: dict[int, Sent] = {}
+        self._order_number = 0
+        self._anew = False
+        self._orders: list[Order] = []
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._go_on()
+
+    def take_orders(self) -> list[Order]:
+        taken, self._orders = self._orders, []
+        return taken
+
+    def join(self, worker: WorkerKey) -> None:
+        self._workers.add(worker)
+
+    def lose(self, worker: WorkerKey) -> None:
+        self._workers.discard(worker)
+        self.book.lose(worker)
+
+    def take(self, worker: WorkerKey, now_s: float) -> Task | None:
+        """Hands out a bundle, if there is one to do."""
+        if self._open_at is None:
+            return None
+        given = self.book.take(worker, now_s)
+        return None if given is None else Task(given, self._open_at, FRACTION_BITS[self._bits])
+
+    def bundle_done(self, worker: WorkerKey, given: Given, loss_sum: float, code: int, now_s: float) -> None:
+        """A worker has pushed a bundle to all buckets.
+
+        Args:
+            loss_sum: over its examples.
+            code: OK, or NOT_FINITE or OUT_OF_RANGE where a bucket refused its gradient.
+        """
+        now = self.book.evaluation
+        if now is None or self._open_at is None or given[:2] != (now.number, now.attempt):
+            return
+        if code == ErrorCode.OUT_OF_RANGE and self._bits + 1 < len(FRACTION_BITS):
+            self._bits += 1
+            self._close_evaluation()
+            self._redo_all()
+        elif code or not isfinite(loss_sum):
+            self._close_evaluation()
+            self._journal.pop()
+            self._numbers.pop(len(self._journal), None)
+            for bucket in self._buckets:
+                bucket.left = [one for one in bucket.left if one[0] < len(self._journal)]
+            self._answer(inf)
+        else:
+            self.book.done(worker, given, loss_sum, now_s)
+            if self.book.is_complete:
+                self._complete_evaluation()
+        self._go_on()
+
+    def lost(self, buckets: Collection[int]) -> None:
+        """These buckets have lost their scratch vectors: other servers serve them now."""
+        if buckets:
+            self._lost(buckets)
+            self._go_on()
+
+    def answered(self, order: int, results: Sequence[BucketVectors], parts: Sequence[Sequence[float]] = ()) -> None:
+        """An order has been carried out, or not, on each of its buckets.
+
+        Args:
+            results: in the order of its buckets.
+            parts: of a round: for each `Reduce` numbers whose exact sum is that of the buckets with code OK.
+        """
+        sent = self._sent.pop(order, None)
+        if sent is None:
+            return  # of a history that was dropped
+        lost: list[int] = []
+        back = False
+        for bucket, result in zip(sent.order.buckets, results, strict=True):
+            known = self._buckets[bucket]
+            known.counted |= sent.counts and result.code == 0  # what was found is right, whatever was lost since
+            if known.life != sent.lives[bucket]:
+                continue
+            known.commit, known.commit_most = result.commit, max(result.commit, result.commit_most)
+            back |= result.commit < self._commit - (isinstance(self.execution.request, Commit) and self._asked)
+            if result.code == ErrorCode.STALE_ROUND:
+                self._rounds = max(self._rounds, result.round)
+            elif result.code in LOST:
+                lost.append(bucket)
+            elif result.code in (0, ErrorCode.SEQUENCE_GAP):
+                self._carried_out(sent, bucket)
+            else:
+                lost.append(bucket)
+        if sent.counts and any(result.code == 0 for result in results):
+            self._parts.append([list(numbers) for numbers in parts])
+        if back and not self._anew:
+            self._restart()
+        elif lost:
+            self._lost(lost)
+        self._go_on()
+
+    # --- what follows -----------------------------------------------------------------------------------------------
+
+    def _carried_out(self, sent: Sent, bucket: int) -> None:
+        known = self._buckets[bucket]
+        if isinstance(sent.order, OpenEvaluation):
+            due = bool(known.left) and known.left[0][0] == sent.place
+            if due and sent.order.evaluation == self._numbers.get(sent.place):
+                self._evaluated.append(bucket)
+        elif isinstance(sent.order, CarryOut):
+            if sent.place < 0:
+                known.point_made = known.life
+            elif known.left and known.left[0][0] == sent.place:
+                known.left.pop(0)
+
+    def _go_on(self) -> None:
+        """Sends what can be sent, once all that was sent before is answered."""
+        while not self._sent and self.execution.stop_reason is None:
+            if self._open_at is not None:
+                return  # workers are at it
+            behind = [number for number, bucket in enumerate(self._buckets) if bucket.left]
+            if self._evaluated and set(self._evaluated) == set(behind):
+                self._hand_out()
+                return
+            self._evaluated = []  # opening it again changes nothing
+            if behind and self._must_catch_up(behind):
+                self._catch_up(behind)
+            elif not self._asked:
+                self._ask()
+            elif isinstance(self.execution.request, Commit):
+                self._send_commit()
+            else:
+                self._answer_round()
+
+    def _ask(self) -> None:
+        """Begins the present request."""
+        request = self.execution.request
+        self._asked = True
+        entry: Entry
+        match request:
+            case Evaluate():
+                self._bits = 0
+                entry = EvaluationEntry(request.at)
+            case Round():
+                self._parts = []
+                entry = RoundEntry(request.commands)
+            case _:
+                self._commit += 1
+                return
+        for bucket in self._buckets:
+            bucket.counted = False
+            bucket.left.append((len(self._journal), entry))
+        self._journal.append(entry)
+
+    def _answer(self, value: float | list[float] | None) -> None:
+        self._asked = False
+        self.execution.answer(value)
+
+    def _answer_round(self) -> None:
+        request = self.execution.request
+        assert isinstance(request, Round)
+        reductions = [command for command in request.commands if isinstance(command, Reduce)]
+        numbers = []
+        for place, command in enumerate(reductions):
+            parts = [number for reply in self._parts for number in reply[place]]
+            numbers.append(_largest(parts) if command.operation == "max_abs" else _sum(parts))
+        self._answer(numbers)
+
+    # --- orders -----------------------------------------------------------------------------------------------------
+
+    def _send(self, make: Callable[[int], Order], place: int, counts: bool = False) -> None:
+        self._order_number += 1
+        order = make(self._order_number)
+        lives = {bucket: self._buckets[bucket].life for bucket in order.buckets}
+        self._sent[self._order_number] = Sent(order, lives, place, counts)
+        self._orders.append(order)
+
+    def _must_catch_up(self, behind: Sequence[int]) -> bool:
+        """Whether those that are behind must do what they lost: not if it was for a commit that they have."""
+        if self._asked and isinstance(self.execution.request, Commit):
+            return any(self._buckets[bucket].commit < self._commit for bucket in behind)
+        return True
+
+    def _catch_up(self, behind: Sequence[int]) -> None:
+        """Has buckets do the first thing of the journal that one of them has left."""
+        place = min(self._buckets[bucket].left[0][0] for bucket in behind)
+        buckets = [bucket for bucket in behind if self._buckets[bucket].left[0][0] == place]
+        entry = self._buckets[buckets[0]].left[0][1]
+        committing = self._asked and isinstance(self.execution.request, Commit)
+        if isinstance(entry, EvaluationEntry):
+            self._open(entry, buckets, place, committing)
+            return
+        last = place == len(self._journal) - 1 and self._asked and not committing
+        groups: dict[tuple[Entry, bool], list[int]] = {}
+        for bucket in buckets:
+            known = self._buckets[bucket]
+            groups.setdefault((known.left[0][1], last and not known.counted), []).append(bucket)
+        for (one, counts), group in groups.items():
+            assert isinstance(one, RoundEntry)
+            self._round(group, one.commands, place, self._commit - 1 if committing else -1, counts)
+
+    def _round(self, buckets: Sequence[int], commands: Sequence[Command], place: int, after: int, counts: bool) -> None:
+        self._rounds += 1
+        number, evaluation = self._rounds, self._read_by(commands)
+        self._send(
+            lambda order: CarryOut(order, tuple(buckets), number, tuple(commands), evaluation, after), place, counts
+        )
+
+    def _open(self, entry: EvaluationEntry, buckets: Sequence[int], place: int, committing: bool) -> None:
+        """Opens an evaluation: where others have it open, the same one, which changes nothing there."""
+        if committing and entry.at != PARAMETERS:
+            ahead = [b for b in buckets if self._buckets[b].commit_most == self._commit]
+            ahead = [b for b in ahead if self._buckets[b].point_made != self._buckets[b].life]
+            if ahead:  # the commit is done there: the parameters are the point
+                self._round(ahead, (Set(entry.at, ((1.0, PARAMETERS),)),), -1, self._commit, counts=False)
+                return
+        if place not in self._numbers:
+            self.evaluations += 1
+            self._numbers[place] = self.evaluations
+        number, bits, bundles = self._numbers[place], FRACTION_BITS[self._bits], len(self.book.bundles)
+        self._send(lambda order: OpenEvaluation(order, tuple(buckets), number, entry.at, bits, bundles), place)
+
+    def _hand_out(self) -> None:
+        """Has workers evaluate, once all buckets that were to open the evaluation have."""
+        place = self._buckets[self._evaluated[0]].left[0][0]
+        entry = self._journal[place]
+        assert isinstance(entry, EvaluationEntry)
+        self._open_at = entry.at
+        now, number = self.book.evaluation, self._numbers[place]
+        if now is not None and now.number == number:
+            self.book.again(self._workers)
+        else:
+            self.book.begin(number, self._workers)
+
+    def _complete_evaluation(self) -> None:
+        loss, evaluated = self.book.loss_sum / self._examples, self._evaluated
+        self._close_evaluation()
+        for bucket in evaluated:
+            self._buckets[bucket].left.pop(0)
+        if isinstance(self.execution.request, Evaluate) and not any(bucket.left for bucket in self._buckets):
+            self._answer(loss)
+
+    def _close_evaluation(self) -> None:
+        self._open_at, self._evaluated = None, []
+
+    def _send_commit(self) -> None:
+        request = self.execution.request
+        assert isinstance(request, Commit)
+        buckets = [number for number, bucket in enumerate(self._buckets) if bucket.commit < self._commit]
+        if not buckets:
+            self._journal.clear()
+            self._numbers.clear()
+            self._anew = False
+            for bucket in self._buckets:
+                bucket.left.clear()
+            self._answer(None)
+            return
+        number, evaluation, anew = self._commit, self._read_by(request.commands), self._anew
+        self._send(lambda order: CommitVectors(order, tuple(buckets), number, request.commands, evaluation, anew), -1)
+
+    def _read_by(self, commands: Sequence[Command]) -> int:
+        return self.evaluations if ACCUMULATOR in inputs_of(commands) else 0
+
+    # --- losses -----------------------------------------------------------------------------------------------------
+
+    def _lost(self, buckets: Collection[int]) -> None:
+        """Has buckets do again what they need of the journal."""
+        request = self.execution.request
+        committing = self._asked and isinstance(request, Commit)
+        if committing:
+            assert isinstance(request, Commit)
+            again = needed_again(self._journal, inputs_of(request.commands))
+        else:
+            done = self._journal[:-1] if self._asked else self._journal
+            again = needed_again(done, written(done) | self._wanted_now())
+            if self._asked:
+                again.append((len(self._journal) - 1, self._journal[-1]))
+        evaluations = [place for place, entry in again if isinstance(entry, EvaluationEntry)]
+        last = max((p for p, entry in enumerate(self._journal) if isinstance(entry, EvaluationEntry)), default=-1)
+        for bucket in buckets:
+            self._buckets[bucket].life += 1
+            self._buckets[bucket].left = list(again)
+        if self._open_at is not None or self._evaluated:
+            self._close_evaluation()
+        if len(evaluations) > 1 or any(place != last for place in evaluations):
+            if committing and any(bucket.commit_most == self._commit for bucket in self._buckets):
+                self._restart()
+            else:
+                self._redo_all(again)
+
+    def _wanted_now(self) -> set[str]:
+        """Returns what the present request reads."""
+        request = self.execution.request
+        if not self._asked or request is None:
+            return set()
+        return {request.at} if isinstance(request, Evaluate) else set(inputs_of(request.commands))
+
+    def _redo_all(self, again: list[tuple[int, Entry]] | None = None) -> None:
+        """Has all buckets do things again, from the first evaluation of theirs on (by default, the last entry)."""
+        if again is None:
+            again = [(len(self._journal) - 1, self._journal[-1])]
+        for place, _ in again:
+            self._numbers.pop(place, None)
+        for bucket in self._buckets:
+            bucket.left = list(again)
+
+    def _restart(self) -> None:
+        """Drops the history: iterations are mixed, or cannot be made whole."""
+        self.restarts += 1
+        progress = self.execution.committed
+        self.execution = self._start(Progress({}, progress.evaluations, progress.further_trials))
+        self._commit = max(self._commit, *(bucket.commit_most for bucket in self._buckets))
+        self._journal.clear()
+        self._numbers.clear()
+        self._asked, self._anew = False, True
+        self._close_evaluation()
+        self._sent.clear()
+        for bucket in self._buckets:
+            bucket.left.clear()
+            bucket.life += 1
+            bucket.commit = self._commit
+            bucket.commit_most = self._commit
+
+
+def _sum(parts: Sequence[float]) -> float:
+    try:
+        return fsum(parts)
+    except (OverflowError, ValueError):  # infinities of both signs, or a sum beyond float64
+        return sum(parts)
+
+
+def _largest(parts: Sequence[float]) -> float:
+    return max(parts, key=lambda number: (number != number, number), default=0.0)

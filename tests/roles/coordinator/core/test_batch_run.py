@@ -1,0 +1,112 @@
+"""Batch algorithms over servers and workers that are lost: the bits of a run that nothing disturbed."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adamctl.optimizers.cg import conjugate_gradient
+from adamctl.optimizers.descent import DescentSettings
+from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
+from adamctl.optimizers.vectors import Program
+from adamctl.roles.coordinator.core.bundles import Bundle
+from tests.roles.coordinator.core.batch_cluster import BatchCluster, quadratic
+
+EXAMPLES, SIZE = 24, 7
+SETTINGS = LBFGSSettings(history=3)
+
+
+def cluster(program: Program = lbfgs, settings: Any = SETTINGS, **given: Any) -> BatchCluster:
+    part, x = quadratic(SIZE, EXAMPLES)
+    return BatchCluster(program, settings, part, x, EXAMPLES, **{"budget": 12, **given})
+
+
+def cluster_minimum() -> np.ndarray[Any, Any]:
+    generator = np.random.default_rng(SIZE)
+    generator.standard_normal((EXAMPLES, SIZE))
+    return generator.standard_normal(SIZE).astype(np.float32)
+
+
+def digest(one: BatchCluster) -> str:
+    one.to_the_end()
+    return hashlib.sha256(one.x.tobytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> str:
+    return digest(cluster(buckets=1, workers=1))
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_bits_depend_neither_on_servers_nor_on_workers(buckets: int, workers: int, undisturbed: str) -> None:
+    for seed in range(3):
+        assert digest(cluster(buckets=buckets, workers=workers, seed=seed)) == undisturbed
+
+
+def test_it_finds_the_minimum() -> None:
+    one = cluster(budget=60)
+    assert one.to_the_end() in ("gradient", "change", "precision")
+    assert one.x == pytest.approx(cluster_minimum(), abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_faults_leave_the_bits_as_they_are(seed: int, undisturbed: str) -> None:
+    one = cluster(seed=seed, faults=0.03, buckets=1 + seed % 3, workers=1 + seed % 2)
+    assert digest(one) == undisturbed
+    assert one.run.restarts == 0 or one.events == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_where_stores_go_back_the_history_is_dropped_and_the_minimum_found(seed: int) -> None:
+    one = cluster(seed=seed, faults=0.01, rolls_back=True, buckets=3, budget=400)
+    assert one.to_the_end() in ("gradient", "change", "precision")
+    assert one.x == pytest.approx(cluster_minimum(), abs=1e-2)
+    assert len({bucket.commit for bucket in one.buckets}) == 1
+
+
+def test_histories_are_dropped_in_some_runs() -> None:
+    dropped = 0
+    for seed in range(10):
+        one = cluster(seed=seed, faults=0.01, rolls_back=True, buckets=3, budget=400)
+        one.to_the_end()
+        dropped += one.run.restarts
+    assert dropped
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_other_programs_survive_faults_too(seed: int) -> None:
+    settings = DescentSettings()
+    expected = digest(cluster(conjugate_gradient, settings, weight_decay=0.01))
+    assert digest(cluster(conjugate_gradient, settings, weight_decay=0.01, seed=seed, faults=0.03)) == expected
+
+
+def test_a_gradient_that_is_too_large_is_evaluated_again_with_fewer_bits() -> None:
+    part, x = quadratic(SIZE, EXAMPLES)
+
+    def large(bundle: Bundle, point: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        loss, gradient = part(bundle, point)
+        return 1e9 * loss, 1e9 * gradient.astype(np.float64)
+
+    one = BatchCluster(lbfgs, SETTINGS, large, x, EXAMPLES, budget=3)
+    one.to_the_end()
+    assert one.run.evaluations > 3 and np.isfinite(one.x).all() and one.x.any()
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_what_is_not_finite_is_an_infinite_loss(what: str) -> None:
+    """The first trial is too far; the search comes back from there."""
+    part, x = quadratic(SIZE, EXAMPLES)
+
+    def cliff(bundle: Bundle, point: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        loss, gradient = part(bundle, point)
+        if np.abs(point).max() > 0.5 and bundle.number == 1:
+            return (np.nan, gradient) if what == "loss" else (loss, gradient * np.nan)
+        return loss, gradient
+
+    one = BatchCluster(lbfgs, SETTINGS, cliff, x, EXAMPLES, budget=8, faults=0.02, seed=3)
+    one.to_the_end()
+    assert 0 < np.abs(one.x).max() <= 0.5
