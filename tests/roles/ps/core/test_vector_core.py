@@ -113,8 +113,8 @@ def test_an_evaluation_that_is_opened_again_forgets_nothing() -> None:
     [
         (float("nan"), 20, ErrorCode.NOT_FINITE),
         (float("-inf"), 20, ErrorCode.NOT_FINITE),
-        (2.0**22, 40, ErrorCode.OUT_OF_RANGE),
-        (-(2.0**22), 40, ErrorCode.OUT_OF_RANGE),
+        (2.0**23, 40, ErrorCode.OUT_OF_RANGE),
+        (-(2.0**23), 40, ErrorCode.OUT_OF_RANGE),
     ],
 )
 def test_what_does_not_fit_is_refused_added_nowhere_and_not_forgotten(value: float, bits: int, code: int) -> None:
@@ -133,9 +133,9 @@ def test_what_does_not_fit_is_refused_added_nowhere_and_not_forgotten(value: flo
 def test_a_sum_that_could_overflow_is_refused_whatever_the_order(order: tuple[int, ...]) -> None:
     h = VectorHarness()
     h.evaluate("e", 1, bits=40, bundles=3)
-    sent = [1.9 * 2.0**21, -1.8 * 2.0**21, 1.7 * 2.0**21]
-    found = [h.add(bundle, 1, bundle, sent[bundle])[0] for bundle in order]
-    assert found == [OK, OK, ErrorCode.OUT_OF_RANGE], "each fits, the sum of all sizes does not"
+    sent = [1.3 * 2.0**20, -1.3 * 2.0**20, 1.5 * 2.0**20]  # 2^62 / 3 units are 1.33 * 2^20
+    found = {bundle: h.add(bundle, 1, bundle, sent[bundle])[0] for bundle in order}
+    assert found == {0: OK, 1: OK, 2: ErrorCode.OUT_OF_RANGE}
     assert codes(h.round("r", 1, [READ_SUM], 1)) == {ErrorCode.OUT_OF_RANGE}
 
 
