@@ -130,6 +130,9 @@ ELSEWHERE = (
         "parts of the client",
     ),
     Elsewhere(
+        "roles/ps/client/test_vector_client.py", ("roles/ps/client/bundle_push",), "workers and coordinator meet"
+    ),
+    Elsewhere(
         "roles/ps/test_server.py",
         ("roles/ps/initial_values", "roles/ps/checkpoint_writer", "roles/ps/jobs/keeper"),
         "parts of the server",

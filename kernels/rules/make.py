@@ -20,7 +20,7 @@ RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Add, Sgd, Momentum,
 
 def load_rule(config: RuleConfig) -> None:
     """Loads the kernels of a rule, or compiles them on a machine's first use; does nothing for an unknown rule."""
-    if config.name in RULES:
+    if config.name in RULES or config.name == VECTORS:
         load_if_compiled(rule_kernels(config))
 
 

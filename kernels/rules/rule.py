@@ -59,6 +59,11 @@ class Rule(ABC):
         """Whether `prepare_shards` can be used."""
         return self._compiled is not None
 
+    @property
+    def served_bytes(self) -> int:
+        """Bytes of memory per element where a shard is served: weights, state and scratch."""
+        return FLOAT32.itemsize * (1 + len(self.state_names)) + self.scratch_bytes
+
     def initial_state(self, size: int) -> list[Array]:
         """Returns the state of `size` elements before the first update: zeros."""
         return [

@@ -24,7 +24,7 @@ def bytes_needed(layout: ParameterLayout, buckets: Sequence[int], rule: Rule) ->
     A copy needs no scratch until it takes over, which it may have to at any time.
     """
     elements = sum(layout.buckets[bucket].size_bytes // ELEMENT_BYTES for bucket in buckets)
-    return elements * ((1 + len(rule.state_names)) * ELEMENT_BYTES + rule.scratch_bytes)
+    return elements * rule.served_bytes
 
 
 def build_buckets(

@@ -88,6 +88,11 @@ def test_each_rule_has_kernels_of_its_own_and_those_of_all(rule: str) -> None:
     backend.load(names)
 
 
+def test_vectors_need_the_kernels_of_commands_and_of_sums_in_fixed_point() -> None:
+    assert needed.rule_kernels(RuleConfig("vectors", kept=("g",))) == needed.VECTOR_KERNELS
+    backend.load(needed.VECTOR_KERNELS)
+
+
 def test_wires_of_sixteen_bits_need_conversions() -> None:
     assert needed.conversion_kernels(("float32", "float32")) == ()
     names = needed.conversion_kernels(("bfloat16", "float32"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from adamctl.roles.ps.apply.applier import Applier
 from adamctl.roles.ps.apply.load_meter import Work
-from adamctl.roles.ps.core.instructions import Apply
+from adamctl.roles.ps.core.instructions import Apply, Compute
 
 if TYPE_CHECKING:
     from tests.sim.sim_server import SimServer
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 class SimApply:
     """What `ApplyThreads` does, after a moment. What a batch writes over looks like nothing meanwhile."""
 
-    def __init__(self, server: SimServer, completed: Callable[[Apply], None]) -> None:
+    def __init__(self, server: SimServer, completed: Callable[[Apply | Compute], None]) -> None:
         self.busy_s = [0.0]
         self.works = (Work(),)
         self._server, self._completed = server, completed
         self._applier = Applier()
 
-    def submit(self, instruction: Apply) -> None:
+    def submit(self, instruction: Apply | Compute) -> None:
         server = self._server
         random = server.world.random
         touched: list[tuple[Any, float]] = []
@@ -39,7 +39,7 @@ class SimApply:
         def done() -> None:
             for array, value in touched:
                 array[-1] = value
-            self._applier.apply(instruction.job.rule, instruction.batches)
+            self._applier.carry_out(instruction)
             server.loop.do(lambda: self._completed(instruction))
 
         due_s = random.random() * server.apply_s_max

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.numeric.accumulate import Accumulator
+from adamctl.kernels.numeric.accumulate import Accumulator, accumulate
 from adamctl.kernels.operation import Array
 from adamctl.model.commands import ACCUMULATOR
 from adamctl.roles.ps.core.shard_message import new_array
-from adamctl.roles.ps.core.shard_vectors import SUM_MAX
 from adamctl.roles.ps.core.vector_requests import Addition, Commands, Opening, VectorBatch, vectors_of
 from adamctl.wire.constants import ErrorCode
 
 log = logging.getLogger(__name__)
 
-ADDED_MAX = 1 << 62
-"""What one gradient adds to an element of the accumulator is below."""
 FAILED = "the server failed while it worked on vectors; see its log"
 
 
@@ -53,19 +51,17 @@ class VectorApplier:
             accumulator.fill(0)
 
     def _add(self, batch: VectorBatch, request: Addition) -> None:
-        """Adds a gradient if no element of it is out of range, nor could be any sum."""
-        shard = batch.shard
+        """Adds a gradient; or nothing, if an element is too large for all bundles to have such elements."""
+        shard, vectors = batch.shard, vectors_of(batch.shard)
         part = np.frombuffer(request.body, "<f4", shard.size, request.places[shard.index])
-        scale = request.weight * 2.0 ** vectors_of(shard).fraction_bits
-        largest = float(np.max(np.abs(part), initial=0.0)) * abs(scale)
-        if not np.isfinite(largest):
+        sums: Any = batch.arrays[ACCUMULATOR]
+        batch.begun = True
+        largest = accumulate(Accumulator(sums, vectors.fraction_bits), part, request.weight, vectors.bundles)
+        if largest is not None and isfinite(largest):
+            what = f"an element of size {largest:.3g} is too large; evaluate again with fewer fraction bits"
+            batch.failed(ErrorCode.OUT_OF_RANGE, what)
+        elif largest is not None:
             batch.failed(ErrorCode.NOT_FINITE, "the gradient holds NaN or infinite values")
-        elif largest >= ADDED_MAX or batch.reach + int(largest) + 1 > SUM_MAX:
-            batch.failed(ErrorCode.OUT_OF_RANGE, "the gradient does not fit; evaluate again with fewer fraction bits")
-        else:
-            batch.begun = True
-            batch.reach += int(largest) + 1
-            batch.arrays[ACCUMULATOR] += np.rint(part.astype(np.float64) * scale).astype(np.int64)
 
     def _run(self, batch: VectorBatch, request: Commands) -> None:
         for name in batch.new:
@@ -74,9 +70,8 @@ class VectorApplier:
             batch.made[name] = self._new(batch.shard.size)
             batch.made[name][:] = batch.arrays[name]
         arrays: dict[str, Any] = {**batch.arrays, **batch.made}
-        prepared = request.prepared
-        sums, totals = arrays.pop(ACCUMULATOR, None), prepared.new_totals()
+        sums, totals = arrays.pop(ACCUMULATOR, None), request.prepared.new_totals()
         accumulator = Accumulator(sums, vectors_of(batch.shard).fraction_bits) if sums is not None else None
         batch.begun = True
-        prepared.run(arrays, batch.shard.row_size, totals, accumulator)
+        request.prepared.run(arrays, batch.shard.row_size, totals, accumulator)
         batch.found = totals

@@ -22,6 +22,7 @@ from adamctl.model.protocol import servers_of_tensors
 from adamctl.model.wire_types import WireType
 from adamctl.net.transport import Transport
 from adamctl.roles.ps.checkpoint_files import load_parameters, read_checkpoint
+from adamctl.roles.ps.client.bundle_push import BundleOutcome, BundlePush
 from adamctl.roles.ps.client.checkpoint import order_checkpoint
 from adamctl.roles.ps.client.cost_estimate import Measurements
 from adamctl.roles.ps.client.delivery import Delivery
@@ -33,6 +34,7 @@ from adamctl.roles.ps.client.routing import JobRouting, ReadableStore
 from adamctl.roles.ps.client.server_channel import ServerChannel
 from adamctl.roles.ps.client.session import Session, ShardsChosen
 from adamctl.roles.ps.client.shared_memory import SharedArrays
+from adamctl.roles.ps.client.vector_client import VectorAnswer, VectorClient, numbers_of
 from adamctl.roles.ps.client.wire_choice import WireChoice
 from adamctl.roles.ps.core.push import Place
 from adamctl.wire.messages import CheckpointFile, Hello
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Base",
+    "BundleOutcome",
     "ParameterClient",
     "PendingPush",
     "Place",
@@ -49,7 +52,10 @@ __all__ = [
     "PushOutcome",
     "PushSet",
     "RefusedPart",
+    "VectorAnswer",
+    "VectorClient",
     "load_parameters",
+    "numbers_of",
     "read_checkpoint",
 ]
 
@@ -263,7 +269,14 @@ class ParameterClient:
     # --- pull --------------------------------------------------------------------------------------------------------
 
     async def pull(
-        self, into: Array, *, shards: Sequence[int] | None = None, deadline_s: float = 60.0, exact: bool = False
+        self,
+        into: Array,
+        *,
+        shards: Sequence[int] | None = None,
+        deadline_s: float = 60.0,
+        exact: bool = False,
+        vector: str = "",
+        evaluation: int = 0,
     ) -> Pulled:
         """Receives parameters directly into a flat vector laid out like the job's `ParameterLayout`.
 
@@ -274,13 +287,27 @@ class ParameterClient:
             into: float32 [layout.flat_size], C-contiguous; padding between tensors is left as it is.
             shards: which shards, ascending; default all that it uses.
             exact: receive float32 regardless of `wire_pull`.
+            vector, evaluation: of a batch algorithm, the vector at which an evaluation was opened.
 
         Raises:
             DeadlineError: not all answered in time.
-            RemoteError: the job is unknown or has ended.
+            RemoteError: the job is unknown or has ended; STALE_EVALUATION.
         """
         wanted = self._session.chosen if shards is None else shards
-        return await Puller(self._session, into, wanted, exact).run(deadline_s)
+        return await Puller(self._session, into, wanted, exact, vector, evaluation).run(deadline_s)
+
+    # --- batch algorithms --------------------------------------------------------------------------------------------
+
+    @property
+    def vectors(self) -> VectorClient:
+        """What the coordinator of a batch algorithm has servers do with its vectors."""
+        return VectorClient(self._session)
+
+    async def add_bundle(
+        self, evaluation: int, bundle: int, weight: float, gradient: Array, *, deadline_s: float = 60.0
+    ) -> BundleOutcome:
+        """Adds weight x gradient to the sum of an evaluation, at most once on each shard; see `BundlePush`."""
+        return await BundlePush(self._session, evaluation, bundle, weight, gradient).run(deadline_s)
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 

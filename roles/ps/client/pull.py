@@ -30,8 +30,19 @@ ROUNDED_BYTES_MAX = 8 << 20  # of float32, per 16-bit request: one is rounded wh
 class Puller:
     """One pull in flight."""
 
-    def __init__(self, session: Session, into: Array, shards: Sequence[int] | None, exact: bool = False) -> None:
-        """Raises ValueError if `into` is not a C-contiguous float32 vector of the layout's flat size."""
+    def __init__(
+        self,
+        session: Session,
+        into: Array,
+        shards: Sequence[int] | None,
+        exact: bool = False,
+        vector: str = "",
+        evaluation: int = 0,
+    ) -> None:
+        """`vector`, `evaluation`: see `PullRequest`.
+
+        Raises ValueError if `into` is not a C-contiguous float32 vector of the layout's flat size.
+        """
         self._session, self._layout = session, session.layout
         if into.dtype != np.float32 or into.shape != (self._layout.flat_size,) or not into.flags.c_contiguous:
             raise ValueError(
@@ -39,7 +50,8 @@ class Puller:
                 f"found {into.dtype} {list(into.shape)}"
             )
         count = len(self._layout.shards)
-        self._wire = "float32" if exact else session.wire.pull
+        self._wire = "float32" if exact or vector else session.wire.pull
+        self._vector, self._evaluation = vector, evaluation
         self._into = into
         # Shards of unanswered requests that name shared memory as their target -> the connection used.
         self._shown: dict[tuple[int, ...], Connection] = {}
@@ -130,7 +142,8 @@ class Puller:
     async def _request(self, route: Route, shards: list[int]) -> list[int]:
         """Asks one server; returns the shards that are still missing."""
         session = self._session
-        message = PullRequest(session.job, session.routing.epochs_of(shards), tuple(shards), self._wire)
+        epochs, of = session.routing.epochs_of(shards), {"vector": self._vector, "evaluation": self._evaluation}
+        message = PullRequest(session.job, epochs, tuple(shards), self._wire, **of)  # type: ignore[arg-type]
         channel = session.channel(*route)
         into = self._targets(shards) if self._wire == "float32" else None
         try:

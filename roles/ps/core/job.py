@@ -8,7 +8,7 @@ from typing import Any
 
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import Rule
-from adamctl.model.layout import ELEMENT_BYTES, Bucket, ParameterLayout
+from adamctl.model.layout import Bucket, ParameterLayout
 from adamctl.model.rule import VECTORS
 from adamctl.roles.ps.core.buffers import State, Values
 from adamctl.roles.ps.core.exactly_once import ClientKey, ClientMemory
@@ -178,9 +178,7 @@ class Job:
     @property
     def size_bytes(self) -> int:
         """Bytes of values, rule state and scratch in memory, without spare buffers."""
-        elements = sum(shard.size * (1 + len(shard.state.arrays)) for shard in self.shards.values())
-        scratch_bytes = self.rule.scratch_bytes and sum(s.size for s in self.shards.values()) * self.rule.scratch_bytes
-        return elements * ELEMENT_BYTES + scratch_bytes
+        return sum(shard.size for shard in self.shards.values()) * self.rule.served_bytes
 
     def count_staleness(self, staleness: int, age: int) -> None:
         self.staleness[staleness if staleness < STALENESS_MAX else STALENESS_MAX] += 1

@@ -16,9 +16,7 @@ from adamctl.model.commands import ACCUMULATOR, PARAMETERS
 from adamctl.roles.ps.core.buffers import Scratch
 from adamctl.wire.constants import ErrorCode
 
-SUM_MAX = (1 << 63) - 1
 BUNDLES_MAX = 1 << 16
-FRACTION_BITS_MAX = 52
 DONE = (int(ErrorCode.OK), "")
 """The outcome of what has been carried out before."""
 
@@ -37,14 +35,13 @@ class ShardVectors:
         evaluation: the last one opened, 0 before the first; of `bundles`, `missing` are not counted yet.
         at: the vector it was opened at; empty if that was written meanwhile.
         spoiled: code and message of the first gradient that was refused in it; code 0 if there was none.
-        reach: a sum of the accumulator cannot be larger.
         round, found: the last round and what its reductions have found.
         queue: what waits for the batch in progress, in order.
         changed_at: the shard's counter when its values, and each array of its state, were last written.
     """
 
     __slots__ = ("_counted", "accumulator", "at", "bundles", "changed_at", "evaluation", "found", "fraction_bits",
-                 "kept", "missing", "names", "queue", "reach", "round", "scratch", "spoiled")  # fmt: skip
+                 "kept", "missing", "names", "queue", "round", "scratch", "spoiled")  # fmt: skip
 
     def __init__(self, counter: int, kept: Sequence[str]) -> None:
         """`counter`: of the shard; `kept`: names of its state arrays."""
@@ -52,7 +49,7 @@ class ShardVectors:
         self.kept = frozenset((PARAMETERS, *kept))
         self.scratch: dict[str, Scratch] = {}
         self.accumulator: Array | None = None
-        self.evaluation = self.bundles = self.missing = self.reach = self.round = self.fraction_bits = 0
+        self.evaluation = self.bundles = self.missing = self.round = self.fraction_bits = 0
         self.at = ""
         self.spoiled: Outcome = DONE
         self.found: Totals | None = None
@@ -75,7 +72,7 @@ class ShardVectors:
         self.evaluation, self.at, self.fraction_bits = evaluation, at, fraction_bits
         self.bundles = self.missing = bundles
         self._counted = bytearray(-(-bundles // 8))
-        self.spoiled, self.reach, self.accumulator = DONE, 0, accumulator
+        self.spoiled, self.accumulator = DONE, accumulator
 
     def bundle_outcome(self, evaluation: int, bundle: int) -> Outcome | None:
         """Says what a bundle's gradient comes to; None: it is to be added."""
@@ -91,11 +88,10 @@ class ShardVectors:
         """Returns whether a bundle of this evaluation is counted."""
         return bool(self._counted[bundle >> 3] >> (bundle & 7) & 1)
 
-    def added(self, bundle: int, reach: int) -> None:
-        """Notes that a bundle was added, which brought no sum further than `reach`."""
+    def added(self, bundle: int) -> None:
+        """Notes that a bundle was added."""
         self._counted[bundle >> 3] |= 1 << (bundle & 7)
         self.missing -= 1
-        self.reach = reach
 
     def spoil(self, outcome: Outcome) -> None:
         """Notes that a gradient of this evaluation was refused."""

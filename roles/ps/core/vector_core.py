@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from math import isfinite
 
 from adamctl.errors import ConfigurationError
+from adamctl.kernels.numeric.accumulate import FRACTION_BITS_MAX
 from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Command, Reduce, check_commands, inputs_of
 from adamctl.roles.ps.core.admission import LOST, RECOVERS, not_now
 from adamctl.roles.ps.core.instructions import (
@@ -26,7 +27,7 @@ from adamctl.roles.ps.core.pull import MOVED, answer_waiting
 from adamctl.roles.ps.core.push import Token
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Shard
-from adamctl.roles.ps.core.shard_vectors import BUNDLES_MAX, FRACTION_BITS_MAX, Outcome
+from adamctl.roles.ps.core.shard_vectors import BUNDLES_MAX, Outcome
 from adamctl.roles.ps.core.validate import check_epochs, shard_refusal
 from adamctl.roles.ps.core.vector_reply import accumulate_reply, bucket_result, found_of
 from adamctl.roles.ps.core.vector_requests import (

@@ -30,14 +30,13 @@ class VectorBatch:
         copied: vectors of which a copy is written, since they are being read.
         made: set by the thread: the arrays it has made, by name.
         found: set by the thread: what reductions have found.
-        reach: set by the thread: no sum of the accumulator is further from zero.
         code, message: set by the thread: why the work was refused.
         begun: set by the thread: something may have been written.
         in_place, copy_state: values are overwritten; no state is.
     """
 
     __slots__ = ("arrays", "begun", "code", "copied", "copy_state", "found", "in_place", "made", "message", "new",
-                 "reach", "request", "shard", "updates")  # fmt: skip
+                 "request", "shard", "updates")  # fmt: skip
 
     def __init__(self, shard: Shard, request: VectorRequest) -> None:
         self.shard, self.request = shard, request
@@ -47,7 +46,7 @@ class VectorBatch:
         self.made: dict[str, Array] = {}
         self.found: Totals | None = None
         self.updates: tuple[Any, ...] = ()
-        self.code = self.reach = 0
+        self.code = 0
         self.message = ""
         self.begun = self.in_place = False
         self.copy_state = True
@@ -159,7 +158,6 @@ class Addition(VectorRequest):
         batch, vectors = VectorBatch(shard, self), vectors_of(shard)
         assert vectors.accumulator is not None
         batch.arrays[ACCUMULATOR] = vectors.accumulator
-        batch.reach = vectors.reach
         return batch
 
     def finish(self, batch: VectorBatch) -> bool:
@@ -167,7 +165,7 @@ class Addition(VectorRequest):
         if batch.code:
             vectors.spoil((batch.code, f"bundle {self.bundle}: {batch.message}"))
         else:
-            vectors.added(self.bundle, batch.reach)
+            vectors.added(self.bundle)
         return False
 
 

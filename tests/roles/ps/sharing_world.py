@@ -38,13 +38,15 @@ ROWS, ROW_SIZE = 8, 1 << 16  # 2 MiB in shards of a quarter of a MiB
 JOB = "a"
 
 
-async def fill(store: MemoryConfigurationStore, addresses: tuple[str, ...]) -> None:
-    """Registers a server and places a job of rule `add` and zeros on it, alike in every process that does so."""
+async def fill(
+    store: MemoryConfigurationStore, addresses: tuple[str, ...], rule: RuleConfig = RuleConfig("add")
+) -> None:
+    """Registers a server and places a job of zeros on it, alike in every process that does so."""
     node = encode(NodeRecord("ps-0", "ps", 1, addresses, host_id(), 1))
     await store.compare_and_set(ConfigChanges({}, {node_key("ps-0"): node}))
     record = LayoutRecord((Tensor("t", 0, (ROWS, ROW_SIZE), 0, "zeros", 0.0),), 1)
     layout = record.layout()
-    puts = {job_key(JOB): encode(JobRecord("running", layout.hash, RuleConfig("add"), 1))}
+    puts = {job_key(JOB): encode(JobRecord("running", layout.hash, rule, 1))}
     puts[layout_key(JOB)] = encode(record)
     puts |= {bucket_key(JOB, bucket.index): encode(BucketRecord(1, "ps-0")) for bucket in layout.buckets}
     await store.compare_and_set(ConfigChanges({}, puts))
@@ -63,8 +65,8 @@ class SharingWorld:
         assert self.context._server is not None
         return self.context._server.region_bytes
 
-    async def client(self, kind: TransportKind = "auto", **options: float) -> ParameterClient:
-        client = await attached(self.store, len(self.clients) + 1, kind, **options)
+    async def client(self, kind: TransportKind = "auto", role: str = "worker", **options: float) -> ParameterClient:
+        client = await attached(self.store, len(self.clients) + 1, kind, role, **options)
         self.clients.append(client)
         return client
 
@@ -77,7 +79,9 @@ class SharingWorld:
 
 
 @asynccontextmanager
-async def sharing_world(folder: Path, threads: int = 1, memory: str = "80%") -> AsyncIterator[SharingWorld]:
+async def sharing_world(
+    folder: Path, threads: int = 1, memory: str = "80%", rule: RuleConfig = RuleConfig("add")
+) -> AsyncIterator[SharingWorld]:
     """A server that listens on TCP and a Unix socket in `folder`; everything is closed afterwards."""
     store = MemoryConfigurationStore()
     context = RoleContext(
@@ -89,7 +93,7 @@ async def sharing_world(folder: Path, threads: int = 1, memory: str = "80%") -> 
     try:
         while not context.ready:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await fill(store, context.addresses)
+        await fill(store, context.addresses, rule)
         world = SharingWorld(server, context, store)
         yield world
         for client in world.clients:
@@ -101,10 +105,10 @@ async def sharing_world(folder: Path, threads: int = 1, memory: str = "80%") -> 
 
 
 async def attached(
-    store: MemoryConfigurationStore, incarnation: int, kind: TransportKind, **options: float
+    store: MemoryConfigurationStore, incarnation: int, kind: TransportKind, role: str = "worker", **options: float
 ) -> ParameterClient:
     transport = StreamTransport(kind=kind)
-    client = ParameterClient(transport, lambda: make_hello("worker", "w", incarnation, ""), store, JOB, **options)
+    client = ParameterClient(transport, lambda: make_hello(role, role[0], incarnation, ""), store, JOB, **options)
     await client.attach(deadline_s=120)
     return client
 

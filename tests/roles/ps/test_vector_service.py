@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from math import fsum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from adamctl.config.records import BucketRecord, bucket_key, decode
+from adamctl.config.records import BucketRecord, decode
 from adamctl.errors import RemoteError
 from adamctl.model.commands import Command, Reduce, Set
 from adamctl.model.layout import ParameterLayout
@@ -29,6 +30,7 @@ from adamctl.wire.messages import (
 from tests.cluster import ClusterInMemory, memory_cluster
 from tests.roles.manifests_for_tests import finish
 from tests.roles.ps.ps_cluster import TWO, add_job, checkpoint, make_client, pulled, start_servers
+from tests.roles.ps.store_cluster import crash, start
 from tests.roles.ps.vector_harness import COMMIT, READ_SUM, RULE, dot
 
 JOB = "job"
@@ -44,17 +46,11 @@ class Peer:
     async def open(cls, cluster: ClusterInMemory, layout: ParameterLayout, role: str, node: str) -> Peer:
         context = await cluster.context(role, node)
         context.incarnation = 1000 + len(cluster.contexts)
-        epochs: dict[str, dict[int, int]] = {}
         _, entries = await cluster.client.read(f"/jobs/{JOB}/buckets/")
-        for entry in entries:
-            record = decode(entry.value, BucketRecord)
-            bucket = next(b.index for b in layout.buckets if bucket_key(JOB, b.index) == entry.key)
-            epochs.setdefault(record.primary, {})[bucket] = record.epoch
         found = {}
-        for name, of in epochs.items():
+        for name in sorted({decode(entry.value, BucketRecord).primary for entry in entries}):
             connection = await context.connect(name, deadline_s=60)
-            await connection.request(AttachRequest(JOB, layout.hash), deadline_s=60)
-            found[name] = (connection, of)
+            found[name] = (connection, await attached(connection, layout))
         return cls(layout, found)
 
     async def ask(self, make: Any, body: bytes = b"") -> list[Any]:
@@ -101,6 +97,17 @@ class Peer:
                 flat[shard.offset : shard.offset + shard.size] = values[part.offset // 4 :][: part.size]
             answer.release()
         return flat
+
+
+async def attached(connection: Connection, layout: ParameterLayout) -> dict[int, int]:
+    """Returns the epochs of the server's buckets, once they are there."""
+    while True:
+        try:
+            reply = await connection.request(AttachRequest(JOB, layout.hash), deadline_s=60)
+            return reply.message.epochs  # type: ignore[attr-defined, no-any-return]
+        except RemoteError as error:
+            assert error.code == ErrorCode.NOT_READY
+            await asyncio.sleep(0.01)
 
 
 def good(message: VectorsReply) -> None:
@@ -206,3 +213,34 @@ async def test_vectors_that_do_not_fit_are_refused_with_what_to_do() -> None:
             with pytest.raises(RemoteError, match="--memory") as caught:
                 await make_client(cluster, JOB, "w")
             assert caught.value.code == ErrorCode.OVER_QUOTA
+
+
+@pytest.mark.parametrize("acks", ["durable", "applied"])
+async def test_a_server_that_crashes_comes_back_with_whole_iterations_and_without_scratch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: Literal["durable", "applied"]
+) -> None:
+    """What was acknowledged as durable is there; else shards may be back at an earlier commit each, and say so."""
+    async with memory_cluster(25) as cluster:
+        await start(cluster, tmp_path, loss_window_s="3600")
+        layout = await add_job(cluster, JOB, ["ps-0"], RULE, acks=acks)
+        coordinator = await Peer.open(cluster, layout, "coordinator", "c-0")
+        worker = await Peer.open(cluster, layout, "worker", "w-0")
+        for number in (1, 2):
+            await iterate(coordinator, worker, number)
+        found = await coordinator.round(9, ALL)
+        await crash(cluster, "ps-0", monkeypatch)
+        await start(cluster, tmp_path, loss_window_s="3600")
+        coordinator = await Peer.open(cluster, layout, "coordinator", "c-1")
+        ((message, _),) = await coordinator.ask(lambda e: RoundRequest(JOB, e, 1), encode_commands([]))
+        good(message)
+        commits = {(result.commit, result.commit_most) for result in message.results}
+        assert all(result.evaluation == 0 and not result.scratch for result in message.results)
+        if acks == "durable":
+            assert commits == {(2, 2)} and await coordinator.round(2, ALL) == found
+            ((again, _),) = await coordinator.ask(lambda e: CommitRequest(JOB, e, 2), encode_commands(COMMIT))
+            good(again)
+            assert await coordinator.round(3, ALL) == found, "done before: nothing is changed"
+        else:
+            assert commits == {(0, 0)}, "nothing was on disk: each shard is as the job began, with its zeros"
+            ((gap, _),) = await coordinator.ask(lambda e: CommitRequest(JOB, e, 3), encode_commands(COMMIT))
+            assert {result.code for result in gap.results} == {ErrorCode.SEQUENCE_GAP}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
-from adamctl.model.layout import bucket_ranges
+from adamctl.model.layout import ELEMENT_BYTES, bucket_ranges
 from adamctl.roles.ps.core.instructions import Notice, Propose, Refresh
 from adamctl.roles.ps.replication.core.bucket_group import ReplicaGroup
 from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, VersionedRecord
@@ -301,7 +301,7 @@ class Proposals:
         moving = any(group.members for group in copies.groups.values())
         if not copies.job.buckets or (settings.replication == 1 and not moving and outbox.node not in outbox.draining):
             return
-        arrays = 1 + len(copies.job.rule.state_names)
+        served_bytes = copies.job.rule.served_bytes
         living = {
             node: view.record.capacity_bytes
             for node, view in outbox.nodes.items()
@@ -310,7 +310,7 @@ class Proposals:
         situation = Situation(
             copies.job.name,
             settings.replication,
-            {bucket.index: bucket.size_bytes * arrays for bucket in copies.job.layout.buckets},
+            {b.index: b.size_bytes // ELEMENT_BYTES * served_bytes for b in copies.job.layout.buckets},
             {bucket: known.record for bucket, known in copies.known.items()},
             living,
             outbox.draining,
