@@ -27,10 +27,11 @@ TO_THE_END = LBFGSSettings(gradient_tolerance=0.0, change_tolerance=0.0)
 
 def test_it_finds_the_bottom_of_rosenbrocks_valley() -> None:
     objective, start = rosenbrock(10)
-    outcome = LocalVectors(objective, start).run(lbfgs, LBFGSSettings(change_tolerance=0.0), 1000)
+    settings = LBFGSSettings(gradient_tolerance=1e-3, change_tolerance=0.0)
+    outcome = LocalVectors(objective, start).run(lbfgs, settings, 1000)
     assert outcome.stop_reason == "gradient"
-    assert outcome.x == pytest.approx(np.ones(10), abs=1e-4)
-    assert outcome.state["gradient_max"] <= 1e-5
+    assert outcome.x == pytest.approx(np.ones(10), abs=1e-3)
+    assert outcome.state["gradient_max"] <= 1e-3
 
 
 def test_an_iteration_is_three_rounds_and_a_further_trial_two() -> None:
