@@ -87,15 +87,26 @@ def test_a_convex_loss_ends_at_its_minimum(name: str) -> None:
     assert found[-1] - least <= 1e-5 * (least if least > 1e-3 * first else first), outcome
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_a_loss_of_scipys_takes_at_most_a_tenth_more_evaluations(name: str) -> None:
-    problem = PROBLEMS[name]()
-    found, expected = ours(problem, 330)[0], of_scipy(problem, 300)
+def expect_at_most_a_tenth_more_evaluations(found: Array, expected: Array) -> None:
     for count in (10, 20, 40, 60, 80, 100, 150, 200, 300):
         if count <= len(expected) and expected[count - 1] > 1e-6 * expected[0]:
             target = expected[count - 1] * (1 + 1e-5)
             assert evaluations_to(found, target) <= 1.1 * evaluations_to(expected, target) + 1, count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_loss_of_scipys_takes_at_most_a_tenth_more_evaluations(name: str) -> None:
+    problem = PROBLEMS[name]()
+    expect_at_most_a_tenth_more_evaluations(ours(problem, 340)[0], of_scipy(problem, 300))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_loss_of_torchs_takes_at_most_a_tenth_more_evaluations(name: str) -> None:
+    """PyTorch begins with a shorter step and brackets otherwise: after each evaluation losses are not comparable."""
+    problem = PROBLEMS[name]()
+    expect_at_most_a_tenth_more_evaluations(ours(problem, 120)[0], of_torch(problem, 100))
 
 
 @pytest.mark.slow
@@ -109,15 +120,3 @@ def test_three_perceptrons_end_where_scipys_do_and_take_few_further_trials() -> 
         iterations += outcome.state["iteration"]
     assert float(np.mean(ratios)) == pytest.approx(1.0, rel=0.02)
     assert evaluations / iterations <= 1.15
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_it_is_not_behind_torch(name: str) -> None:
-    """PyTorch starts with a shorter step and brackets otherwise, so losses of single evaluations are not comparable."""
-    problem = PROBLEMS[name]()
-    expected, found = of_torch(problem, 60), ours(problem, 60)[0]
-    if expected[-1] > 1e-6 * expected[0]:
-        assert found[-1] <= 1.05 * expected[-1]
-    else:
-        assert found[-1] <= 1e-6 * found[0]
