@@ -46,6 +46,7 @@ COMPILED_MODULES = (
     "accrual",
     "ranges",
     "conversions",
+    "rounds",
     "tiles",
 )
 

@@ -82,6 +82,7 @@ ELSEWHERE = (
     Elsewhere("config/test_reference.py", ("config/reference_text",), "part of one page"),
     Elsewhere("kernels/step/test_network.py", ("kernels/step/build",), "networks of every kind of layer are built"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/array",), "the name of a type"),
+    Elsewhere("kernels/numeric/test_commands.py", ("kernels/numeric/reference_commands",), "one of two"),
     Elsewhere("kernels/layers/test_maxpool2d.py", ("kernels/layers/pooling",), "what it shares with L2 pooling"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/compiled/*",), "each operation's test runs all implementations"),
     Elsewhere("kernels/rules/test_rules.py", ("kernels/rules/*",), "all rules keep the same promises"),

@@ -241,20 +241,28 @@ def items(builder: Any, data: Value, count: int, first: Value | None = None) -> 
     return [builder.load(builder.gep(data, [builder.add(base, word(i))])) for i in range(count)]
 
 
-@intrinsic
-def _pointer(typing: Any, address: Any) -> Any:
-    signature = _pointers(f32)(i64)
+def pointer_to(kind: Any) -> Any:
+    """Makes the function that turns an address into a pointer to numbers of this type."""
 
-    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+    @intrinsic
+    def pointer(typing: Any, address: Any) -> Any:
+        signature = _pointers(kind)(i64)
 
-    return signature, expand
+        def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return signature, expand
+
+    return pointer
+
+
+_floats_at = pointer_to(f32)
 
 
 @inline
-def _floats(address: int, size: int) -> Any:
+def floats(address: int, size: int) -> Any:
     """The array at an address."""
-    return carray(_pointer(address), size)
+    return carray(_floats_at(address), size)
 
 
 @kernel((IN1,))
@@ -280,13 +288,13 @@ def all_finite(values: Any) -> bool:
 def _are_finite(addresses: Any, size: int) -> bool:
     finite = True
     for address in addresses:
-        finite = finite and all_finite(_floats(address, size))
+        finite = finite and all_finite(floats(address, size))
     return finite
 
 
 @inline
-def _copy(source: int, target: int, size: int) -> None:
-    read, written = _floats(source, size), _floats(target, size)
+def copy(source: int, target: int, size: int) -> None:
+    read, written = floats(source, size), floats(target, size)
     for i in range(size):
         written[i] = read[i]
 
@@ -331,13 +339,13 @@ def _make(name: str) -> Any:
                 length = min(length, size - start)
                 here = 4 * start
                 if afterwards and before == after:
-                    _copy(before + here, spare + here, length)
+                    copy(before + here, spare + here, length)
                 _run(name, before + here, after + here, held, given, numbers, shared, length)
                 start += length
-                if afterwards and not all_finite(_floats(after + here, length)):
+                if afterwards and not all_finite(floats(after + here, length)):
                     refused[n] = True
                     if before == after:
-                        _copy(spare, before, start)
+                        copy(spare, before, start)
                 _advance(given, length)
                 _advance(held, length)
 

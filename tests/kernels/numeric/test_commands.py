@@ -1,0 +1,305 @@
+"""Commands of a round: what each computes, the same bits for any implementation, cut and order, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adamctl.errors import ConfigurationError
+from adamctl.kernels.numeric.accumulate import Accumulator
+from adamctl.kernels.numeric.commands import PreparedRound
+from adamctl.kernels.numeric.exact_sums import combined
+from adamctl.model.commands import ACCUMULATOR, OPERANDS, Apply, Command, Parts, Reduce, Set
+from tests.kernels.kernel_checks import BACKENDS
+
+VECTORS = ("a", "b", "c", "d", "e")
+FRACTION_BITS = 40
+ODD = [0.0, -0.0, 1e-45, -3e-39, 3e38, -3e38, math.inf, -math.inf, math.nan, 1.0, 2.0**-24]
+
+
+def numbers(elements: int, seed: int = 0, odd: bool = False) -> dict[str, np.ndarray]:
+    """Vectors of many sizes of numbers; with `odd`, some of them zero, tiny, huge or not finite."""
+    generator = np.random.default_rng(seed)
+    made = {}
+    for name in VECTORS:
+        scale = 2.0 ** generator.integers(-30, 30, elements)
+        made[name] = (generator.standard_normal(elements) * scale).astype(np.float32)
+        if odd:
+            places = generator.random(elements) < 0.1
+            made[name][places] = generator.choice(np.array(ODD, np.float32), int(places.sum()))
+    return made
+
+
+def accumulated(elements: int) -> Accumulator:
+    values = np.random.default_rng(elements).integers(-(1 << 60), 1 << 60, elements)
+    return Accumulator(values, FRACTION_BITS)
+
+
+def carry_out(
+    commands: Sequence[Command], vectors: dict[str, np.ndarray], row_size: int, backend: str,
+    accumulator: Accumulator | None = None,
+) -> list[Parts]:  # fmt: skip
+    prepared = PreparedRound(commands, backend)
+    totals = prepared.new_totals()
+    prepared.run(vectors, row_size, totals, accumulator)
+    return totals.parts()
+
+
+def bits(vectors: dict[str, np.ndarray]) -> dict[str, list[int]]:
+    """Of all numbers but NaN, of which there are many."""
+    return {
+        name: np.where(np.isnan(vector), np.float32(np.nan), vector).view(np.uint32).tolist()
+        for name, vector in vectors.items()
+    }
+
+
+# --- what each command computes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("terms", [1, 2, 3, 5, 13, 64])
+def test_set_adds_in_order_in_float64_and_rounds_once(backend: str, terms: int) -> None:
+    vectors, accumulator = numbers(37), accumulated(37)
+    generator = np.random.default_rng(terms)
+    names = [*generator.choice(VECTORS, terms - 1), ACCUMULATOR]
+    factors = generator.standard_normal(terms).tolist()
+    expected = []
+    for i in range(37):
+        values = {name: float(vector[i]) for name, vector in vectors.items()}
+        values[ACCUMULATOR] = float(accumulator.values[i]) * 2.0**-FRACTION_BITS
+        total = factors[0] * values[names[0]]
+        for factor, name in zip(factors[1:], names[1:], strict=True):
+            total += factor * values[name]
+        expected.append(np.float32(total))
+    carry_out([Set("a", tuple(zip(factors, names, strict=True)))], vectors, 37, backend, accumulator)
+    assert vectors["a"].view(np.uint32).tolist() == np.array(expected).view(np.uint32).tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_set_copies_to_the_bit_and_makes_zeros(backend: str) -> None:
+    vectors = numbers(50, odd=True)
+    before = bits(vectors)
+    carry_out([Set("b", ((1.0, "a"),)), Set("c")], vectors, 5, backend)
+    assert bits(vectors) == before | {"b": before["a"], "c": [0] * 50}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("operation", ["multiply", "divide", "sqrt", "abs", "sign", "maximum", "minimum", "where"])
+def test_an_operation_is_rounded_once_as_are_differences(backend: str, operation: str) -> None:
+    vectors = numbers(300, odd=True)
+    with np.errstate(all="ignore"):
+        difference = vectors["a"] - vectors["b"]
+        a, b, c = difference, vectors["c"], vectors["d"]
+        expected = {
+            "multiply": a * b, "divide": a / b, "sqrt": np.sqrt(a), "abs": np.abs(a), "sign": np.sign(a),
+            "maximum": np.maximum(a, b), "minimum": np.minimum(a, b), "where": np.where(a > 0, b, c),
+        }[operation]  # fmt: skip
+    operands = ((("a", "b"), ("c",), ("d",)))[: OPERANDS[operation]]  # type: ignore[index]
+    carry_out([Apply("e", operation, operands)], vectors, 300, backend)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(vectors["e"], expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_commands_see_what_earlier_ones_wrote(backend: str) -> None:
+    vectors = numbers(5000)
+    a, b, c = (vectors[name].copy() for name in "abc")
+    commands = [
+        Reduce("dot", (("a", "b"), ("c",))),
+        Reduce("max_abs", (("b",),)),
+        Apply("b", "multiply", (("b",), ("b", "a"))),
+        Reduce("dot", (("a", "b"), ("c",))),
+        Set("b", ((2.0, "b"), (-1.0, "a"))),
+        Reduce("dot", (("a", "b"), ("c",))),
+        Reduce("max_abs", (("b",),)),
+    ]
+    found = carry_out(commands, vectors, 1, backend)
+    second = b * (b - a)
+    third = (2.0 * second.astype(np.float64) - a).astype(np.float32)
+    for place, of in ((0, b), (3, second), (5, third)):
+        products = (a - of).astype(np.float64) * c
+        assert combined("dot", [found[{0: 0, 3: 2, 5: 3}[place]]]) == math.fsum(products)
+    assert found[1].numbers == (float(np.abs(b).max()),)
+    assert found[4].numbers == (float(np.abs(third).max()),)
+    np.testing.assert_array_equal(vectors["b"], third)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("elements", [1, 8, 31, 20_000])
+def test_sums_over_rows_of_one_element_are_the_nearest_float64(backend: str, elements: int) -> None:
+    vectors = numbers(elements, seed=elements)
+    commands = [Reduce("dot", (("a",), ("b",))), Reduce("sum", (("c",),)), Reduce("sum", (("a", "b"),))]
+    products = vectors["a"].astype(np.float64) * vectors["b"]
+    difference = (vectors["a"] - vectors["b"]).astype(np.float64)
+    expected = [math.fsum(products), math.fsum(vectors["c"].astype(np.float64)), math.fsum(difference)]
+    found = carry_out(commands, vectors, 1, backend)
+    assert [combined("sum", [part]) for part in found] == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_terms_of_the_whole_range_of_float32_are_added_exactly(backend: str) -> None:
+    pairs = [(3e38, 3e38), (1e-45, 1e-45), (1.0, 2.0**-80), (-3e38, 3e38), (1e-40, 1e10), (-1.0, 1e-30)] * 5
+    vectors = {name: np.array(values, np.float32) for name, values in zip("ab", zip(*pairs, strict=True), strict=True)}
+    exact = sum(Fraction(float(a)) * Fraction(float(b)) for a, b in zip(vectors["a"], vectors["b"], strict=True))
+    [part] = carry_out([Reduce("dot", (("a",), ("b",)))], vectors, 1, backend)
+    assert sum(map(Fraction, part.numbers)) == exact
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("row_size", [1, 5, 10_000])
+def test_nan_and_infinity_are_found_and_not_lost(backend: str, row_size: int) -> None:
+    commands = [
+        Reduce("max_abs", (("a",),)), Reduce("sum", (("a",),)), Reduce("dot", (("a",), ("b",))),
+        Reduce("count_nonzero", (("a",),)),
+    ]  # fmt: skip
+    for bad, of_sum in ((math.nan, math.nan), (-math.inf, -math.inf)):
+        vectors = {"a": np.zeros(10_000, np.float32), "b": np.zeros(10_000, np.float32)}
+        vectors["a"][7777] = bad
+        largest, total, product, count = [part.numbers for part in carry_out(commands, vectors, row_size, backend)]
+        assert largest == pytest.approx((abs(bad),), nan_ok=True)
+        assert total == pytest.approx((of_sum,), nan_ok=True)
+        assert math.isnan(product[0]), "0 times infinity"
+        assert count == (1.0,)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_count_is_of_what_is_not_zero(backend: str) -> None:
+    vectors = {"a": np.array([0.0, -0.0, 1.0, math.nan, -2.0, 1e-45] * 900, np.float32)}
+    commands = [Reduce("count_nonzero", (("a",),)), Reduce("count_nonzero", (("a", "a"),))]
+    assert [part.numbers for part in carry_out(commands, vectors, 2, backend)] == [(3600.0,), (900.0,)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_shard_without_elements_has_nothing_to_add(backend: str) -> None:
+    vectors = {name: np.zeros(0, np.float32) for name in VECTORS}
+    commands = [Set("a", ((1.0, "b"),)), Reduce("dot", (("a",), ("b",))), Reduce("max_abs", (("c",),))]
+    assert carry_out(commands, vectors, 3, backend) == [Parts((0.0,)), Parts((0.0,))]
+
+
+# --- the same bits for any implementation, cut and order --------------------------------------------------------------
+
+operand = st.one_of(
+    st.tuples(st.sampled_from(VECTORS)), st.tuples(st.sampled_from(VECTORS), st.sampled_from(VECTORS))
+)  # fmt: skip
+term = st.tuples(
+    st.floats(-1e10, 1e10), st.sampled_from((*VECTORS, ACCUMULATOR))
+)  # fmt: skip
+
+
+def with_operands(operation: str) -> st.SearchStrategy[tuple[str, tuple[tuple[str, ...], ...]]]:
+    count = OPERANDS[operation]
+    return st.tuples(st.just(operation), st.lists(operand, min_size=count, max_size=count).map(tuple))
+
+
+applied = st.sampled_from(["multiply", "divide", "sqrt", "abs", "sign", "maximum", "minimum", "where"])
+reduced = st.sampled_from(["dot", "dot", "dot", "sum", "max_abs", "count_nonzero"])
+command = st.one_of(
+    st.builds(Set, st.sampled_from(VECTORS), st.lists(term, max_size=20).map(tuple)),
+    st.builds(lambda target, made: Apply(target, *made), st.sampled_from(VECTORS), applied.flatmap(with_operands)),
+    reduced.flatmap(with_operands).map(lambda made: Reduce(*made)),
+    reduced.flatmap(with_operands).map(lambda made: Reduce(*made)),
+)
+rounds = st.lists(command, min_size=1, max_size=30)
+
+
+@given(rounds, st.integers(0, 9), st.sampled_from([1, 2, 7, 8, 9, 16, 75, 2500, 5001]), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_implementations_agree_to_the_last_bit(commands: list[Command], seed: int, row_size: int, odd: bool) -> None:
+    rows = max(1, 2600 // row_size)
+    results = []
+    for backend in BACKENDS:
+        vectors = numbers(rows * row_size, seed, odd)
+        parts = carry_out(commands, vectors, row_size, backend, accumulated(rows * row_size))
+        results.append((bits(vectors), [str(part) for part in parts]))
+    assert all(result == results[0] for result in results[1:])
+
+
+@given(rounds, st.randoms(use_true_random=False), st.sampled_from([(40, 1), (9, 8), (5, 75), (3, 2500)]), st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_cut_into_shards_and_any_order_of_replies_give_the_same(
+    commands: list[Command], random: object, shape: tuple[int, int], data: st.DataObject
+) -> None:
+    rows, row_size = shape
+    backend = data.draw(st.sampled_from(BACKENDS))
+    cuts = sorted(data.draw(st.sets(st.integers(1, rows - 1), max_size=4)))
+    operations = [command.operation for command in commands if isinstance(command, Reduce)]
+    whole, cut = numbers(rows * row_size), numbers(rows * row_size)
+    accumulator = accumulated(rows * row_size)
+    straight = carry_out(commands, whole, row_size, backend, accumulator)
+    replies = []
+    prepared = PreparedRound(commands, backend)
+    for first, last in zip([0, *cuts], [*cuts, rows], strict=True):
+        part = slice(first * row_size, last * row_size)
+        totals = prepared.new_totals()
+        shard = {name: vector[part] for name, vector in cut.items()}
+        prepared.run(shard, row_size, totals, Accumulator(accumulator.values[part], FRACTION_BITS))
+        replies.append(totals.parts())
+    random.shuffle(replies)  # type: ignore[attr-defined]
+    assert bits(cut) == bits(whole)
+    for number, operation in enumerate(operations):
+        together = combined(operation, [reply[number] for reply in replies])
+        assert str(together) == str(combined(operation, [straight[number]]))
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def refused(vectors: dict[str, np.ndarray], row_size: int = 5, accumulator: Accumulator | None = None) -> str:
+    """Carries out a round that must be refused; nothing is changed."""
+    commands = [Set("a", ((1.0, "b"), (1.0, ACCUMULATOR))), Reduce("dot", (("a",), ("c",)))]
+    before = {name: vector.copy() for name, vector in vectors.items()}
+    prepared = PreparedRound(commands)
+    totals = prepared.new_totals()
+    with pytest.raises(ValueError, match="commands: ") as raised:
+        prepared.run(vectors, row_size, totals, accumulator)
+    for name, vector in vectors.items():
+        np.testing.assert_array_equal(vector, before[name])
+    assert totals.parts() == [Parts((0.0,))]
+    return str(raised.value)
+
+
+def test_vectors_that_do_not_fit_are_refused_and_nothing_is_changed() -> None:
+    good, accumulator = numbers(20), accumulated(20)
+    both = np.arange(30, dtype=np.float32)
+    read_only = good["a"].copy()
+    read_only.flags.writeable = False
+    assert "expected the vector 'c'; found a, b" in refused({name: good[name] for name in "ab"}, 5, accumulator)
+    assert "one length" in refused(good | {"b": np.ones(25, np.float32)}, 5, accumulator)
+    assert "float64" in refused(good | {"b": np.ones(20)}, 5, accumulator)
+    assert "strides (8,)" in refused(good | {"b": np.ones(40, np.float32)[::2]}, 5, accumulator)
+    assert "read-only" in refused(good | {"a": read_only}, 5, accumulator)
+    assert "share memory" in refused(good | {"a": both[:20], "c": both[10:]}, 5, accumulator)
+    assert "share memory" in refused(good | {"a": both[:20], "c": both[:20]}, 5, accumulator)
+    assert "whole rows of 6" in refused(good, 6, accumulator)
+    assert "whole rows of 0" in refused(good, 0, accumulator)
+    assert "expected an accumulator" in refused(good)
+    assert "int64" in refused(good, 5, Accumulator(np.zeros(20), FRACTION_BITS))
+    assert "one length" in refused(good, 5, accumulated(19))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Set(ACCUMULATOR, ((1.0, "a"),)),
+        Set("a", ((math.nan, "b"),)),
+        Apply("a", "sqrt", ((ACCUMULATOR,),)),
+        Reduce("dot", (("a",),)),
+        Reduce("sum", (("a", "b", "c"),)),
+    ],
+)
+def test_malformed_commands_are_refused_before_there_are_vectors(command: Command) -> None:
+    with pytest.raises(ConfigurationError, match="command 1"):
+        PreparedRound([Set("a"), command])
+
+
+def test_vectors_that_are_only_read_may_be_the_same_and_read_only() -> None:
+    vectors = numbers(20)
+    vectors["b"] = vectors["a"]
+    vectors["a"].flags.writeable = False
+    [part] = carry_out([Reduce("dot", (("a",), ("b",)))], vectors, 1, BACKENDS[-1])
+    assert part.numbers[0] == math.fsum(vectors["a"].astype(np.float64) ** 2)
