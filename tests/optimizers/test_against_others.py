@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adamctl.kernels.operation import Array
+from adamctl.kernels.array import Array
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.optimizers.local import LocalVectors, Objective, Outcome
 from tests.optimizers.problems import perceptron, quadratic, rosenbrock, softmax_regression, watched
