@@ -118,5 +118,5 @@ def test_three_perceptrons_end_where_scipys_do_and_take_few_further_trials() -> 
         ratios.append(found[-1] / of_scipy(problem, 300)[-1])
         evaluations += outcome.evaluations - 1
         iterations += outcome.state["iteration"]
-    assert float(np.mean(ratios)) == pytest.approx(1.0, rel=0.02)
+    assert float(np.mean(ratios)) == pytest.approx(1.0, rel=0.01)
     assert evaluations / iterations <= 1.15
