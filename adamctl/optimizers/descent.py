@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from adamctl.errors import NotFiniteError
-from adamctl.optimizers.line_search import EVALUATIONS_MAX, LineSearch
+from adamctl.optimizers.line_search import EVALUATIONS_MAX, STEP_MAX, LineSearch
 from adamctl.optimizers.vectors import Request, Vector, Vectors
 
 GRADIENT, CHANGE, PRECISION = "gradient", "change", "precision"
@@ -64,8 +64,8 @@ def evaluate_start(v: Vectors, into: Vector) -> Requests[float]:
 
 
 def first_step(gradient_square: float) -> float:
-    """Returns the step along -g, of which nothing is known yet."""
-    return min(1.0, 1.0 / math.sqrt(gradient_square))
+    """Returns the step along -g that moves by a length of 1, since nothing is known of scales yet, as in L-BFGS-B."""
+    return min(STEP_MAX, 1.0 / math.sqrt(gradient_square))
 
 
 def relative_change(before: float, after: float) -> float:

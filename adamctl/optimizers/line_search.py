@@ -1,7 +1,8 @@
 """The search for a step along a direction (More and Thuente 1994), as a pure state machine: a trial in, a step out.
 
-It makes the same steps as MINPACK-2's `dcsrch`. A step is accepted under the strong Wolfe conditions, or under the
-approximate ones of Hager and Zhang (2005, equation T2), which losses rounded to float32 can fulfil near a minimum, too.
+It makes the same steps as MINPACK-2's `dcsrch`. A step is accepted under the strong Wolfe conditions. Where losses
+differ by no more than rounding, the approximate ones of Hager and Zhang (2005, equation T2) are enough: they are about
+slopes alone.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-SUFFICIENT_DECREASE = 1e-4
-"""c1 of the Wolfe conditions."""
+SUFFICIENT_DECREASE = 1e-3
+"""c1 of the Wolfe conditions, as in L-BFGS-B."""
 CURVATURE = 0.9
 """c2 of the Wolfe conditions."""
-INCREASE_ALLOWED = 1e-6
-"""How much of |loss| the approximate conditions take for rounding (Hager and Zhang's epsilon)."""
+ROUNDING = 1e-6
+"""What part of |loss| is taken for rounding (Hager and Zhang's epsilon). Only where losses differ by no more are the
+approximate conditions enough: elsewhere they would accept steps that decrease the loss too little."""
 EVALUATIONS_MAX = 20
 STEP_MAX = 1e10
 WIDTH_MIN = 1e-14
@@ -62,7 +64,7 @@ class LineSearch:
         """
         Args:
             value, slope: the loss at step 0, and its slope, which is below 0.
-            approximate: accept what fulfils the approximate Wolfe conditions, too.
+            approximate: accept what fulfils the approximate Wolfe conditions where losses differ by rounding.
         """
         assert slope < 0 < first_step <= step_max
         self.step = first_step
@@ -103,11 +105,9 @@ class LineSearch:
         start = self._start
         if trial.value <= allowed and abs(trial.slope) <= -self._curvature * start.slope:
             return True
-        rounding = start.value + INCREASE_ALLOWED * abs(start.value)
+        same = abs(trial.value - start.value) <= ROUNDING * abs(start.value)
         steepest = (2 * self._decrease - 1) * start.slope
-        return (
-            self._approximate and trial.value <= rounding and self._curvature * start.slope <= trial.slope <= steepest
-        )
+        return self._approximate and same and self._curvature * start.slope <= trial.slope <= steepest
 
     def _is_stuck(self, trial: Trial, allowed: float) -> bool:
         """No step is better for all the arithmetic can tell, or the longest one is still too short."""

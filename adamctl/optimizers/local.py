@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from adamctl.kernels.operation import Array
-from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Apply, Command, Operand, Reduce, Set
+from adamctl.kernels.array import Array
+from adamctl.kernels.numeric.accumulate import Accumulator, accumulate
+from adamctl.kernels.numeric.commands import PreparedRound
+from adamctl.kernels.numeric.exact_sums import combined
+from adamctl.model.commands import PARAMETERS, Command, Reduce
 from adamctl.optimizers.execution import Answer, Execution, Progress
 from adamctl.optimizers.vectors import Commit, Evaluate, Program, Request, Round
+
+FRACTION_BITS = (40, 20)
+"""Of the accumulator: the second where a gradient is too large for the first."""
 
 Objective: TypeAlias = Callable[[Array], tuple[float, Array]]
 """Takes parameters, 1-D float32; returns the loss and its gradient, of the same shape and any float type."""
@@ -49,15 +55,20 @@ class Outcome:
 class LocalVectors:
     """The vectors of one program, in this process."""
 
-    def __init__(self, objective: Objective, x: Array | Snapshot, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, objective: Objective, x: Array | Snapshot, weight_decay: float = 0.0, backend: str = "numpy"
+    ) -> None:
         """
         Args:
             x: where to begin, 1-D, or where another run was committed.
             weight_decay: factor of the L2 term (`adamctl.optimizers.execution`).
+            backend: what carries out commands (`adamctl.kernels.backend`); all give the same bits.
         """
         start = x if isinstance(x, Snapshot) else Snapshot({PARAMETERS: np.array(x, np.float32)}, Progress({}))
         self._objective, self._weight_decay, self._start = objective, weight_decay, start
+        self._backend = backend
         self._vectors: dict[str, Array] = {}
+        self._accumulator: Accumulator | None = None
 
     def run(
         self,
@@ -79,7 +90,7 @@ class LocalVectors:
         """
         execution = Execution(program, settings, self._weight_decay, budget, self._start.progress)
         size = self._start.kept[PARAMETERS].size
-        names = (*execution.kept, *execution.scratch, ACCUMULATOR)
+        names = (*execution.kept, *execution.scratch)
         self._vectors = {name: np.zeros(size, np.float32) for name in names}
         for name, values in self._start.kept.items():
             self._vectors[name] = values.copy()
@@ -102,64 +113,33 @@ class LocalVectors:
         match request:
             case Evaluate():
                 loss, gradient = self._objective(self._vectors[request.at].copy())
-                with np.errstate(over="ignore"):
-                    self._vectors[ACCUMULATOR][:] = gradient
-                return float(loss) if np.isfinite(self._vectors[ACCUMULATOR]).all() else math.inf
-            case Round() | Commit():
-                numbers = carry_out(request.commands, self._vectors)
-                return numbers if isinstance(request, Round) else None
+                return float(loss) if self._accumulate(gradient) else math.inf
+            case Round():
+                return carry_out(request.commands, self._vectors, self._accumulator, self._backend)
+            case Commit():
+                carry_out(request.commands, self._vectors, self._accumulator, self._backend)
+                return None
+
+    def _accumulate(self, gradient: Array) -> bool:
+        """Sets the accumulator, in fixed point as on servers; returns False if the gradient is out of range."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = np.asarray(gradient, np.float32)
+        for fraction_bits in FRACTION_BITS:
+            self._accumulator = Accumulator(np.zeros(part.size, np.int64), fraction_bits)
+            if accumulate(self._accumulator, part, 1.0, parts_max=1, backend=self._backend) is None:
+                return True
+        return False
 
 
-def carry_out(commands: Sequence[Command], vectors: dict[str, Array]) -> list[float]:
+def carry_out(
+    commands: Sequence[Command],
+    vectors: Mapping[str, Array],
+    accumulator: Accumulator | None = None,
+    backend: str = "numpy",
+) -> list[float]:
     """Carries out checked commands in order on float32 vectors; returns a number for each `Reduce`."""
-    numbers = []
-    with np.errstate(all="ignore"):
-        for command in commands:
-            match command:
-                case Set():
-                    vectors[command.target][:] = _sum_of_terms(command.terms, vectors)
-                case Apply():
-                    vectors[command.target][:] = _apply(command, vectors)
-                case Reduce():
-                    numbers.append(_reduce(command, vectors))
-    return numbers
-
-
-def _sum_of_terms(terms: Sequence[tuple[float, str]], vectors: dict[str, Array]) -> Any:
-    if not terms:
-        return np.float32(0)
-    factor, name = terms[0]
-    total = factor * vectors[name].astype(np.float64)
-    for factor, name in terms[1:]:
-        total += factor * vectors[name].astype(np.float64)
-    return total
-
-
-def _read(operand: Operand, vectors: dict[str, Array]) -> Array:
-    first = vectors[operand[0]]
-    return first if len(operand) == 1 else first - vectors[operand[1]]
-
-
-def _apply(command: Apply, vectors: dict[str, Array]) -> Array:
-    a, *others = (_read(operand, vectors) for operand in command.operands)
-    if command.operation == "where":
-        return np.where(a > 0, *others)
-    function = {
-        "multiply": np.multiply, "divide": np.divide, "sqrt": np.sqrt, "abs": np.abs, "sign": np.sign,
-        "maximum": np.maximum, "minimum": np.minimum,
-    }[command.operation]  # fmt: skip
-    result: Array = function(a, *others)
-    return result
-
-
-def _reduce(command: Reduce, vectors: dict[str, Array]) -> float:
-    a, *others = (_read(operand, vectors).astype(np.float64) for operand in command.operands)
-    match command.operation:
-        case "dot":
-            return float(np.sum(a * others[0]))
-        case "sum":
-            return float(np.sum(a))
-        case "max_abs":
-            return float(np.max(np.abs(a), initial=0.0))
-        case "count_nonzero":
-            return float(np.count_nonzero(a))
+    prepared = PreparedRound(commands, backend)
+    totals = prepared.new_totals()
+    prepared.run(vectors, max(1, next(iter(vectors.values())).size), totals, accumulator)
+    operations = [command.operation for command in commands if isinstance(command, Reduce)]
+    return [combined(operation, [parts]) for operation, parts in zip(operations, totals.parts(), strict=True)]

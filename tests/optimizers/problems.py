@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from adamctl.kernels.operation import Array
+from adamctl.kernels.array import Array
 from adamctl.optimizers.local import Objective
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import numpy as np
 import pytest
 
 from adamctl.errors import NotFiniteError
-from adamctl.kernels.operation import Array
+from adamctl.kernels.array import Array
 from adamctl.optimizers.cg import conjugate_gradient
 from adamctl.optimizers.descent import DescentSettings
-from adamctl.optimizers.execution import Progress
 from adamctl.optimizers.local import LocalVectors, Snapshot
 from tests.optimizers.problems import quadratic, rosenbrock
+from tests.optimizers.resuming import expect_the_same_from_any_commit
 
 
 def test_it_finds_the_bottom_of_rosenbrocks_valley() -> None:
@@ -46,14 +45,7 @@ def test_an_iteration_is_three_rounds_and_a_further_trial_two() -> None:
 
 
 def test_made_again_from_any_commit_it_ends_in_the_same_bits() -> None:
-    objective, start = rosenbrock(4)
-    settings, snapshots = DescentSettings(), []
-    whole = LocalVectors(objective, start, 1e-3).run(conjugate_gradient, settings, 300, snapshots.append)
-    assert len(snapshots) > 20
-    for snapshot in snapshots:
-        progress = msgspec.json.decode(msgspec.json.encode(snapshot.progress), type=Progress)
-        again = LocalVectors(objective, Snapshot(snapshot.kept, progress), 1e-3).run(conjugate_gradient, settings, 300)
-        assert (again.x.tobytes(), again.state) == (whole.x.tobytes(), whole.state)
+    expect_the_same_from_any_commit(conjugate_gradient, DescentSettings(), rosenbrock(4), budget=100)
 
 
 def test_a_search_that_fails_starts_again_down_the_gradient() -> None:

@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from adamctl.errors import NotFiniteError
-from adamctl.kernels.operation import Array
+from adamctl.kernels.array import Array
 from adamctl.model.commands import Reduce, Set
-from adamctl.optimizers.execution import Progress
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.optimizers.local import LocalVectors, Objective, Outcome, Snapshot
 from adamctl.optimizers.vectors import Commit, Round, State, Vectors
 from tests.optimizers.problems import quadratic, rosenbrock
+from tests.optimizers.resuming import expect_the_same_from_any_commit
 from tests.optimizers.test_recursion import two_loop
 
 TO_THE_END = LBFGSSettings(gradient_tolerance=0.0, change_tolerance=0.0)
@@ -27,10 +26,11 @@ TO_THE_END = LBFGSSettings(gradient_tolerance=0.0, change_tolerance=0.0)
 
 def test_it_finds_the_bottom_of_rosenbrocks_valley() -> None:
     objective, start = rosenbrock(10)
-    outcome = LocalVectors(objective, start).run(lbfgs, LBFGSSettings(change_tolerance=0.0), 1000)
+    settings = LBFGSSettings(gradient_tolerance=1e-3, change_tolerance=0.0)
+    outcome = LocalVectors(objective, start).run(lbfgs, settings, 1000)
     assert outcome.stop_reason == "gradient"
-    assert outcome.x == pytest.approx(np.ones(10), abs=1e-4)
-    assert outcome.state["gradient_max"] <= 1e-5
+    assert outcome.x == pytest.approx(np.ones(10), abs=1e-3)
+    assert outcome.state["gradient_max"] <= 1e-3
 
 
 def test_an_iteration_is_three_rounds_and_a_further_trial_two() -> None:
@@ -99,17 +99,15 @@ def test_directions_are_those_of_the_recursion_on_vectors(condition: float) -> N
 
 
 def test_made_again_from_any_commit_it_ends_in_the_same_bits() -> None:
+    expect_the_same_from_any_commit(lbfgs, LBFGSSettings(history=4), rosenbrock(10))
+
+
+@pytest.mark.slow
+def test_it_ends_in_the_same_bits_by_compiled_commands() -> None:
     objective, start = rosenbrock(10)
-    settings, snapshots = LBFGSSettings(history=4), []
-    whole = LocalVectors(objective, start, 1e-4).run(lbfgs, settings, 1000, on_commit=snapshots.append)
-    assert len(snapshots) > 30
-    for snapshot in snapshots:
-        progress = msgspec.json.decode(msgspec.json.encode(snapshot.progress), type=Progress)
-        again = LocalVectors(objective, Snapshot(snapshot.kept, progress), 1e-4).run(lbfgs, settings, 1000)
-        assert again.x.tobytes() == whole.x.tobytes()
-        assert (again.state, again.evaluations, again.further_trials, again.stop_reason) == (
-            whole.state, whole.evaluations, whole.further_trials, whole.stop_reason
-        )  # fmt: skip
+    by_numpy = LocalVectors(objective, start).run(lbfgs, LBFGSSettings(), 1000)
+    compiled = LocalVectors(objective, start, backend="numba").run(lbfgs, LBFGSSettings(), 1000)
+    assert (compiled.x.tobytes(), compiled.state) == (by_numpy.x.tobytes(), by_numpy.state)
 
 
 def test_weight_decay_is_an_l2_term_of_the_loss() -> None:
@@ -183,6 +181,7 @@ def test_a_pair_along_which_the_loss_curves_down_is_not_kept() -> None:
     start, settings = np.array([0.01, 0.02, 0.005]), LBFGSSettings(evaluations_max=1)
     snapshots = expect_the_directions_of_the_recursion(hills, start, settings, 200)
     assert snapshots[-1].progress.state["pairs_skipped"] >= 1
+    expect_the_same_from_any_commit(lbfgs, settings, (hills, start), commits_min=4)
     kept = 0
     for snapshot in snapshots:
         for slot, s_y, y_y in snapshot.progress.state["history"]:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from adamctl.optimizers.line_search import LineSearch, Trial
+from adamctl.optimizers.line_search import ROUNDING, SUFFICIENT_DECREASE, LineSearch, Trial
 
 Function: TypeAlias = Callable[[float], tuple[float, float]]
 
@@ -111,7 +111,7 @@ def test_what_is_accepted_fulfils_the_wolfe_conditions() -> None:
         _, found = search(function, 1.0, approximate=False)
         if found.succeeded:
             there = function(found.step)
-            assert there[0] <= value + 1e-4 * found.step * slope, seed
+            assert there[0] <= value + SUFFICIENT_DECREASE * found.step * slope, seed
             assert abs(there[1]) <= 0.9 * abs(slope), seed
 
 
@@ -125,6 +125,13 @@ def test_a_loss_that_rounding_has_levelled_is_accepted_by_its_slope() -> None:
     steps, found = search(levelled, 1.0, curvature=0.1)
     assert found.succeeded
     assert steps == [1.0]
+
+
+def test_where_losses_differ_by_more_than_rounding_slopes_are_not_enough() -> None:
+    def hardly_falling(step: float) -> tuple[float, float]:
+        return 1.0 - 2 * ROUNDING * step, 0.0 if step else -1.0
+
+    assert len(search(hardly_falling, 1.0)[0]) > 1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

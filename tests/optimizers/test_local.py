@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adamctl.kernels.operation import Array
+from adamctl.kernels.array import Array
 from adamctl.optimizers.execution import Progress
 from adamctl.optimizers.local import LocalVectors, Snapshot
 from adamctl.optimizers.vectors import (

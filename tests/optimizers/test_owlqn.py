@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import numpy as np
 import pytest
 
 from adamctl.errors import NotFiniteError
-from adamctl.kernels.operation import Array
-from adamctl.optimizers.execution import Progress
+from adamctl.kernels.array import Array
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.optimizers.local import LocalVectors, Snapshot, carry_out
 from adamctl.optimizers.owlqn import _OWLQN, OWLQNSettings, owlqn
 from adamctl.optimizers.vectors import Vectors
 from tests.optimizers.problems import quadratic
+from tests.optimizers.resuming import expect_the_same_from_any_commit
 
 CHANCE = np.random.default_rng(1)
 EXAMPLES = CHANCE.normal(size=(60, 40))
@@ -88,13 +87,8 @@ def test_steps_go_where_the_loss_falls_and_do_not_cross_zero() -> None:
 
 
 def test_made_again_from_any_commit_it_ends_in_the_same_bits() -> None:
-    settings, snapshots = OWLQNSettings(l1=0.05, history=4), []
-    whole = LocalVectors(regression, np.ones(40), 1e-3).run(owlqn, settings, 500, on_commit=snapshots.append)
-    assert len(snapshots) > 10
-    for snapshot in snapshots:
-        progress = msgspec.json.decode(msgspec.json.encode(snapshot.progress), type=Progress)
-        again = LocalVectors(regression, Snapshot(snapshot.kept, progress), 1e-3).run(owlqn, settings, budget=500)
-        assert (again.x.tobytes(), again.state) == (whole.x.tobytes(), whole.state)
+    settings = OWLQNSettings(l1=0.05, history=4)
+    expect_the_same_from_any_commit(owlqn, settings, (regression, np.ones(40)))
 
 
 def test_it_takes_shorter_steps_where_the_loss_is_not_finite_and_ends_where_there_are_none() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from adamctl.kernels.operation import Array
+from adamctl.kernels.array import Array
 from adamctl.optimizers.recursion import History, has_curvature
 
 

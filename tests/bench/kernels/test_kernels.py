@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from adamctl.bench.kernels.kernels import all_cases, run_kernels_benchmark, select
+from adamctl.bench.kernels.lbfgs_rounds import measure, measure_rounds
 from adamctl.bench.kernels.measuring import Limit, calls_per_s
 from adamctl.bench.kernels.rule_cases import rule_cases
 from adamctl.bench.kernels.sample_models import SAMPLES
@@ -19,6 +20,7 @@ from adamctl.cli.bench.bench import command
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.backend import installed
 from adamctl.kernels.rules import RULES
+from adamctl.model.commands import Reduce
 from adamctl.model.description import Conv2D, Dense, MaxPool2D, Model, Softmax, _Layer
 from tests.bench.peers_for_tests import interpreter
 
@@ -126,3 +128,14 @@ def test_the_command_prints_json(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 0, result.output
     assert [row["kernel"].split()[0] for row in json.loads(result.stdout)["results"]] == ["softmax1", "softmax1"]
+
+
+@pytest.mark.parametrize("backend", installed())
+def test_the_rounds_of_an_lbfgs_iteration_run_on_little(backend: str) -> None:
+    found = measure_rounds(5000, 2, 3, backend)
+    assert (found.elements, found.history) == (4096, 2)
+    assert min(found.copy_s, found.measure_s, found.commit_s, found.step_s, found.ratio) > 0
+
+
+def test_a_round_that_measures_has_as_many_numbers_as_the_algorithm_reads() -> None:
+    assert len([command for command in measure(10) if isinstance(command, Reduce)]) == 4 * 10 + 7
