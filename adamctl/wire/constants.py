@@ -79,6 +79,7 @@ class Opcode(IntEnum):
     RUN_STEP = 69
     GROUP_WATCH = 70
     GROUP_DROP = 71
+    RUN_BUNDLES = 72
     PART_ATTACH = 80
     PART_READY = 81
     PART_TASK = 82
@@ -135,6 +136,7 @@ class ErrorCode(IntEnum):
     STALE_GROUP = 67
     PLAN_MISMATCH = 68
     NEIGHBOUR_UNREACHABLE = 69
+    ABANDONED = 70
 
 
 class UpdateKind(IntEnum):
@@ -166,6 +168,7 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.RUN_STEP: 0,
     Opcode.GROUP_WATCH: 0,
     Opcode.GROUP_DROP: 0,
+    Opcode.RUN_BUNDLES: 0,
     Opcode.PART_ATTACH: 0,
     Opcode.PART_READY: 0,
     Opcode.PART_TASK: 0,

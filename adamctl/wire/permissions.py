@@ -86,6 +86,7 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.RUN_STEP: _RUN,
     Opcode.GROUP_WATCH: _RUN,
     Opcode.GROUP_DROP: _RUN,
+    Opcode.RUN_BUNDLES: _RUN,
     Opcode.PART_ATTACH: _PARTITION,
     Opcode.PART_READY: _PARTITION,
     Opcode.PART_TASK: _PARTITION,
@@ -127,6 +128,13 @@ def refusal(peer: Hello, opcode: int, message: Message) -> str:
 
 
 _BY_INCARNATION: Final = frozenset(
-    {Opcode.RUN_JOIN, Opcode.RUN_NEXT_TASK, Opcode.RUN_STEP, Opcode.GROUP_WATCH, Opcode.GROUP_DROP}
+    {
+        Opcode.RUN_JOIN,
+        Opcode.RUN_NEXT_TASK,
+        Opcode.RUN_STEP,
+        Opcode.GROUP_WATCH,
+        Opcode.GROUP_DROP,
+        Opcode.RUN_BUNDLES,
+    }
 )
 """Membership assigns the incarnation, so its own messages can come over connections that are older than it."""

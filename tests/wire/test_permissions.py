@@ -68,6 +68,7 @@ MAY: dict[str, set[str]] = {
     "RUN_STEP": {"worker"},
     "GROUP_WATCH": {"worker"},
     "GROUP_DROP": {"worker"},
+    "RUN_BUNDLES": {"worker"},
     "PART_ATTACH": {"worker"},
     "PART_READY": {"worker"},
     "PART_TASK": {"worker"},

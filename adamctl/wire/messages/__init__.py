@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from adamctl.wire.constants import Opcode
+from adamctl.wire.messages.bundles import BundleName, BundleReport, BundleTask, NextBundlesReply, NextBundlesRequest
 from adamctl.wire.messages.common import (
     BenchBlockRequest,
     CreditGrant,
@@ -121,6 +122,9 @@ __all__ = [
     "AttachRequest",
     "BenchBlockRequest",
     "BucketVectors",
+    "BundleName",
+    "BundleReport",
+    "BundleTask",
     "CheckpointFile",
     "CheckpointReply",
     "CheckpointRequest",
@@ -153,6 +157,8 @@ __all__ = [
     "HelloReply",
     "MemoryRegisterRequest",
     "Message",
+    "NextBundlesReply",
+    "NextBundlesRequest",
     "NextTaskReply",
     "NextTaskRequest",
     "NodeBeaconRequest",
@@ -245,6 +251,7 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.RUN_STEP: (RunStepRequest, RunStepReply),
     Opcode.GROUP_WATCH: (GroupWatchRequest, GroupWatchReply),
     Opcode.GROUP_DROP: (GroupDropRequest, Empty),
+    Opcode.RUN_BUNDLES: (NextBundlesRequest, NextBundlesReply),
     Opcode.PART_ATTACH: (PartAttachRequest, PartAttachReply),
     Opcode.PART_READY: (PartReadyRequest, Empty),
     Opcode.PART_TASK: (PartTaskRequest, Empty),
