@@ -10,9 +10,10 @@ the program begins again at the parameters that there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from math import fsum, inf, isfinite
+from math import inf, isfinite
 
-from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Command, Reduce, Set, inputs_of
+from adamctl.kernels.numeric.exact_sums import combined
+from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Command, Parts, Reduce, Set, inputs_of
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.vectors import Commit, Evaluate, Round
 from adamctl.roles.coordinator.core.batch_orders import (
@@ -24,7 +25,7 @@ from adamctl.roles.coordinator.core.batch_orders import (
     Sent,
     Task,
 )
-from adamctl.roles.coordinator.core.bundles import Bundle, BundleBook, Given, WorkerKey
+from adamctl.roles.coordinator.core.bundles import Bundle, BundleBook, Counted, Given, WorkerKey
 from adamctl.roles.coordinator.core.journal import Entry, EvaluationEntry, RoundEntry, needed_again, written
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import BucketVectors
@@ -67,7 +68,7 @@ class BatchRun:
         self._numbers: dict[int, int] = {}  # of evaluations, by place in the journal
         self._open_at: str | None = None  # the vector of the evaluation that workers are at
         self._evaluated: list[int] = []  # buckets for which they are
-        self._parts: list[list[list[float]]] = []
+        self._parts: list[list[Parts]] = []  # of each reduction of the present round
         self._sent: dict[int, Sent] = {}
         self._order_number = 0
         self._anew = False
@@ -96,17 +97,25 @@ class BatchRun:
         given = self.book.take(worker, now_s)
         return None if given is None else Task(given, self._open_at, FRACTION_BITS[self._bits])
 
-    def bundle_done(self, worker: WorkerKey, given: Given, loss_sum: float, code: int, now_s: float) -> None:
-        """A worker has pushed a bundle to all buckets.
+    def bundle_done(
+        self, worker: WorkerKey, given: Given, loss_sum: float, code: int, now_s: float, lost: Collection[int] = ()
+    ) -> Counted:
+        """A worker has done with a bundle; returns whether it counts, and who need not do it any more.
 
         Args:
             loss_sum: over its examples.
-            code: OK, or NOT_FINITE or OUT_OF_RANGE where a bucket refused its gradient.
+            code: OK if all buckets have it; NOT_FINITE or OUT_OF_RANGE where one refused its gradient; ABANDONED where
+                the worker gave it up.
+            lost: buckets that have not what it needed.
         """
-        now = self.book.evaluation
+        now, counted = self.book.evaluation, Counted(False)
         if now is None or self._open_at is None or given[:2] != (now.number, now.attempt):
-            return
-        if code == ErrorCode.OUT_OF_RANGE and self._bits + 1 < len(FRACTION_BITS):
+            return counted
+        if lost:
+            self._lost(lost)
+        elif code == ErrorCode.ABANDONED:
+            self.book.give_back(worker, given)
+        elif code == ErrorCode.OUT_OF_RANGE and self._bits + 1 < len(FRACTION_BITS):
             self._bits += 1
             self._close_evaluation()
             self._redo_all()
@@ -118,10 +127,11 @@ class BatchRun:
                 bucket.left = [one for one in bucket.left if one[0] < len(self._journal)]
             self._answer(inf)
         else:
-            self.book.done(worker, given, loss_sum, now_s)
+            counted = self.book.done(worker, given, loss_sum, now_s)
             if self.book.is_complete:
                 self._complete_evaluation()
         self._go_on()
+        return counted
 
     def lost(self, buckets: Collection[int]) -> None:
         """These buckets have lost their scratch vectors: other servers serve them now."""
@@ -129,12 +139,12 @@ class BatchRun:
             self._lost(buckets)
             self._go_on()
 
-    def answered(self, order: int, results: Sequence[BucketVectors], parts: Sequence[Sequence[float]] = ()) -> None:
+    def answered(self, order: int, results: Sequence[BucketVectors], parts: Sequence[Sequence[Parts]] = ()) -> None:
         """An order has been carried out, or not, on each of its buckets.
 
         Args:
             results: in the order of its buckets.
-            parts: of a round: for each `Reduce` numbers whose exact sum is that of the buckets with code OK.
+            parts: of a round: for each `Reduce` what was found on the buckets with code OK.
         """
         sent = self._sent.pop(order, None)
         if sent is None:
@@ -157,7 +167,8 @@ class BatchRun:
             else:
                 lost.append(bucket)
         if sent.counts and any(result.code == 0 for result in results):
-            self._parts.append([list(numbers) for numbers in parts])
+            for known_parts, found in zip(self._parts, parts, strict=True):
+                known_parts.extend(found)
         if back and not self._anew:
             self._restart()
         elif lost:
@@ -207,7 +218,7 @@ class BatchRun:
                 self._bits = 0
                 entry = EvaluationEntry(request.at)
             case Round():
-                self._parts = []
+                self._parts = [[] for command in request.commands if isinstance(command, Reduce)]
                 entry = RoundEntry(request.commands)
             case _:
                 self._commit += 1
@@ -225,11 +236,7 @@ class BatchRun:
         request = self.execution.request
         assert isinstance(request, Round)
         reductions = [command for command in request.commands if isinstance(command, Reduce)]
-        numbers = []
-        for place, command in enumerate(reductions):
-            parts = [number for reply in self._parts for number in reply[place]]
-            numbers.append(_largest(parts) if command.operation == "max_abs" else _sum(parts))
-        self._answer(numbers)
+        self._answer([combined(one.operation, parts) for one, parts in zip(reductions, self._parts, strict=True)])
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -385,14 +392,3 @@ class BatchRun:
             bucket.life += 1
             bucket.commit = self._commit
             bucket.commit_most = self._commit
-
-
-def _sum(parts: Sequence[float]) -> float:
-    try:
-        return fsum(parts)
-    except (OverflowError, ValueError):  # infinities of both signs, or a sum beyond float64
-        return sum(parts)
-
-
-def _largest(parts: Sequence[float]) -> float:
-    return max(parts, key=lambda number: (number != number, number), default=0.0)

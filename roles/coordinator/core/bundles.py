@@ -209,6 +209,16 @@ class BundleBook:
         now.backups_won += by_backup
         return Counted(True, tuple(one.worker for one in out if one.worker != worker), by_backup)
 
+    def give_back(self, worker: WorkerKey, given: Given) -> None:
+        """A worker has given up a bundle: anybody may do it, unless another one still does."""
+        now, number = self._now, given.bundle.number
+        if now is None or given[:2] != (now.number, now.attempt) or number not in now.out:
+            return
+        now.out[number] = [one for one in now.out[number] if one.worker != worker]
+        if not now.out[number]:
+            del now.out[number]
+            now.left.setdefault(None, []).insert(0, number)
+
     def lose(self, worker: WorkerKey) -> None:
         """A worker is lost: what it had, and would have had, is anybody's."""
         self._speeds.pop(worker, None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from adamctl.kernels.numeric.accumulate import Accumulator, accumulate
 from adamctl.kernels.numeric.commands import PreparedRound
-from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Command, inputs_of
+from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Command, Parts, inputs_of
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.vectors import Program
 from adamctl.roles.coordinator.core.batch_orders import CarryOut, CommitVectors, OpenEvaluation, Order, Task
@@ -56,7 +56,7 @@ class FakeBucket:
         self.counted, self.refused = set(), 0
         return self.result(0)
 
-    def carry_out(self, order: CarryOut) -> tuple[BucketVectors, list[list[float]]]:
+    def carry_out(self, order: CarryOut) -> tuple[BucketVectors, list[list[Parts]]]:
         if order.after >= 0 and order.after != self.commit:
             return self.result(ErrorCode.SEQUENCE_GAP), []
         assert order.number != self.round or not self.found, "a round's number was used again"
@@ -72,7 +72,7 @@ class FakeBucket:
                 self.at = ""
         self.round, totals = order.number, prepared.new_totals()
         prepared.run(self.kept | self.scratch, 1, totals, self.sum if order.evaluation else None)
-        return self.result(0), [list(parts.numbers) for parts in totals.parts()]
+        return self.result(0), [[parts] for parts in totals.parts()]
 
     def keep(self, order: CommitVectors) -> BucketVectors:
         if order.number == self.commit:
@@ -169,7 +169,7 @@ class BatchCluster:
 
     def answer(self, order: Order) -> None:
         results: list[BucketVectors] = []
-        parts: list[list[float]] = []
+        parts: list[list[Parts]] = []
         for number in order.buckets:
             bucket = self.buckets[number]
             match order:

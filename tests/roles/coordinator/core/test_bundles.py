@@ -95,6 +95,21 @@ def test_the_bundles_of_a_lost_worker_are_done_by_others() -> None:
     assert late.counts and late.losers == (B,) and one.loss_sum == 6.0
 
 
+def test_a_bundle_that_was_given_up_is_anybodys() -> None:
+    one = book(2)
+    one.begin(1, {A, B})
+    first = take(one, A)
+    one.give_back(A, first)
+    one.give_back(A, first)
+    assert take(one, B) == first
+    copied = take(one, B)
+    assert one.done(B, copied, 1.0, 1.0).counts
+    one.give_back(A, copied)
+    assert take(one, A, 9.0) == first  # a copy
+    one.give_back(B, first)
+    assert one.outstanding() == {0: (A,)}
+
+
 # --- what counts ----------------------------------------------------------------------------------------------------
 
 
