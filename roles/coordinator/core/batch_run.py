@@ -79,6 +79,19 @@ class BatchRun:
     def begin(self) -> None:
         self._go_on()
 
+    @property
+    def buckets(self) -> int:
+        """How many there are."""
+        return len(self._buckets)
+
+    def opened(self) -> OpenEvaluation | None:
+        """Returns the evaluation that workers are at, as an order to all buckets; carrying it out changes nothing."""
+        now = self.book.evaluation
+        if self._open_at is None or now is None:
+            return None
+        bits, bundles = FRACTION_BITS[self._bits], len(self.book.bundles)
+        return OpenEvaluation(0, tuple(range(self.buckets)), now.number, self._open_at, bits, bundles)
+
     def take_orders(self) -> list[Order]:
         taken, self._orders = self._orders, []
         return taken
@@ -157,7 +170,7 @@ class BatchRun:
             if known.life != sent.lives[bucket]:
                 continue
             known.commit, known.commit_most = result.commit, max(result.commit, result.commit_most)
-            back |= result.commit < self._commit - (isinstance(self.execution.request, Commit) and self._asked)
+            back |= result.commit < self._commit - self._committing
             if result.code == ErrorCode.STALE_ROUND:
                 self._rounds = max(self._rounds, result.round)
             elif result.code in LOST:
@@ -203,7 +216,7 @@ class BatchRun:
                 self._catch_up(behind)
             elif not self._asked:
                 self._ask()
-            elif isinstance(self.execution.request, Commit):
+            elif self._committing:
                 self._send_commit()
             else:
                 self._answer_round()
@@ -240,6 +253,10 @@ class BatchRun:
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
+    @property
+    def _committing(self) -> bool:
+        return self._asked and isinstance(self.execution.request, Commit)
+
     def _send(self, make: Callable[[int], Order], place: int, counts: bool = False) -> None:
         self._order_number += 1
         order = make(self._order_number)
@@ -249,27 +266,24 @@ class BatchRun:
 
     def _must_catch_up(self, behind: Sequence[int]) -> bool:
         """Whether those that are behind must do what they lost: not if it was for a commit that they have."""
-        if self._asked and isinstance(self.execution.request, Commit):
-            return any(self._buckets[bucket].commit < self._commit for bucket in behind)
-        return True
+        return not self._committing or any(self._buckets[bucket].commit < self._commit for bucket in behind)
 
     def _catch_up(self, behind: Sequence[int]) -> None:
         """Has buckets do the first thing of the journal that one of them has left."""
         place = min(self._buckets[bucket].left[0][0] for bucket in behind)
         buckets = [bucket for bucket in behind if self._buckets[bucket].left[0][0] == place]
         entry = self._buckets[buckets[0]].left[0][1]
-        committing = self._asked and isinstance(self.execution.request, Commit)
         if isinstance(entry, EvaluationEntry):
-            self._open(entry, buckets, place, committing)
+            self._open(entry, buckets, place)
             return
-        last = place == len(self._journal) - 1 and self._asked and not committing
+        last = place == len(self._journal) - 1 and self._asked and not self._committing
         groups: dict[tuple[Entry, bool], list[int]] = {}
         for bucket in buckets:
             known = self._buckets[bucket]
             groups.setdefault((known.left[0][1], last and not known.counted), []).append(bucket)
         for (one, counts), group in groups.items():
             assert isinstance(one, RoundEntry)
-            self._round(group, one.commands, place, self._commit - 1 if committing else -1, counts)
+            self._round(group, one.commands, place, self._commit - 1 if self._committing else -1, counts)
 
     def _round(self, buckets: Sequence[int], commands: Sequence[Command], place: int, after: int, counts: bool) -> None:
         self._rounds += 1
@@ -278,9 +292,9 @@ class BatchRun:
             lambda order: CarryOut(order, tuple(buckets), number, tuple(commands), evaluation, after), place, counts
         )
 
-    def _open(self, entry: EvaluationEntry, buckets: Sequence[int], place: int, committing: bool) -> None:
+    def _open(self, entry: EvaluationEntry, buckets: Sequence[int], place: int) -> None:
         """Opens an evaluation: where others have it open, the same one, which changes nothing there."""
-        if committing and entry.at != PARAMETERS:
+        if self._committing and entry.at != PARAMETERS:
             ahead = [b for b in buckets if self._buckets[b].commit_most == self._commit]
             ahead = [b for b in ahead if self._buckets[b].point_made != self._buckets[b].life]
             if ahead:  # the commit is done there: the parameters are the point
@@ -338,8 +352,7 @@ class BatchRun:
     def _lost(self, buckets: Collection[int]) -> None:
         """Has buckets do again what they need of the journal."""
         request = self.execution.request
-        committing = self._asked and isinstance(request, Commit)
-        if committing:
+        if self._committing:
             assert isinstance(request, Commit)
             again = needed_again(self._journal, inputs_of(request.commands))
         else:
@@ -355,7 +368,7 @@ class BatchRun:
         if self._open_at is not None or self._evaluated:
             self._close_evaluation()
         if len(evaluations) > 1 or any(place != last for place in evaluations):
-            if committing and any(bucket.commit_most == self._commit for bucket in self._buckets):
+            if self._committing and any(bucket.commit_most == self._commit for bucket in self._buckets):
                 self._restart()
             else:
                 self._redo_all(again)
