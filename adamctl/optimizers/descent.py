@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
-from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 
 from adamctl.errors import NotFiniteError
 from adamctl.optimizers.line_search import EVALUATIONS_MAX, STEP_MAX, LineSearch
-from adamctl.optimizers.vectors import Request, Vector, Vectors
+from adamctl.optimizers.vectors import Requests, Vector, Vectors
 
 GRADIENT, CHANGE, PRECISION = "gradient", "change", "precision"
 """Reasons to stop: max|g| or the change of the loss is small, or float32 tells no better step."""
-
-T = TypeVar("T")
-Requests: TypeAlias = Generator[Request, Any, T]
 
 
 class DescentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
