@@ -56,7 +56,8 @@ class LocalVectors:
     """The vectors of one program, in this process.
 
     Attributes:
-        vectors: all of them under their names, while a program runs and after it.
+        vectors: all of them under their names, while a program runs and after it. A scratch vector that has not been
+            written is NaN.
     """
 
     def __init__(
@@ -94,10 +95,9 @@ class LocalVectors:
         """
         execution = Execution(program, settings, self._weight_decay, budget, self._start.progress)
         size = self._start.kept[PARAMETERS].size
-        names = (*execution.kept, *execution.scratch)
-        self.vectors = {name: np.zeros(size, np.float32) for name in names}
-        for name, values in self._start.kept.items():
-            self.vectors[name] = values.copy()
+        self.vectors = {name: np.zeros(size, np.float32) for name in execution.kept}
+        self.vectors |= {name: np.full(size, math.nan, np.float32) for name in execution.scratch}
+        self.vectors |= {name: values.copy() for name, values in self._start.kept.items()}
         while execution.request is not None:
             request = execution.request
             answer = self._carry_out(request)
