@@ -14,6 +14,7 @@ import pytest
 from adamctl.errors import NotFiniteError
 from adamctl.kernels.array import Array
 from adamctl.model.commands import Reduce, Set
+from adamctl.optimizers.execution import Execution
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.optimizers.local import LocalVectors, Objective, Outcome, Snapshot
 from adamctl.optimizers.vectors import Commit, Round, State, Vectors
@@ -209,6 +210,19 @@ def test_what_is_not_finite_is_never_accepted() -> None:
     assert all(math.isfinite(snapshot.progress.state["loss"]) for snapshot in snapshots)
     assert all(np.isfinite(values).all() for snapshot in snapshots for values in snapshot.kept.values())
     assert outcome.x == pytest.approx(np.full(5, 0.01), rel=1e-3)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_measurement_that_is_not_finite_counts_as_an_infinite_loss(bad: float) -> None:
+    execution = Execution(lbfgs, LBFGSSettings())
+    answers: list[Any] = [1.0, [4.0, 1.0], None, [-4.0], 0.5, [-1.0, 1.0, 1.0, -0.1, 0.1, bad, 0.1, 0.1]]
+    steps = []
+    for answer in answers:
+        execution.answer(answer)
+        if isinstance(execution.request, Round):
+            sets = [command for command in execution.request.commands if isinstance(command, Set)]
+            steps += [command.terms[1][0] for command in sets if command.target == "t"]
+    assert steps == pytest.approx([0.5, 0.05])
 
 
 def test_a_failed_search_takes_the_best_decrease() -> None:
