@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from adamctl.optimizers.descent import (
     PRECISION,
     DescentSettings,
-    Requests,
     evaluate_start,
     first_step,
     relative_change,
@@ -20,7 +19,7 @@ from adamctl.optimizers.descent import (
 )
 from adamctl.optimizers.line_search import STEP_MAX, LineSearch
 from adamctl.optimizers.registry import BatchAlgorithm
-from adamctl.optimizers.vectors import State, Vectors, dot, max_abs
+from adamctl.optimizers.vectors import Requests, State, Vectors, dot, max_abs
 
 CURVATURE = 0.1
 """c2 of the line search: conjugate directions need nearly exact steps."""

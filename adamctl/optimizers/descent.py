@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
-from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 
 from adamctl.errors import NotFiniteError
 from adamctl.optimizers.line_search import EVALUATIONS_MAX, STEP_MAX, LineSearch
-from adamctl.optimizers.vectors import Request, Vector, Vectors
+from adamctl.optimizers.vectors import Requests, Vector, Vectors, dot
 
 GRADIENT, CHANGE, PRECISION = "gradient", "change", "precision"
 """Reasons to stop: max|g| or the change of the loss is small, or float32 tells no better step."""
-
-T = TypeVar("T")
-Requests: TypeAlias = Generator[Request, Any, T]
 
 
 class DescentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,7 +72,7 @@ def relative_change(before: float, after: float) -> float:
 def search_along(
     v: Vectors, t: Vector, d: Vector, search: LineSearch, measure: Callable[[], Requests[M | None]]
 ) -> Requests[M | None]:
-    """Searches from x along d; t is at the first step already.
+    """Searches from x along d; t is at the first step already. A step that float32 does not show ends the search.
 
     Args:
         measure: evaluates at t and asks for what is to be known there; returns None if anything is not finite.
@@ -92,7 +89,10 @@ def search_along(
             search.tried(found.loss, found.h_d)
         if search.ended:
             break
-        yield v.round(t.set(v.x + search.step * d))
+        (moved,) = yield v.round(t.set(v.x + search.step * d), dot(t - v.x, t - v.x))
+        if moved == 0:
+            tried = 0.0
+            break
     if search.succeeded:
         return found
     if search.best is None:

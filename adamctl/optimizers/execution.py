@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from adamctl.errors import ConfigurationError, ProgramError
 from adamctl.model.commands import ACCUMULATOR, COMMANDS_MAX, Command, Reduce, Set, check_commands
-from adamctl.optimizers.vectors import Commit, Evaluate, Program, Request, Round, State, Vectors
+from adamctl.optimizers.vectors import Commit, Evaluate, Program, Request, Requests, Round, State, Vectors
 from adamctl.wire.unreadable import UNREADABLE
 
 STATE_BYTES_MAX = 1 << 17
@@ -28,9 +28,6 @@ BUDGET = "budget"
 """The reason of a program that was stopped because its evaluations were used up."""
 
 Answer: TypeAlias = float | Sequence[float] | None
-Requests: TypeAlias = Generator[Request, Any, str]
-T = TypeVar("T")
-Subrequests: TypeAlias = Generator[Request, Any, T]
 
 
 @dataclass(frozen=True)
@@ -75,6 +72,10 @@ class Execution:
         self._since_commit = 0
         self._vectors = Vectors()
         self._program = program(self._vectors, settings, _plain(self.committed.state))
+        if not isinstance(self._program, Generator):
+            raise ProgramError(
+                f"a program is a generator function; found one that returns {type(self._program).__name__}"
+            )
         self._pending: Set | None = None
         self._squares = _Squares()
         self._requests = self._run()
@@ -110,7 +111,7 @@ class Execution:
         except StopIteration as stopped:
             self.request, self.stop_reason = None, str(stopped.value)
 
-    def _run(self) -> Requests:
+    def _run(self) -> Requests[str]:
         answer: Any = None
         while True:
             try:
@@ -132,7 +133,7 @@ class Execution:
                 case _:
                     raise ProgramError(f"expected an evaluation, a round or a commit; found {type(request).__name__}")
 
-    def _evaluate(self, request: Evaluate) -> Subrequests[float]:
+    def _evaluate(self, request: Evaluate) -> Requests[float]:
         yield from self._set_pending()
         for name in (request.at, request.into):
             if name not in self.kept + self.scratch:
@@ -145,7 +146,7 @@ class Execution:
         loss: float = yield request
         self.evaluations += 1
         self.further_trials += self._since_commit > 0
-        self._since_commit += 1
+        self._since_commit = trials = self._since_commit + 1
         total = loss + self._weight_decay / 2 * square
         if not math.isfinite(total):
             return math.inf
@@ -153,15 +154,15 @@ class Execution:
         self._pending = Set(request.into, ((1.0, ACCUMULATOR), *decay))
         if request.into in self.kept:
             yield from self._commit(Commit((), self.committed.state))
+            self._since_commit = trials
         return total
 
-    def _set_pending(self) -> Subrequests[None]:
+    def _set_pending(self) -> Requests[None]:
         if self._pending is not None:
             yield from self._round(Round(()))
 
-    def _round(self, request: Round) -> Subrequests[list[float]]:
-        commands = self._with_pending(request.commands)
-        self._check(commands, self.scratch)
+    def _round(self, request: Round) -> Requests[list[float]]:
+        commands = self._checked(request.commands, self.scratch)
         measured = self._squares.wanted(commands) if self._weight_decay and len(commands) < COMMANDS_MAX else []
         numbers: list[float] = yield Round((*commands, *map(_dot_with_itself, measured)))
         self.rounds += 1
@@ -170,7 +171,7 @@ class Execution:
         self._squares.found(dict(zip(measured, numbers[own:], strict=True)))
         return list(numbers[:own])
 
-    def _square(self, name: str) -> Subrequests[float]:
+    def _square(self, name: str) -> Requests[float]:
         self._squares.names.add(name)
         if name not in self._squares.values:
             (number,) = yield Round((_dot_with_itself(name),))
@@ -178,11 +179,10 @@ class Execution:
             self._squares.found({name: number})
         return self._squares.values[name]
 
-    def _commit(self, request: Commit) -> Subrequests[None]:
+    def _commit(self, request: Commit) -> Requests[None]:
         if self._pending is not None and self._pending.target not in self.kept:
             yield from self._set_pending()
-        commands = self._with_pending(request.commands)
-        self._check(commands, self.kept)
+        commands = self._checked(request.commands, self.kept)
         if any(isinstance(command, Reduce) for command in commands):
             raise ProgramError("a commit only sets vectors; ask for numbers in a round")
         state = _plain(request.state)
@@ -192,19 +192,25 @@ class Execution:
         self.rounds += 1
         self._squares.written(commands)
         self.committed = Progress(state, self.evaluations, self.further_trials)
-        if request.commands:
-            self._since_commit = 0
+        self._since_commit = 0
 
-    def _with_pending(self, commands: Sequence[Command]) -> tuple[Command, ...]:
-        first = () if self._pending is None else (self._pending,)
-        self._pending = None
-        return (*first, *commands)
-
-    def _check(self, commands: Sequence[Command], writable: Sequence[str]) -> None:
+    def _checked(self, own: Sequence[Command], writable: Sequence[str]) -> tuple[Command, ...]:
+        """Returns a program's own commands after the one that sets a gradient; raises ProgramError if one cannot be."""
+        try:
+            own = msgspec.msgpack.decode(msgspec.msgpack.encode(own), type=tuple[Command, ...])
+        except (*UNREADABLE, TypeError) as error:
+            raise ProgramError(f"expected commands of adamctl.model.commands; {error}") from error
+        if any(name == ACCUMULATOR for command in own if isinstance(command, Set) for _, name in command.terms):
+            raise ProgramError(
+                f"{ACCUMULATOR!r} is read by evaluations alone: name a vector that the gradient goes into"
+            )
+        commands = own if self._pending is None else (self._pending, *own)
         try:
             check_commands(commands, self.kept + self.scratch, writable)
         except ConfigurationError as error:
             raise ProgramError(str(error)) from error
+        self._pending = None
+        return tuple(commands)
 
 
 class _Squares:

@@ -17,7 +17,6 @@ from adamctl.model.commands import Command
 from adamctl.optimizers.descent import (
     PRECISION,
     DescentSettings,
-    Requests,
     evaluate_start,
     first_step,
     relative_change,
@@ -26,7 +25,7 @@ from adamctl.optimizers.descent import (
 from adamctl.optimizers.line_search import LineSearch
 from adamctl.optimizers.pairs import LENGTH_MAX, Measured, Pairs
 from adamctl.optimizers.registry import BatchAlgorithm
-from adamctl.optimizers.vectors import Commit, State, Vectors, dot, max_abs
+from adamctl.optimizers.vectors import Commit, Requests, State, Vectors, dot, max_abs
 
 
 class LBFGSSettings(DescentSettings, frozen=True, kw_only=True):

@@ -53,7 +53,12 @@ class Outcome:
 
 
 class LocalVectors:
-    """The vectors of one program, in this process."""
+    """The vectors of one program, in this process.
+
+    Attributes:
+        vectors: all of them under their names, while a program runs and after it. A scratch vector that has not been
+            written is NaN.
+    """
 
     def __init__(
         self, objective: Objective, x: Array | Snapshot, weight_decay: float = 0.0, backend: str = "numpy"
@@ -67,7 +72,7 @@ class LocalVectors:
         start = x if isinstance(x, Snapshot) else Snapshot({PARAMETERS: np.array(x, np.float32)}, Progress({}))
         self._objective, self._weight_decay, self._start = objective, weight_decay, start
         self._backend = backend
-        self._vectors: dict[str, Array] = {}
+        self.vectors: dict[str, Array] = {}
         self._accumulator: Accumulator | None = None
 
     def run(
@@ -90,10 +95,9 @@ class LocalVectors:
         """
         execution = Execution(program, settings, self._weight_decay, budget, self._start.progress)
         size = self._start.kept[PARAMETERS].size
-        names = (*execution.kept, *execution.scratch)
-        self._vectors = {name: np.zeros(size, np.float32) for name in names}
-        for name, values in self._start.kept.items():
-            self._vectors[name] = values.copy()
+        self.vectors = {name: np.zeros(size, np.float32) for name in execution.kept}
+        self.vectors |= {name: np.full(size, math.nan, np.float32) for name in execution.scratch}
+        self.vectors |= {name: values.copy() for name, values in self._start.kept.items()}
         while execution.request is not None:
             request = execution.request
             answer = self._carry_out(request)
@@ -102,22 +106,22 @@ class LocalVectors:
                 assert isinstance(answer, float)
                 on_evaluation(answer)
             if isinstance(request, Commit) and on_commit is not None:
-                kept = {name: self._vectors[name].copy() for name in execution.kept}
+                kept = {name: self.vectors[name].copy() for name in execution.kept}
                 on_commit(Snapshot(kept, execution.committed))
         return Outcome(
-            self._vectors[PARAMETERS].copy(), dict(execution.committed.state), execution.stop_reason or "",
+            self.vectors[PARAMETERS].copy(), dict(execution.committed.state), execution.stop_reason or "",
             execution.evaluations, execution.rounds, execution.further_trials,
         )  # fmt: skip
 
     def _carry_out(self, request: Request) -> Answer:
         match request:
             case Evaluate():
-                loss, gradient = self._objective(self._vectors[request.at].copy())
+                loss, gradient = self._objective(self.vectors[request.at].copy())
                 return float(loss) if self._accumulate(gradient) else math.inf
             case Round():
-                return carry_out(request.commands, self._vectors, self._accumulator, self._backend)
+                return carry_out(request.commands, self.vectors, self._accumulator, self._backend)
             case Commit():
-                carry_out(request.commands, self._vectors, self._accumulator, self._backend)
+                carry_out(request.commands, self.vectors, self._accumulator, self._backend)
                 return None
 
     def _accumulate(self, gradient: Array) -> bool:

@@ -16,7 +16,6 @@ from adamctl.model.commands import Command
 from adamctl.optimizers.descent import (
     PRECISION,
     DescentSettings,
-    Requests,
     evaluate_start,
     first_step,
     relative_change,
@@ -26,6 +25,7 @@ from adamctl.optimizers.pairs import LENGTH_MAX, Measured, Pairs
 from adamctl.optimizers.registry import BatchAlgorithm
 from adamctl.optimizers.vectors import (
     Commit,
+    Requests,
     State,
     Vector,
     Vectors,

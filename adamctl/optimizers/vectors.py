@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from adamctl.errors import ProgramError
 from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Apply, Command, Elementwise, Operand, Reduce, Set
@@ -183,8 +183,11 @@ class Commit:
     further_trials: int = 0
 
 
+T = TypeVar("T")
 Request: TypeAlias = Evaluate | Round | Commit
-Program: TypeAlias = Callable[["Vectors", Any, State], Generator[Request, Any, str]]
+Requests: TypeAlias = Generator[Request, Any, T]
+"""Requests, and in the end a result."""
+Program: TypeAlias = Callable[["Vectors", Any, State], Requests[str]]
 
 
 class Vectors:

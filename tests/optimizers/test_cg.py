@@ -11,7 +11,7 @@ from adamctl.errors import NotFiniteError
 from adamctl.kernels.array import Array
 from adamctl.optimizers.cg import conjugate_gradient
 from adamctl.optimizers.descent import DescentSettings
-from adamctl.optimizers.local import LocalVectors, Snapshot
+from adamctl.optimizers.local import LocalVectors
 from tests.optimizers.problems import quadratic, rosenbrock
 from tests.optimizers.resuming import expect_the_same_from_any_commit
 
@@ -51,8 +51,8 @@ def test_made_again_from_any_commit_it_ends_in_the_same_bits() -> None:
 def test_a_search_that_fails_starts_again_down_the_gradient() -> None:
     """Everything is refused for as long as a search lasts that began in another direction."""
     objective, start = quadratic(100.0)
-    snapshots: list[Snapshot] = []
-    LocalVectors(objective, start).run(conjugate_gradient, DescentSettings(), 500, snapshots.append)
+    settings, snapshots = DescentSettings(evaluations_max=5), []
+    LocalVectors(objective, start).run(conjugate_gradient, settings, 500, snapshots.append)
     conjugate = [one for one in snapshots if (one.kept["d"] != -one.kept["g"]).any()]
     ill_after = conjugate[3].progress.evaluations
     count = 0
@@ -61,10 +61,10 @@ def test_a_search_that_fails_starts_again_down_the_gradient() -> None:
         nonlocal count
         count += 1
         loss, gradient = objective(x)
-        return (math.nan if ill_after < count <= ill_after + 20 else loss), gradient
+        return (math.nan if ill_after < count <= ill_after + 5 else loss), gradient
 
     snapshots.clear()
-    outcome = LocalVectors(ill_for_a_while, start).run(conjugate_gradient, DescentSettings(), 2000, snapshots.append)
+    outcome = LocalVectors(ill_for_a_while, start).run(conjugate_gradient, settings, 2000, snapshots.append)
     restarts = [snapshot.progress.state["restarts"] for snapshot in snapshots]
     before, after = snapshots[restarts.index(1) - 1 : restarts.index(1) + 1]
     assert (before.kept["d"] != -before.kept["g"]).any()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adamctl.errors import ProgramError
-from adamctl.model.commands import ACCUMULATOR, COMMANDS_MAX, OPERANDS_MAX, Command, Reduce, Set
+from adamctl.model.commands import ACCUMULATOR, COMMANDS_MAX, OPERANDS, OPERANDS_MAX, Apply, Command, Reduce, Set
 from adamctl.optimizers.execution import BUDGET, STATE_BYTES_MAX, Execution, Progress
+from adamctl.optimizers.local import LocalVectors
 from adamctl.optimizers.vectors import Combination, Commit, Evaluate, Request, Round, State, Vector, Vectors, dot
 
 DOT_X, DOT_T = Reduce("dot", (("x",), ("x",))), Reduce("dot", (("t",), ("t",)))
@@ -161,8 +164,65 @@ def test_what_was_committed_is_gone_on_from() -> None:
         ([Commit((), {"f": object()})], "what JSON holds"),
         ([Commit((), {"f": "a" * STATE_BYTES_MAX})], f"at most {STATE_BYTES_MAX} bytes"),
         ([Evaluate("x", "t"), "stop"], "found str"),
+        ([Round((Set("t", ((1.0, ACCUMULATOR),)),))], "is read by evaluations alone"),
+        ([Round(("t = x",))], "expected commands"),
+        ([Round((Set("t", ((None, "x"),)),))], "expected commands"),
+        ([Round((Set(3),))], "expected commands"),
+        ([Round((Set("t", 3),))], "expected commands"),
+        ([Round((object(),))], "expected commands"),
+        ([Evaluate(None, "t")], "an evaluation names None"),
+        ([Commit((), [1])], "what JSON holds"),
     ],
 )
 def test_a_request_that_cannot_be_is_refused_before_it_is_made(requests: list[Any], said: str) -> None:
     with pytest.raises(ProgramError, match=said):
         carried_out(Execution(program(*requests), None), ones)
+
+
+def test_what_is_no_generator_is_no_program() -> None:
+    with pytest.raises(ProgramError, match="generator function; found one that returns list"):
+        Execution(lambda v, settings, state: [v.evaluate(v.x, v.x)], None)  # type: ignore[arg-type,return-value]
+
+
+def nonsense(chance: random.Random) -> Any:
+    """A request, most often with something in it that cannot be."""
+    name = lambda: chance.choice(["x", "g", "t", "t", "u", ACCUMULATOR, "", 7, None])  # noqa: E731
+    operand = lambda: tuple(name() for _ in range(chance.choice([1, 1, 2, 2, 0, 3])))  # noqa: E731
+    number = lambda: chance.choice([1.0, -0.5, 0.0, math.nan, math.inf, 10**400, "1", 3])  # noqa: E731
+    commands = [
+        chance.choice(
+            [
+                Set(name(), tuple((number(), name()) for _ in range(chance.choice([0, 1, 2, 70])))),
+                Apply(name(), chance.choice([*OPERANDS, "exp"]), tuple(operand() for _ in range(chance.randrange(4)))),
+                Reduce(chance.choice([*OPERANDS, ""]), tuple(operand() for _ in range(chance.randrange(4)))),
+                chance.choice([None, "set", (), b""]),
+            ]
+        )
+        for _ in range(chance.choice([0, 1, 1, 1, 2]))
+    ]
+    state = {"a": chance.choice([1, 1.5, math.nan, None, "b", [1], (1,), {1: 2}, object(), b"c"])}
+    return chance.choice(
+        [Evaluate(name(), name()), Round(tuple(commands)), Commit(tuple(commands), state), Round(commands), None]
+    )
+
+
+def test_fuzzed_programs_are_carried_out_or_refused_with_nothing_changed() -> None:
+    refused = 0
+    for seed in range(4000):
+        request = nonsense(random.Random(seed))
+
+        def run(v: Vectors, _: Any, __: State, request: Any = request) -> Iterator[Any]:
+            v.kept("g"), v.scratch("t")
+            yield v.round(Vector("t").set(v.x))
+            yield request
+            return "done"
+
+        local = LocalVectors(lambda x: (1.0, x), np.ones(3))
+        try:
+            assert local.run(run, None).stop_reason == "done"
+        except ProgramError:
+            refused += 1
+            assert {name: values.tolist() for name, values in local.vectors.items()} == {
+                "x": [1, 1, 1], "g": [0, 0, 0], "t": [1, 1, 1]
+            }, seed  # fmt: skip
+    assert 1000 < refused < 3900

@@ -14,6 +14,7 @@ import pytest
 from adamctl.errors import NotFiniteError
 from adamctl.kernels.array import Array
 from adamctl.model.commands import Reduce, Set
+from adamctl.optimizers.execution import Execution
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.optimizers.local import LocalVectors, Objective, Outcome, Snapshot
 from adamctl.optimizers.vectors import Commit, Round, State, Vectors
@@ -143,16 +144,16 @@ def test_a_start_at_the_minimum_is_the_end() -> None:
     assert (outcome.stop_reason, outcome.evaluations, outcome.state["iteration"]) == ("gradient", 1, 0)
 
 
-def test_where_float32_has_no_better_point_it_ends_with_precision() -> None:
-    """The minimum lies between two numbers of float32."""
-
-    def between(x: Array) -> tuple[float, Array]:
-        off = x.astype(float) - 1 - 2.0**-25
-        return 1e3 * float(off @ off), 2e3 * off
-
-    outcome = LocalVectors(between, np.array([3.0])).run(lbfgs, TO_THE_END, 1000)
+@pytest.mark.parametrize("condition", [1.0, 1e2])
+def test_where_float32_has_no_better_point_it_ends_with_precision(condition: float) -> None:
+    """And soon: a step that leaves all parameters as they are needs no evaluation."""
+    evaluations: list[int] = []
+    outcome = LocalVectors(*quadratic(condition)).run(
+        lbfgs, TO_THE_END, 1000, on_commit=lambda snapshot: evaluations.append(snapshot.progress.evaluations)
+    )
     assert outcome.stop_reason == "precision"
-    assert outcome.x == pytest.approx([1.0], abs=1e-7)
+    assert outcome.state["loss"] < 1e-13
+    assert outcome.evaluations - evaluations[-1] < 10
 
 
 def test_a_gradient_that_lies_ends_with_precision_at_the_best_point() -> None:
@@ -211,6 +212,19 @@ def test_what_is_not_finite_is_never_accepted() -> None:
     assert outcome.x == pytest.approx(np.full(5, 0.01), rel=1e-3)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_measurement_that_is_not_finite_counts_as_an_infinite_loss(bad: float) -> None:
+    execution = Execution(lbfgs, LBFGSSettings())
+    answers: list[Any] = [1.0, [4.0, 1.0], None, [-4.0], 0.5, [-1.0, 1.0, 1.0, -0.1, 0.1, bad, 0.1, 0.1]]
+    steps = []
+    for answer in answers:
+        execution.answer(answer)
+        if isinstance(execution.request, Round):
+            sets = [command for command in execution.request.commands if isinstance(command, Set)]
+            steps += [command.terms[1][0] for command in sets if command.target == "t"]
+    assert steps == pytest.approx([0.5, 0.05])
+
+
 def test_a_failed_search_takes_the_best_decrease() -> None:
     """The loss falls to a low point and jumps; its slopes lie, so that no trial fulfils the conditions."""
 
@@ -232,23 +246,40 @@ def test_a_failed_search_takes_the_best_decrease() -> None:
     assert snapshots[-1].kept["x"] == [1.0]
 
 
+def test_the_best_decrease_is_taken_after_steps_that_float32_does_not_show() -> None:
+    """The loss falls by too little at one point and rises everywhere else, so that the search goes back to x."""
+
+    def spike(x: Array) -> tuple[float, Array]:
+        return (0.0, -np.ones(1)) if x[0] == 1 else (-1e-9 if x[0] == 2 else 1.0, np.ones(1))
+
+    snapshots: list[Snapshot] = []
+    LocalVectors(spike, np.ones(1)).run(lbfgs, TO_THE_END, 30, snapshots.append)
+    assert snapshots[1].kept["x"] == [2.0]
+    assert snapshots[1].progress.state["loss"] == -1e-9
+    assert snapshots[1].progress.evaluations < 10
+
+
 def test_without_any_decrease_the_history_is_dropped_and_the_way_down_tried() -> None:
-    """For twenty evaluations everything is refused, as of a worker that overflows."""
+    """For as long as one search lasts everything is refused, as of a worker that overflows."""
     objective, start = rosenbrock(4)
+    settings = LBFGSSettings(evaluations_max=5)
+    snapshots: list[Snapshot] = []
+    LocalVectors(objective, start).run(lbfgs, settings, 1000, snapshots.append)
+    before = snapshots[10].progress
     count = 0
 
     def ill_for_a_while(x: Array) -> tuple[float, Array]:
         nonlocal count
         count += 1
         loss, gradient = objective(x)
-        return (math.nan if 12 < count <= 32 else loss), gradient
+        return (math.nan if before.evaluations < count <= before.evaluations + 5 else loss), gradient
 
-    snapshots: list[Snapshot] = []
-    outcome = LocalVectors(ill_for_a_while, start).run(lbfgs, LBFGSSettings(), 1000, on_commit=snapshots.append)
+    snapshots.clear()
+    outcome = LocalVectors(ill_for_a_while, start).run(lbfgs, settings, 1000, snapshots.append)
+    assert len(before.state["history"]) > 5
+    assert snapshots[10].progress == before
+    assert len(snapshots[11].progress.state["history"]) == 1
     assert outcome.state["restarts"] == 1
-    lengths = [len(snapshot.progress.state["history"]) for snapshot in snapshots]
-    drop = next(number for number in range(1, len(lengths)) if lengths[number] < lengths[number - 1])
-    assert lengths[drop] == 1
     assert outcome.x == pytest.approx(np.ones(4), abs=1e-3)
 
 

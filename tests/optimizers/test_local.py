@@ -99,6 +99,19 @@ def test_a_gradient_that_is_not_finite_makes_the_loss_infinite() -> None:
     assert found == [math.inf, math.inf]
 
 
+def test_a_scratch_vector_that_was_not_written_is_not_a_number() -> None:
+    found = []
+
+    def run(v: Vectors, _: Any, __: State) -> Iterator[Any]:
+        g, t = v.kept("g"), v.scratch("t")
+        found.extend((yield v.round(sum_of(g), sum_of(t))))
+        return "done"
+
+    LocalVectors(bowl, np.ones(3)).run(run, None)
+    assert found[0] == 0
+    assert math.isnan(found[1])
+
+
 def test_what_every_command_computes() -> None:
     a, b = np.array([4, -9, 0], np.float32), np.array([0.1, 3, -2], np.float32)
     found: dict[str, Any] = {}
