@@ -23,6 +23,8 @@ COMMON_KERNELS = ("elementwise.activation_error_and_sum", "accrual.fill_or_add_a
 """Kernels that training steps of any model use."""
 COMMON_RULE_KERNELS = ("rules.address", "rules.all_finite")
 """Kernels that updates by any rule use."""
+ROUND_KERNELS = ("rounds.run", "rounds.accumulate", "rounds.largest_bits", "rules.address")
+"""Kernels that servers use for commands on vectors and the gradients they are about, the slowest first."""
 _OF_LOSS = {
     "cross_entropy": ("losses.bias_softmax", "losses.cross_entropy", "losses.cross_entropy_error"),
     "squared_error": ("losses.squared_error", "losses.squared_error_error"),

@@ -170,7 +170,7 @@ def _dot_row(pairs: tuple[tuple[int, int], ...]) -> Any:
                 for total, (a, b) in zip(totals, pairs, strict=True):
                     builder.store(multiply_add(builder, values[a], values[b], builder.load(total)), total)
 
-            _sweep(builder, count_, use, read=[start[left] for left in sorted({left for left, _ in pairs})])
+            _sweep(builder, count_, use, read=start if pairs == PAIRS else start[:4])
             for pair, (total, place) in enumerate(zip(totals, places, strict=True)):
                 value = builder.load(total)
                 _store(builder, value, place)

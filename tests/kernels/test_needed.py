@@ -95,6 +95,13 @@ def test_wires_of_sixteen_bits_need_conversions() -> None:
     backend.load(names)
 
 
+def test_commands_on_vectors_need_what_is_named_for_them() -> None:
+    rounds = backend.compiled("rounds")
+    made = {f"rounds.{name}" for name, value in vars(rounds).items() if hasattr(value, "is_loaded")}
+    assert made | {"rules.address"} == set(needed.ROUND_KERNELS)
+    backend.load(needed.ROUND_KERNELS)
+
+
 def test_what_takes_longest_is_compiled_first() -> None:
     assert needed.step_kernels(MODELS["convolutions"])[0] == "direct.backward"
 
