@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +24,7 @@ from adamctl.kernels.numeric.exact_sums import ADDITIONS_MAX, LOWEST_BIT, combin
 from adamctl.model.commands import ACCUMULATOR, OPERANDS, Apply, Command, Parts, Reduce, Set
 from tests.kernels.kernel_checks import BACKENDS
 
+ROOT = Path(__file__).parents[3]
 VECTORS = ("a", "b", "c", "d", "e")
 FRACTION_BITS = 40
 ODD = [0.0, -0.0, 1e-45, -3e-39, 3e38, -3e38, math.inf, -math.inf, math.nan, 1.0, 2.0**-24]
@@ -298,6 +304,36 @@ def test_threads_share_a_prepared_round() -> None:
         totals[0].merge(other)
     assert totals[0].parts() == straight
     assert bits(vectors) == bits(alone)
+
+
+OTHER_PROCESSOR = """
+import hashlib
+from tests.kernels.numeric.test_commands import *
+
+commands = [
+    Set("e", ((0.1, ACCUMULATOR), *((0.3 * i - 1, name) for i, name in enumerate(VECTORS)))),
+    Apply("d", "divide", (("e", "a"), ("b",))),
+    *(Reduce("dot", (a, b)) for a in (("a",), ("b", "c"), ("d",)) for b in (("e",), ("e", "d"), ("c",))),
+]
+digest = hashlib.sha256()
+for row_size in (1, 5, 64, 5000):
+    vectors = numbers(10 * row_size)
+    parts = carry_out(commands, vectors, row_size, "numba", accumulated(10 * row_size))
+    digest.update(repr((parts, bits(vectors))).encode())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("numba" not in BACKENDS or platform.machine() != "x86_64", reason="needs numba on x86-64")
+def test_processors_without_wide_vectors_or_fused_products_give_the_same_bits(tmp_path: Path) -> None:
+    found = set()
+    for name in ("nehalem", "haswell", ""):
+        cache = (
+            {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "XDG_CACHE_HOME": str(tmp_path / name)} if name else {}
+        )
+        found.add(subprocess.check_output([sys.executable, "-c", OTHER_PROCESSOR], env=os.environ | cache, cwd=ROOT))
+    assert len(found) == 1
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
