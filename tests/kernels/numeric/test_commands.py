@@ -314,6 +314,9 @@ commands = [
     Set("e", ((0.1, ACCUMULATOR), *((0.3 * i - 1, name) for i, name in enumerate(VECTORS)))),
     Apply("d", "divide", (("e", "a"), ("b",))),
     *(Reduce("dot", (a, b)) for a in (("a",), ("b", "c"), ("d",)) for b in (("e",), ("e", "d"), ("c",))),
+    Set("b", ((0.1, "a"),)),
+    Set("c", ((0.1, "a"), (-1.0, "b"))),
+    Set("e", ((-1.0, "b"), (0.1, "a"), (-1.0, "c"))),  # the last bits of a product
 ]
 digest = hashlib.sha256()
 for row_size in (1, 5, 64, 5000):
