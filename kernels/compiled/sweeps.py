@@ -18,7 +18,7 @@ from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
 from adamctl.kernels.compiled.jit import f64, i64
-from adamctl.kernels.compiled.rules import WORD, word
+from adamctl.kernels.compiled.rules import WORD, fetch, word
 from adamctl.kernels.compiled.vectors import intrinsic, multiply_add, spread
 
 cgutils: Any = numba.core.cgutils
@@ -50,15 +50,6 @@ def _load(builder: Any, address: Value, kind: Any = _DOUBLES) -> Value:
 
 def _store(builder: Any, value: Value, address: Value) -> None:
     builder.store(value, _at(builder, address, value.type), align=4)
-
-
-def _fetch(builder: Any, address: Value, write: bool) -> None:
-    """Brings the cache line AHEAD_BYTES after an address, which need not be in the array, to the second-level cache."""
-    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    there = builder.inttoptr(builder.add(address, word(AHEAD_BYTES)), byte)
-    builder.call(function, [there, number(int(write)), number(1), number(1)])
 
 
 class _Place:
@@ -113,9 +104,9 @@ def _sweep(
             place = _Place(builder, builder.add(builder.mul(loop.index, word(TOGETHER)), word(half)), None)
             for arrays, write in ((read, False), (written, True)):
                 for array in arrays if not half else ():
-                    _fetch(builder, place.address(array, 4), write)
+                    fetch(builder, builder.add(place.address(array, 4), word(AHEAD_BYTES)), write)
             for array in read_words:
-                _fetch(builder, place.address(array, 8), False)
+                fetch(builder, builder.add(place.address(array, 8), word(AHEAD_BYTES)))
             use(place)
     done = builder.mul(whole, word(TOGETHER))
     rest = builder.udiv(builder.add(builder.sub(count, done), word(LANES - 1)), word(LANES))
@@ -170,7 +161,7 @@ def _dot_row(pairs: tuple[tuple[int, int], ...]) -> Any:
                 for total, (a, b) in zip(totals, pairs, strict=True):
                     builder.store(multiply_add(builder, values[a], values[b], builder.load(total)), total)
 
-            _sweep(builder, count_, use, read=[start[left] for left in sorted({left for left, _ in pairs})])
+            _sweep(builder, count_, use, read=start if pairs == PAIRS else start[:4])
             for pair, (total, place) in enumerate(zip(totals, places, strict=True)):
                 value = builder.load(total)
                 _store(builder, value, place)

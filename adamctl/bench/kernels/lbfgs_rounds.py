@@ -70,7 +70,7 @@ def step(m: int) -> list[Command]:
 
 def measure_rounds(elements: int = 1 << 24, m: int = 10, turns: int = 7, backend: str | None = None) -> RoundTimes:
     """Times each round and the copy in turn, in this thread, over shards of 1 MiB; elements are rounded to rows."""
-    shards = list(_shards(elements // ROW_SIZE * ROW_SIZE, m))
+    shards = list(shards_of(elements // ROW_SIZE * ROW_SIZE, m))
     copies = [[np.ones_like(vectors[name]) for name in history_of(m)] for vectors, _ in shards]
 
     def copy() -> None:
@@ -101,7 +101,8 @@ def measure_rounds(elements: int = 1 << 24, m: int = 10, turns: int = 7, backend
     )
 
 
-def _shards(elements: int, m: int) -> Iterator[tuple[dict[str, Array], Accumulator]]:
+def shards_of(elements: int, m: int) -> Iterator[tuple[dict[str, Array], Accumulator]]:
+    """Yields shards of at most 1 MiB with all vectors of a history of m and a sum of gradients."""
     generator = np.random.default_rng(1)
     for start in range(0, elements, SHARD_ELEMENTS):
         size = min(SHARD_ELEMENTS, elements - start)

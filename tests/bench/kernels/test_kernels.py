@@ -61,14 +61,16 @@ def test_every_rule_is_measured_and_queued_updates_are_counted() -> None:
 
 
 @pytest.mark.parametrize("backend", installed())
-def test_every_vector_command_and_conversion_runs(backend: str) -> None:
+def test_every_round_and_conversion_runs(backend: str) -> None:
     names = set()
     for case in [*vector_cases(1 << 10), *factor_cases(3, 70, 5)]:
         names.add(case.name.split(",")[0])
+        if backend not in case.backends:
+            continue
         call = case.make(backend)
         call()
         call()
-    assert names >= {"dot", "axpy", "scale", "multiply", "copy", "norm", "to bfloat16", "from float16"}
+    assert names >= {"R1 of L-BFGS", "R2 of L-BFGS", "R3 of L-BFGS", "to bfloat16", "from float16"}
     assert "factors into sgd" in names
 
 
