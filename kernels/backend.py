@@ -42,7 +42,6 @@ COMPILED_MODULES = (
     "contrast",
     "rules",
     "factors",
-    "flat",
     "accrual",
     "ranges",
     "conversions",

@@ -23,8 +23,8 @@ COMMON_KERNELS = ("elementwise.activation_error_and_sum", "accrual.fill_or_add_a
 """Kernels that training steps of any model use."""
 COMMON_RULE_KERNELS = ("rules.address", "rules.all_finite")
 """Kernels that updates by any rule use."""
-VECTOR_KERNELS = ("rounds.run", "rounds.accumulate", "rounds.largest_bits", "rules.address")
-"""Kernels that commands on vectors use."""
+ROUND_KERNELS = ("rounds.run", "rounds.accumulate", "rounds.largest_bits", "rules.address")
+"""Kernels that servers use for commands on vectors and the gradients they are about, the slowest first."""
 _OF_LOSS = {
     "cross_entropy": ("losses.bias_softmax", "losses.cross_entropy", "losses.cross_entropy_error"),
     "squared_error": ("losses.squared_error", "losses.squared_error_error"),
@@ -90,7 +90,7 @@ def _of_convolution(shape: LayerShape, layer: description.Conv2D, pooled: bool) 
 def rule_kernels(rule: RuleConfig) -> tuple[str, ...]:
     """Returns the kernels that a parameter server uses for jobs with this rule."""
     if rule.name == VECTORS:
-        return VECTOR_KERNELS
+        return ROUND_KERNELS
     name = "nesterov" if rule.name == "momentum" and rule.nesterov else rule.name
     of_rule = {f"rules.{name}", f"factors.{name}", *COMMON_RULE_KERNELS}
     return _longest_first({*of_rule, "factors.pack_activations", "factors.pack_errors"})

@@ -19,7 +19,7 @@ from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
 from adamctl.kernels.compiled.jit import IN1, IN2, OUT1, i64, kernel
-from adamctl.kernels.compiled.rules import ADDRESSES, RULES, Step, Value, Vector, items, word
+from adamctl.kernels.compiled.rules import ADDRESSES, RULES, Step, Value, Vector, fetch, items, word
 from adamctl.kernels.compiled.vectors import intrinsic
 
 cgutils: Any = numba.core.cgutils
@@ -149,7 +149,7 @@ class _Tile:
         held = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(ROWS)]
         for place in (place for line in held for place in line):
             builder.store(zero, place)
-        self._fetch(v, row, column, rows)
+        self._fetch(row, column, rows)
         errors = builder.add(self.errors, builder.mul(builder.mul(row, self.examples), word(4 * ROWS)))
         activations = builder.add(self.activations, builder.mul(builder.mul(column, self.examples), word(4 * COLUMNS)))
         with cgutils.for_range(builder, self.examples, intp=row.type) as example:
@@ -165,13 +165,13 @@ class _Tile:
             for n in range(VECTORS):
                 v.store(builder.load(held[r][n]), builder.add(self.sums, word(4 * (r * COLUMNS + n * LANES))))
 
-    def _fetch(self, v: Vector, row: Value, column: Value, rows: Value) -> None:
+    def _fetch(self, row: Value, column: Value, rows: Value) -> None:
         builder = self.builder
         with cgutils.for_range(builder, rows, intp=row.type) as r:
             offset = self._offset(row, column, r.index)
             for array in (self.before, *self.states):
                 for line in LINES:
-                    v.fetch(builder.add(array, builder.add(offset, word(line))))
+                    fetch(builder, builder.add(array, builder.add(offset, word(line))))
 
     def _offset(self, row: Value, column: Value, r: Value) -> Value:
         """Returns the distance in bytes from the shard's first element to the tile's first of its row `r`."""

@@ -1,6 +1,6 @@
 """A round's commands on one shard, block by block (`adamctl.kernels.numeric.round_steps` lays out the steps).
 
-A block is a run of whole rows of at most BLOCK elements, or a part of one longer row.
+A block is a run of whole rows, at most ROWS_MAX and of at most BLOCK elements, or a part of one longer row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from adamctl.kernels.compiled.sweeps import (
     add_2_terms,
     add_4_terms,
     add_8_terms,
+    add_accumulated,
     add_without_error,
     dot_row_grid,
     dot_row_pairs,
     nearest,
+    round_totals,
+    subtract,
 )
 
 # As in `adamctl.kernels.numeric.round_steps`.
@@ -32,6 +35,10 @@ SET, DIFFERENCE, GRID_STEP, PAIRS_STEP, MAX_ABS, COUNT = range(6)
 MULTIPLY, DIVIDE, SQRT, ABS, SIGN, MAXIMUM, MINIMUM, WHERE = range(16, 24)
 GRID_VECTORS, PAIRS_VECTORS = 6, 8
 SUMS = len(GRID)
+ROWS_MAX = 512
+"""Of a block, so that their sums stay in cache, too."""
+HELD = 64
+"""Sums of rows are added to totals when there are so many: each time takes as long as some hundred products."""
 LOWEST_BIT, ADDITIONS_MAX = 352, 1 << 28  # as in `adamctl.kernels.numeric.exact_sums`
 
 
@@ -104,8 +111,8 @@ def _set(
     target: int, slots: Any, factors: Any, table: Any, here: Any, accumulated: Any, scale: float, totals: Any, size: int
 ) -> None:
     """target = sum of factor x vector; `table` holds the addresses of all slots in this block."""
-    out = floats(target, size)
     if not len(slots):
+        out = floats(target, size)
         for i in range(size):
             out[i] = np.float32(0)
         return
@@ -129,12 +136,10 @@ def _set(
         elif together == 1:
             add_1_term(at, factors_at, totals.ctypes.data, size)
         else:
-            together, factor = 1, factors[first]
-            for i in range(size):
-                totals[i] += factor * (np.float64(accumulated[i]) * scale)
+            together = 1
+            add_accumulated(accumulated.ctypes.data, scale, factors[first], totals.ctypes.data, size)
         first += together
-    for i in range(size):
-        out[i] = np.float32(totals[i])
+    round_totals(totals.ctypes.data, target, size)
 
 
 @exactly
@@ -187,20 +192,22 @@ def _count(values: Any) -> int:
 
 @exactly
 def _row_sums(
-    grid: bool, step: Any, table: Any, here: Any, rows: int, row_size: int, first: bool, lanes: Any, sums: Any
-) -> None:
-    """Finds the sums of all rows in a block, or of what there is of one row: sums [SUMS, BLOCK]."""
+    grid: bool, step: Any, table: Any, here: Any, rows: int, row_size: int, first: bool, lanes: Any, sums: Any,
+    held: int,
+) -> None:  # fmt: skip
+    """Finds the sums of all rows in a block, or of what there is of one row, and writes them from sums[:, held] on."""
     vectors = GRID_VECTORS if grid else PAIRS_VECTORS
     for vector in range(vectors):
         here[vector] = table[step[1 + vector]]
     if row_size == 1:
         for number in range(SUMS if grid else len(PAIRS)):
             a, b = (number // 2, 4 + number % 2) if grid else (2 * number, 2 * number + 1)
-            left, right, out = floats(here[a], rows), floats(here[b], rows), sums[number]
+            left, right, out = floats(here[a], rows), floats(here[b], rows), sums[number, held:]
             for i in range(rows):
                 out[i] = np.float64(left[i]) * np.float64(right[i])
         return
-    at, lanes_at, sums_at, stride = here.ctypes.data, lanes.ctypes.data, sums.ctypes.data, 8 * sums.shape[1]
+    at, lanes_at, stride = here.ctypes.data, lanes.ctypes.data, 8 * sums.shape[1]
+    sums_at = sums.ctypes.data + 8 * held
     for row in range(rows):
         if grid:
             dot_row_grid(at, 4 * row * row_size, row_size, first, lanes_at, sums_at + 8 * row, stride)
@@ -209,20 +216,16 @@ def _row_sums(
 
 
 @exactly
-def _reduce(
-    grid: bool, step: Any, table: Any, here: Any, rows: int, row_size: int, first: bool, last: bool, lanes: Any,
-    sums: Any, pairs: Any, digits: Any, additions: Any, others: Any,
-) -> None:  # fmt: skip
-    """Adds the sums of a block's rows to the totals of their reductions, if the block has the end of its row."""
-    _row_sums(grid, step, table, here, rows, row_size, first, lanes, sums)
-    if not last:
-        return
-    whole = (rows + LANES - 1) // LANES
+def _settle(step: Any, sums: Any, held: int, pairs: Any, digits: Any, additions: Any, others: Any) -> None:
+    """Adds the sums of rows that a step has found to the totals of its reductions."""
+    whole = (held + LANES - 1) // LANES
+    grid = step[0] == GRID_STEP
     numbers = step[1 + GRID_VECTORS :] if grid else step[1 + PAIRS_VECTORS :]
     for place in range(SUMS if grid else len(PAIRS)):
         number = numbers[place]
         if number >= 0:
-            sums[place, rows : whole * LANES] = 0.0
+            for i in range(held, whole * LANES):
+                sums[place, i] = 0.0
             _add(
                 sums[place], whole, pairs[number], digits[number], additions[number : number + 1],
                 others[number : number + 1],
@@ -233,7 +236,7 @@ def _reduce(
     (
         readable(i64, 2), readable(i64, 1), readable(f64, 1), readable(i64, 1), readable(i64, 1),
         readable(i64, 1), f64, i64, i64,
-        writable(f64, 3), writable(f64, 2), writable(f64, 1), writable(i64, 1), i64,
+        writable(f64, 3), writable(f64, 3), writable(i64, 1), writable(f64, 1), writable(i64, 1), i64,
         writable(f64, 3), writable(i64, 2), writable(i64, 1), writable(f64, 1), writable(i64, 1), writable(i64, 1),
     ),
     relaxed=False,
@@ -241,21 +244,23 @@ def _reduce(
 def run(
     steps: Any, slots: Any, factors: Any, addresses: Any, moves: Any,
     accumulated: Any, scale: float, elements: int, row_size: int,
-    lanes: Any, sums: Any, totals: Any, table: Any, spare: int,
+    lanes: Any, sums: Any, held: Any, totals: Any, table: Any, spare: int,
     pairs: Any, digits: Any, additions: Any, others: Any, largest: Any, counts: Any,
 ) -> None:  # fmt: skip
     """Carries out all steps on each block.
 
     addresses, moves [slots]: where a slot begins, and 1 for vectors, 0 for scratch blocks; accumulated x scale: the
-    accumulator; lanes [steps, SUMS, LANES], sums [SUMS, BLOCK], totals [BLOCK], table [slots + 8]: scratch; spare: the
-    address of a scratch block; the rest: `exact_sums.Totals`.
+    accumulator; lanes [steps, SUMS, LANES], sums [steps, SUMS, ROWS_MAX + HELD], held [steps], totals [BLOCK], table
+    [slots + 8]: scratch; spare: the address of a scratch block; the rest: `exact_sums.Totals`.
     """
     steps, slots, factors, accumulated = _words(steps), _words(slots), _doubles(factors), _words(accumulated)
     lanes, sums, totals, table = _doubles(lanes), _doubles(sums), _doubles(totals), _words(table)
     pairs, digits, additions, others = _doubles(pairs), _words(digits), _words(additions), _doubles(others)
-    largest, counts, here = _words(largest), _words(counts), table[len(addresses) :]
+    largest, counts, held, here = _words(largest), _words(counts), _words(held), table[len(addresses) :]
+    for number in range(len(steps)):
+        held[number] = 0
     start = 0
-    in_block = BLOCK // row_size * row_size if row_size <= BLOCK else BLOCK
+    in_block = min(BLOCK // row_size, ROWS_MAX) * row_size if row_size <= BLOCK else BLOCK
     while start < elements:
         in_row = start % row_size
         left = elements - start if row_size <= BLOCK else row_size - in_row
@@ -268,10 +273,14 @@ def run(
             step = steps[number]
             kind = step[0]
             if kind in (GRID_STEP, PAIRS_STEP):
-                _reduce(
-                    kind == GRID_STEP, step, table, here, rows, length, first, last, lanes[number], sums,
-                    pairs, digits, additions, others,
-                )  # fmt: skip
+                _row_sums(
+                    kind == GRID_STEP, step, table, here, rows, length, first, lanes[number], sums[number], held[number]
+                )
+                if last:
+                    held[number] += rows
+                if held[number] >= HELD:
+                    _settle(step, sums[number], held[number], pairs, digits, additions, others)
+                    held[number] = 0
             elif kind == SET:
                 term, end = step[2], step[2] + step[3]
                 _set(
@@ -279,9 +288,7 @@ def run(
                     scale, totals, size,
                 )  # fmt: skip
             elif kind == DIFFERENCE:
-                out, a, b = floats(table[step[1]], size), floats(table[step[2]], size), floats(table[step[3]], size)
-                for i in range(size):
-                    out[i] = a[i] - b[i]
+                subtract(table[step[2]], table[step[3]], table[step[1]], size)
             elif kind == MAX_ABS:
                 found = largest_bits(floats(table[step[1]], size))
                 largest[step[2]] = max(largest[step[2]], found)
@@ -292,6 +299,9 @@ def run(
                 _apply(kind, a, b, c, floats(spare, size))
                 copy(spare, table[step[1]], size)
         start += size
+    for number in range(len(steps)):
+        if held[number]:
+            _settle(steps[number], sums[number], held[number], pairs, digits, additions, others)
 
 
 @kernel((writable(i64, 1), IN1, f64, f64), relaxed=False)

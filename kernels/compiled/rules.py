@@ -43,6 +43,15 @@ def word(value: int) -> Value:
     return ir.Constant(WORD, value)
 
 
+def fetch(builder: Any, address: Value, write: bool = False) -> None:
+    """Brings the cache line at an address, which need not be in an array, to the second-level cache."""
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    second_level_cache, data = number(1), number(1)
+    builder.call(function, [builder.inttoptr(address, byte), number(int(write)), second_level_cache, data])
+
+
 class Vector:
     """Arithmetic on `lanes` float32 numbers at once."""
 
@@ -60,14 +69,6 @@ class Vector:
 
     def store(self, value: Value, address: Value) -> None:
         self.builder.store(value, self.builder.inttoptr(address, self.type.as_pointer()), align=4)
-
-    def fetch(self, address: Value) -> None:
-        """Prefetches the cache line at an address, which need not be in the array."""
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
-        read, second_level_cache, data = number(0), number(1), number(1)
-        self.builder.call(function, [self.builder.inttoptr(address, byte), read, second_level_cache, data])
 
     def everywhere(self, scalar: Value) -> Value:
         """Returns a vector with the scalar in every lane."""
@@ -222,7 +223,7 @@ def _pass(
             for n in range(together):
                 place = builder.add(gradients_at[n], offset)
                 if lanes > 1:
-                    v.fetch(builder.add(place, word(AHEAD_BYTES)))
+                    fetch(builder, builder.add(place, word(AHEAD_BYTES)))
                 gradient = v.load(place)
                 weights, held = step(v, weights, held, gradient, ours[n], theirs)
             v.store(weights, builder.add(after, offset))

@@ -18,22 +18,26 @@ from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
 from adamctl.kernels.compiled.jit import f64, i64
-from adamctl.kernels.compiled.rules import WORD, Vector, word
+from adamctl.kernels.compiled.rules import WORD, fetch, word
 from adamctl.kernels.compiled.vectors import intrinsic, multiply_add, spread
 
 cgutils: Any = numba.core.cgutils
 
 LANES = 8
 TOGETHER = 16  # elements of an iteration: a cache line
-AHEAD_BYTES = 1024  # the hardware prefetcher starts anew with every block and every page
-BLOCK = 2048  # elements
+AHEAD_BYTES = 2048  # the hardware prefetcher starts anew with every block and every page
+BLOCK = 4096  # elements
 GRID = tuple((left, 4 + right) for left in range(4) for right in range(2))
 PAIRS = tuple((2 * pair, 2 * pair + 1) for pair in range(4))
 
 Value: TypeAlias = Any
 _SINGLES = ir.VectorType(ir.FloatType(), LANES)
 _DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
+_WORDS = ir.VectorType(WORD, LANES)
 _NUMBERS = ir.VectorType(ir.IntType(32), LANES)
+_BYTES = {_SINGLES: 4, _DOUBLES: 8, _WORDS: 8}
+_SUFFIX = {_SINGLES: "f32", _DOUBLES: "f64", _WORDS: "i64"}
+_ALIGNED = ir.Constant(ir.IntType(32), 4)
 
 
 def _at(builder: Any, address: Value, kind: Any) -> Value:
@@ -41,47 +45,75 @@ def _at(builder: Any, address: Value, kind: Any) -> Value:
 
 
 def _load(builder: Any, address: Value, kind: Any = _DOUBLES) -> Value:
-    return builder.load(_at(builder, address, kind), align=4 if kind is _SINGLES else 8)
+    return builder.load(_at(builder, address, kind), align=4)
 
 
 def _store(builder: Any, value: Value, address: Value) -> None:
-    builder.store(value, _at(builder, address, value.type), align=8)
+    builder.store(value, _at(builder, address, value.type), align=4)
 
 
-def _load_first(builder: Any, address: Value, count: Value) -> Value:
-    """Returns the first `count` of eight float32, and zeros."""
-    mask = ir.VectorType(ir.IntType(1), LANES)
-    kind = ir.FunctionType(_SINGLES, [_SINGLES.as_pointer(), ir.IntType(32), mask, _SINGLES])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.masked.load.v8f32.p0")
-    there = builder.icmp_signed(
-        "<", ir.Constant(_NUMBERS, list(range(LANES))), spread(builder, builder.trunc(count, ir.IntType(32)), _NUMBERS)
-    )
-    zeros = ir.Constant(_SINGLES, None)
-    return builder.call(function, [_at(builder, address, _SINGLES), ir.Constant(ir.IntType(32), 4), there, zeros])
+class _Place:
+    """Eight elements of a sweep: `number` is that of the first, `there` says which exist (None: all do)."""
+
+    def __init__(self, builder: Any, number: Value, there: Value | None) -> None:
+        self._builder, self.number, self._there = builder, number, there
+
+    def address(self, array: Value, bytes_each: int) -> Value:
+        return self._builder.add(array, self._builder.mul(self.number, word(bytes_each)))
+
+    def load(self, array: Value, kind: Any = _SINGLES) -> Value:
+        """Returns the elements, zeros for those that do not exist."""
+        address = self.address(array, _BYTES[kind])
+        if self._there is None:
+            return _load(self._builder, address, kind)
+        types_of = [kind.as_pointer(), ir.IntType(32), self._there.type, kind]
+        function = self._masked("load", kind, ir.FunctionType(kind, types_of))
+        zeros = ir.Constant(kind, None)
+        return self._builder.call(function, [_at(self._builder, address, kind), _ALIGNED, self._there, zeros])
+
+    def wide(self, array: Value) -> Value:
+        """Returns float32 elements as float64."""
+        return self._builder.fpext(self.load(array), _DOUBLES)
+
+    def store(self, value: Value, array: Value) -> None:
+        kind = value.type
+        address = self.address(array, _BYTES[kind])
+        if self._there is None:
+            _store(self._builder, value, address)
+            return
+        types_of = [kind, kind.as_pointer(), ir.IntType(32), self._there.type]
+        function = self._masked("store", kind, ir.FunctionType(ir.VoidType(), types_of))
+        self._builder.call(function, [value, _at(self._builder, address, kind), _ALIGNED, self._there])
+
+    def _masked(self, what: str, kind: Any, of: Any) -> Any:
+        name = f"llvm.masked.{what}.v{LANES}{_SUFFIX[kind]}.p0"
+        return cgutils.get_or_insert_function(self._builder.module, of, name)
 
 
-def _sweep(builder: Any, vectors: Sequence[Value], count: Value, use: Callable[[list[Value], Value], None]) -> None:
-    """Calls `use(eight elements of each vector in float64, place of the first)` for all of `count` elements, in order.
+def _sweep(
+    builder: Any, count: Value, use: Callable[[_Place], None],
+    read: Sequence[Value] = (), read_words: Sequence[Value] = (), written: Sequence[Value] = (),
+) -> None:  # fmt: skip
+    """Calls `use` for all of `count` elements, eight at a time, in order.
 
-    The last vectors are filled up with zeros.
+    Arrays of float32 that are read or written, and of int64 that are read, are prefetched.
     """
-    fetch = Vector(builder, LANES).fetch
     whole = builder.udiv(count, word(TOGETHER))
     with cgutils.for_range(builder, whole, intp=WORD) as loop:
         for half in range(0, TOGETHER, LANES):
-            place = builder.add(builder.mul(loop.index, word(TOGETHER)), word(half))
-            here = [builder.add(vector, builder.mul(place, word(4))) for vector in vectors]
-            if not half:
-                for address in here:
-                    fetch(builder.add(address, word(AHEAD_BYTES)))
-            use([builder.fpext(_load(builder, address, _SINGLES), _DOUBLES) for address in here], place)
+            place = _Place(builder, builder.add(builder.mul(loop.index, word(TOGETHER)), word(half)), None)
+            for arrays, write in ((read, False), (written, True)):
+                for array in arrays if not half else ():
+                    fetch(builder, builder.add(place.address(array, 4), word(AHEAD_BYTES)), write)
+            for array in read_words:
+                fetch(builder, builder.add(place.address(array, 8), word(AHEAD_BYTES)))
+            use(place)
     done = builder.mul(whole, word(TOGETHER))
     rest = builder.udiv(builder.add(builder.sub(count, done), word(LANES - 1)), word(LANES))
     with cgutils.for_range(builder, rest, intp=WORD) as loop:
-        place = builder.add(done, builder.mul(loop.index, word(LANES)))
-        here = [builder.add(vector, builder.mul(place, word(4))) for vector in vectors]
-        left = builder.sub(count, place)
-        use([builder.fpext(_load_first(builder, address, left), _DOUBLES) for address in here], place)
+        number = builder.add(done, builder.mul(loop.index, word(LANES)))
+        left = spread(builder, builder.trunc(builder.sub(count, number), ir.IntType(32)), _NUMBERS)
+        use(_Place(builder, number, builder.icmp_signed("<", ir.Constant(_NUMBERS, list(range(LANES))), left)))
 
 
 def _total(builder: Any, value: Value) -> Value:
@@ -124,11 +156,12 @@ def _dot_row(pairs: tuple[tuple[int, int], ...]) -> Any:
                 before = builder.select(new, ir.Constant(_DOUBLES, None), _load(builder, place))
                 totals.append(cgutils.alloca_once_value(builder, before))
 
-            def use(values: list[Value], place: Value) -> None:
+            def use(place: _Place) -> None:
+                values = [place.wide(vector) for vector in start]
                 for total, (a, b) in zip(totals, pairs, strict=True):
                     builder.store(multiply_add(builder, values[a], values[b], builder.load(total)), total)
 
-            _sweep(builder, start, count_, use)
+            _sweep(builder, count_, use, read=start if pairs == PAIRS else start[:4])
             for pair, (total, place) in enumerate(zip(totals, places, strict=True)):
                 value = builder.load(total)
                 _store(builder, value, place)
@@ -148,7 +181,7 @@ dot_row_pairs = _dot_row(PAIRS)
 def _add_terms(terms: int) -> Any:
     """Makes `add_terms(table, factors, totals, count)`: totals[i] += factor * vector[i], one term after another.
 
-    table, factors: addresses of the vectors, and the factors in float64; totals: float64, with room for whole vectors.
+    table, factors: addresses of the vectors, and the factors in float64; totals: float64.
     """
 
     @intrinsic
@@ -164,14 +197,13 @@ def _add_terms(terms: int) -> Any:
                 for term in range(terms)
             ]
 
-            def use(values: list[Value], place: Value) -> None:
-                target = builder.add(totals_, builder.mul(place, word(8)))
-                total = _load(builder, target)
-                for factor, value in zip(by, values, strict=True):
-                    total = builder.fadd(total, builder.fmul(factor, value))
-                _store(builder, total, target)
+            def use(place: _Place) -> None:
+                total = place.load(totals_, _DOUBLES)
+                for factor, vector in zip(by, start, strict=True):
+                    total = builder.fadd(total, builder.fmul(factor, place.wide(vector)))
+                place.store(total, totals_)
 
-            _sweep(builder, start, count_, use)
+            _sweep(builder, count_, use, read=start)
             return context.get_dummy_value()
 
         return signature, expand
@@ -180,6 +212,60 @@ def _add_terms(terms: int) -> Any:
 
 
 add_8_terms, add_4_terms, add_2_terms, add_1_term = (_add_terms(terms) for terms in (8, 4, 2, 1))
+
+
+@intrinsic
+def add_accumulated(typing: Any, accumulated: Any, scale: Any, factor: Any, totals: Any, count: Any) -> Any:
+    """totals[i] += factor * (accumulated[i] * scale), accumulated int64 and all else float64."""
+    signature = types.void(i64, f64, f64, i64, i64)
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        accumulated_, scale_, factor_, totals_, count_ = arguments
+        by, scales = spread(builder, factor_, _DOUBLES), spread(builder, scale_, _DOUBLES)
+
+        def use(place: _Place) -> None:
+            value = builder.sitofp(place.load(accumulated_, _WORDS), _DOUBLES)
+            term = builder.fmul(by, builder.fmul(value, scales))
+            place.store(builder.fadd(place.load(totals_, _DOUBLES), term), totals_)
+
+        _sweep(builder, count_, use, read_words=[accumulated_])
+        return context.get_dummy_value()
+
+    return signature, expand
+
+
+@intrinsic
+def round_totals(typing: Any, totals: Any, out: Any, count: Any) -> Any:
+    """out[i] = totals[i], rounded to float32."""
+    signature = types.void(i64, i64, i64)
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        totals_, out_, count_ = arguments
+
+        def use(place: _Place) -> None:
+            place.store(builder.fptrunc(place.load(totals_, _DOUBLES), _SINGLES), out_)
+
+        _sweep(builder, count_, use, written=[out_])
+        return context.get_dummy_value()
+
+    return signature, expand
+
+
+@intrinsic
+def subtract(typing: Any, a: Any, b: Any, out: Any, count: Any) -> Any:
+    """out[i] = a[i] - b[i] in float32."""
+    signature = types.void(i64, i64, i64, i64)
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        a_, b_, out_, count_ = arguments
+
+        def use(place: _Place) -> None:
+            place.store(builder.fsub(place.load(a_), place.load(b_)), out_)
+
+        _sweep(builder, count_, use, read=[a_, b_])
+        return context.get_dummy_value()
+
+    return signature, expand
 
 
 @intrinsic

@@ -33,7 +33,7 @@ NO_ACCUMULATOR = (np.zeros(0, np.int64), 0.0)
 class _Scratch:
     """What the compiled interpreter writes while it runs, for one thread."""
 
-    def __init__(self, steps: RoundSteps, block: int) -> None:
+    def __init__(self, steps: RoundSteps, block: int, rows: int) -> None:
         vectors, sums = len(steps.names), GRID_LEFT * GRID_RIGHT
         self.blocks = np.empty((steps.blocks + 1, block), np.float32)
         self.addresses = [address_of(one) for one in self.blocks[:-1]]
@@ -43,7 +43,9 @@ class _Scratch:
         self.moves = np.array([1] * vectors + [0] * steps.blocks, np.int64)
         self.table = np.empty(len(self.moves) + 2 * PAIRS_MAX, np.int64)
         self.lanes = np.empty((len(steps.steps), sums, LANES))
-        self.sums, self.totals = np.empty((sums, block)), np.empty(block)
+        self.sums = np.empty((len(steps.steps), sums, rows))
+        self.held = np.empty(len(steps.steps), np.int64)
+        self.totals = np.empty(block)
 
 
 class PreparedRound:
@@ -94,14 +96,16 @@ class PreparedRound:
             return
         steps, scratch = self._steps, totals.scratch
         if scratch is None:
-            scratch = totals.scratch = _Scratch(steps, self._compiled.BLOCK)
+            scratch = totals.scratch = _Scratch(
+                steps, self._compiled.BLOCK, self._compiled.ROWS_MAX + self._compiled.HELD
+            )
         accumulated, scale = NO_ACCUMULATOR
         if self.reads_accumulator and accumulator is not None:
             accumulated, scale = accumulator.values, 2.0**-accumulator.fraction_bits
         self._compiled.run(
             steps.steps, steps.slots, steps.factors, np.array(places + scratch.addresses, np.int64), scratch.moves,
             accumulated, scale, elements, row_size,
-            scratch.lanes, scratch.sums, scratch.totals, scratch.table, scratch.spare,
+            scratch.lanes, scratch.sums, scratch.held, scratch.totals, scratch.table, scratch.spare,
             totals.pairs, totals.digits, totals.additions, totals.others, totals.largest, totals.counts,
         )  # fmt: skip
 

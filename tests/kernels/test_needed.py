@@ -88,9 +88,8 @@ def test_each_rule_has_kernels_of_its_own_and_those_of_all(rule: str) -> None:
     backend.load(names)
 
 
-def test_vectors_need_the_kernels_of_commands_and_of_sums_in_fixed_point() -> None:
-    assert needed.rule_kernels(RuleConfig("vectors", kept=("g",))) == needed.VECTOR_KERNELS
-    backend.load(needed.VECTOR_KERNELS)
+def test_a_job_of_vectors_needs_the_kernels_of_commands() -> None:
+    assert needed.rule_kernels(RuleConfig("vectors", kept=("g",))) == needed.ROUND_KERNELS
 
 
 def test_wires_of_sixteen_bits_need_conversions() -> None:
@@ -98,6 +97,13 @@ def test_wires_of_sixteen_bits_need_conversions() -> None:
     names = needed.conversion_kernels(("bfloat16", "float32"))
     assert "conversions.feedback_bfloat16" in names
     backend.load(names)
+
+
+def test_commands_on_vectors_need_what_is_named_for_them() -> None:
+    rounds = backend.compiled("rounds")
+    made = {f"rounds.{name}" for name, value in vars(rounds).items() if hasattr(value, "is_loaded")}
+    assert made | {"rules.address"} == set(needed.ROUND_KERNELS)
+    backend.load(needed.ROUND_KERNELS)
 
 
 def test_what_takes_longest_is_compiled_first() -> None:

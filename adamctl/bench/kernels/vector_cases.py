@@ -1,47 +1,48 @@
-"""Vector commands and conversions as cases, from memory to memory; and factors turned into updates."""
+"""Rounds of vector commands and conversions as cases, from memory to memory; and factors turned into updates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from adamctl.bench.kernels.cases import Case
+from adamctl.bench.kernels.lbfgs_rounds import ROW_SIZE, commit, measure, shards_of, step
 from adamctl.bench.kernels.measuring import Call
 from adamctl.kernels.backend import Backend
-from adamctl.kernels.numeric import convert, vectors
+from adamctl.kernels.numeric import convert
+from adamctl.kernels.numeric.commands import PreparedRound
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules import FactorUpdate, apply_factors, make_rule
+from adamctl.model.commands import Command
 from adamctl.model.rule import RuleConfig
 
 ELEMENT_BYTES = 4
 SHARD_ELEMENTS = 1 << 18
 
-Pair = Callable[[Array, Array, Backend], object]
+HISTORY = 10
 
-VECTORS: dict[str, tuple[int, Pair]] = {
-    "dot": (2, lambda x, y, backend: vectors.dot(x, y, backend)),
-    "axpy": (3, lambda x, y, backend: vectors.axpy(1e-9, x, y, backend)),
-    "scale": (2, lambda x, y, backend: vectors.scale(1.0, x, backend)),
-    "multiply": (3, lambda x, y, backend: vectors.multiply(x, y, y, backend)),
-    "copy": (2, lambda x, y, backend: vectors.copy(x, y)),
-    "norm": (1, lambda x, y, backend: vectors.norm(x, backend)),
+ROUNDS: dict[str, tuple[int, list[Command]]] = {
+    "R1 of L-BFGS": (4 * (2 * HISTORY + 5) + 8, measure(HISTORY)),
+    "R2 of L-BFGS": (4 * 8, commit()),
+    "R3 of L-BFGS": (4 * (2 * HISTORY + 4), step(HISTORY)),
 }
-"""Command -> float32 streams read and written, and the call."""
+"""Round -> bytes read from and written to memory for each element, and the commands."""
 
 
 def vector_cases(elements: int) -> Iterator[Case]:
-    """Yields every vector command, then every conversion, over that many elements."""
-    for name, (streams, call) in VECTORS.items():
+    """Yields a sixteenth of the elements' L-BFGS rounds, which have up to 26 vectors, then every conversion."""
+    rounded = elements // 16
+    for name, (bytes_each, commands) in ROUNDS.items():
         yield Case(
-            name=f"{name}, {elements >> 20} Mi elements",
+            name=f"{name}, history {HISTORY}, {rounded >> 10} Ki elements",
             group="vector",
-            work=float(ELEMENT_BYTES * elements * streams),
+            work=float(bytes_each * rounded),
             bound="memory",
-            make=partial(_vector, call, elements),
-            peer={"vector": name, "elements": elements},
+            make=partial(_round, commands, rounded),
+            backends=("numpy", "numba"),
         )
     for name in ("bfloat16", "float16"):
         for narrow in (True, False):
@@ -51,7 +52,7 @@ def vector_cases(elements: int) -> Iterator[Case]:
                 work=float((ELEMENT_BYTES + 2) * elements),
                 bound="memory",
                 make=partial(_convert, name, narrow, elements),
-                peer={"vector": name, "narrow": narrow, "elements": elements},
+                peer={"converted": name, "narrow": narrow, "elements": elements},
             )
 
 
@@ -72,9 +73,16 @@ def factor_cases(examples: int, outputs: int, inputs: int) -> Iterator[Case]:
         )
 
 
-def _vector(call: Pair, elements: int, backend: Backend) -> Call:
-    x, y = _numbers(elements), np.ones(elements, np.float32)
-    return lambda: call(x, y, backend)
+def _round(commands: Sequence[Command], elements: int, backend: Backend) -> Call:
+    shards = list(shards_of(elements, HISTORY))
+    prepared = PreparedRound(commands, backend)
+
+    def carry_out() -> None:
+        totals = prepared.new_totals()
+        for vectors, accumulator in shards:
+            prepared.run(vectors, min(ROW_SIZE, elements), totals, accumulator)
+
+    return carry_out
 
 
 def _convert(name: str, narrow: bool, elements: int, backend: Backend) -> Call:

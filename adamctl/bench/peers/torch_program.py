@@ -230,21 +230,10 @@ def rule_call(case: dict[str, Any]) -> Call:
     return lambda: optimizer.step()
 
 
-def vector_call(case: dict[str, Any]) -> Call:
-    a, b = torch.randn(case["elements"]), torch.randn(case["elements"])
-    sixteen = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-    if case["vector"] in sixteen:
-        short = a.to(sixteen[case["vector"]])
-        return (lambda: short.copy_(a)) if case["narrow"] else (lambda: a.copy_(short))
-    calls: dict[str, Call] = {
-        "dot": lambda: torch.dot(a, b),
-        "axpy": lambda: b.add_(a, alpha=1e-9),
-        "scale": lambda: a.mul_(1.0000001),
-        "multiply": lambda: torch.mul(a, b, out=b),
-        "copy": lambda: b.copy_(a),
-        "norm": lambda: torch.linalg.vector_norm(a),
-    }
-    return calls[case["vector"]]
+def conversion_call(case: dict[str, Any]) -> Call:
+    values = torch.randn(case["elements"])
+    short = values.to({"bfloat16": torch.bfloat16, "float16": torch.float16}[case["converted"]])
+    return (lambda: short.copy_(values)) if case["narrow"] else (lambda: values.copy_(short))
 
 
 def factors_call(case: dict[str, Any]) -> Call:
@@ -261,7 +250,7 @@ class Kernel:
         torch.set_num_threads(request["threads"])
         case = request["case"]
         kinds: dict[str, Callable[[dict[str, Any]], Call]] = {
-            "layers": layer_call, "rule": rule_call, "vector": vector_call, "examples": factors_call,
+            "layers": layer_call, "rule": rule_call, "converted": conversion_call, "examples": factors_call,
         }  # fmt: skip
         self.call = next(make for key, make in kinds.items() if key in case)(case)
         for _ in range(WARM_UP_CALLS):

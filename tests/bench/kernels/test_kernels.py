@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from adamctl.bench.kernels.kernels import all_cases, run_kernels_benchmark, select
+from adamctl.bench.kernels.lbfgs_rounds import measure, measure_rounds
 from adamctl.bench.kernels.measuring import Limit, calls_per_s
 from adamctl.bench.kernels.rule_cases import rule_cases
 from adamctl.bench.kernels.sample_models import SAMPLES
@@ -19,6 +20,7 @@ from adamctl.cli.bench.bench import command
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.backend import installed
 from adamctl.kernels.rules import RULES
+from adamctl.model.commands import Reduce
 from adamctl.model.description import Conv2D, Dense, MaxPool2D, Model, Softmax, _Layer
 from tests.bench.peers_for_tests import interpreter
 
@@ -59,14 +61,16 @@ def test_every_rule_is_measured_and_queued_updates_are_counted() -> None:
 
 
 @pytest.mark.parametrize("backend", installed())
-def test_every_vector_command_and_conversion_runs(backend: str) -> None:
+def test_every_round_and_conversion_runs(backend: str) -> None:
     names = set()
     for case in [*vector_cases(1 << 10), *factor_cases(3, 70, 5)]:
         names.add(case.name.split(",")[0])
+        if backend not in case.backends:
+            continue
         call = case.make(backend)
         call()
         call()
-    assert names >= {"dot", "axpy", "scale", "multiply", "copy", "norm", "to bfloat16", "from float16"}
+    assert names >= {"R1 of L-BFGS", "R2 of L-BFGS", "R3 of L-BFGS", "to bfloat16", "from float16"}
     assert "factors into sgd" in names
 
 
@@ -126,3 +130,14 @@ def test_the_command_prints_json(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 0, result.output
     assert [row["kernel"].split()[0] for row in json.loads(result.stdout)["results"]] == ["softmax1", "softmax1"]
+
+
+@pytest.mark.parametrize("backend", installed())
+def test_the_rounds_of_an_lbfgs_iteration_run_on_little(backend: str) -> None:
+    found = measure_rounds(5000, 2, 3, backend)
+    assert (found.elements, found.history) == (4096, 2)
+    assert min(found.copy_s, found.measure_s, found.commit_s, found.step_s, found.ratio) > 0
+
+
+def test_a_round_that_measures_has_as_many_numbers_as_the_algorithm_reads() -> None:
+    assert len([command for command in measure(10) if isinstance(command, Reduce)]) == 4 * 10 + 7

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +20,11 @@ from hypothesis import strategies as st
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.numeric.accumulate import Accumulator
 from adamctl.kernels.numeric.commands import PreparedRound
-from adamctl.kernels.numeric.exact_sums import combined
+from adamctl.kernels.numeric.exact_sums import ADDITIONS_MAX, LOWEST_BIT, combined
 from adamctl.model.commands import ACCUMULATOR, OPERANDS, Apply, Command, Parts, Reduce, Set
 from tests.kernels.kernel_checks import BACKENDS
 
+ROOT = Path(__file__).parents[3]
 VECTORS = ("a", "b", "c", "d", "e")
 FRACTION_BITS = 40
 ODD = [0.0, -0.0, 1e-45, -3e-39, 3e38, -3e38, math.inf, -math.inf, math.nan, 1.0, 2.0**-24]
@@ -79,6 +86,24 @@ def test_set_adds_in_order_in_float64_and_rounds_once(backend: str, terms: int) 
         expected.append(np.float32(total))
     carry_out([Set("a", tuple(zip(factors, names, strict=True)))], vectors, 37, backend, accumulator)
     assert vectors["a"].view(np.uint32).tolist() == np.array(expected).view(np.uint32).tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_set_rounds_each_product_before_it_is_added(backend: str) -> None:
+    """What is left when the first 48 bits of a product cancel shows how its 53rd was rounded."""
+    factor, a = 0.1, numbers(100)["a"]
+    products = factor * a.astype(np.float64)
+    b = products.astype(np.float32)
+    c = (products - b).astype(np.float32)
+    vectors = {"a": a, "b": b, "c": c, "d": a.copy()}
+    carry_out([Set("d", ((-1.0, "b"), (factor, "a"), (-1.0, "c")))], vectors, 10, backend)
+    assert vectors["d"].tolist() == (products - b - c).astype(np.float32).tolist()
+    accumulator = Accumulator(np.arange(1, 101) * 12345678901, 20)
+    exact = accumulator.values * 2.0**-20
+    vectors["b"][:] = exact * factor
+    vectors["c"][:] = exact * factor - vectors["b"]
+    carry_out([Set("d", ((-1.0, "b"), (factor, ACCUMULATOR), (-1.0, "c")))], vectors, 10, backend, accumulator)
+    assert vectors["d"].tolist() == (exact * factor - vectors["b"] - vectors["c"]).astype(np.float32).tolist()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -246,6 +271,74 @@ def test_any_cut_into_shards_and_any_order_of_replies_give_the_same(
         assert str(together) == str(combined(operation, [straight[number]]))
 
 
+@pytest.mark.skipif("numba" not in BACKENDS, reason="needs numba")
+def test_digits_hand_their_carries_on_before_they_overflow() -> None:
+    pairs = [(3e38, 3e38), (1e-45, 1e-45), (1.0, 2.0**-80), (1e-20, 1e-15), (3e38, 1.0)] * 200
+    vectors = {name: np.array(values, np.float32) for name, values in zip("ab", zip(*pairs, strict=True), strict=True)}
+    prepared = PreparedRound([Reduce("dot", (("a",), ("b",)))], "numba")
+    totals, straight = prepared.new_totals(), prepared.new_totals()
+    full = (1 << 63) - (1 << 37)  # room for few terms
+    totals.digits[0, :22], totals.additions[0] = full, ADDITIONS_MAX
+    prepared.run(vectors, 1, totals)
+    prepared.run(vectors, 1, straight)
+    before = sum(Fraction(full) * 2 ** (32 * place) for place in range(22)) / 2**LOWEST_BIT
+    found, expected = (sum(map(Fraction, one.parts()[0].numbers)) for one in (totals, straight))
+    assert found == before + expected
+
+
+def test_threads_share_a_prepared_round() -> None:
+    """Each has rows and totals of its own."""
+    commands = [Set("e", ((0.5, "a"), (-2.0, "b"))), *(Reduce("dot", ((a,), ("e", "c"))) for a in VECTORS)]
+    prepared, vectors, alone = PreparedRound(commands), numbers(40_000), numbers(40_000)
+    straight = carry_out(commands, alone, 10, "numpy")
+    totals = [prepared.new_totals() for _ in range(4)]
+
+    def work(thread: int) -> None:
+        for start in range(thread * 1000, 40_000, 4000):
+            part = {name: vector[start : start + 1000] for name, vector in vectors.items()}
+            prepared.run(part, 10, totals[thread])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
+    for other in totals[1:]:
+        totals[0].merge(other)
+    assert totals[0].parts() == straight
+    assert bits(vectors) == bits(alone)
+
+
+OTHER_PROCESSOR = """
+import hashlib
+from tests.kernels.numeric.test_commands import *
+
+commands = [
+    Set("e", ((0.1, ACCUMULATOR), *((0.3 * i - 1, name) for i, name in enumerate(VECTORS)))),
+    Apply("d", "divide", (("e", "a"), ("b",))),
+    *(Reduce("dot", (a, b)) for a in (("a",), ("b", "c"), ("d",)) for b in (("e",), ("e", "d"), ("c",))),
+    Set("b", ((0.1, "a"),)),
+    Set("c", ((0.1, "a"), (-1.0, "b"))),
+    Set("e", ((-1.0, "b"), (0.1, "a"), (-1.0, "c"))),  # the last bits of a product
+]
+digest = hashlib.sha256()
+for row_size in (1, 5, 64, 5000):
+    vectors = numbers(10 * row_size)
+    parts = carry_out(commands, vectors, row_size, "numba", accumulated(10 * row_size))
+    digest.update(repr((parts, bits(vectors))).encode())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("numba" not in BACKENDS or platform.machine() != "x86_64", reason="needs numba on x86-64")
+def test_processors_without_wide_vectors_or_fused_products_give_the_same_bits(tmp_path: Path) -> None:
+    found = set()
+    for name in ("nehalem", "haswell", ""):
+        cache = (
+            {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "XDG_CACHE_HOME": str(tmp_path / name)} if name else {}
+        )
+        found.add(subprocess.check_output([sys.executable, "-c", OTHER_PROCESSOR], env=os.environ | cache, cwd=ROOT))
+    assert len(found) == 1
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -303,3 +396,33 @@ def test_vectors_that_are_only_read_may_be_the_same_and_read_only() -> None:
     vectors["a"].flags.writeable = False
     [part] = carry_out([Reduce("dot", (("a",), ("b",)))], vectors, 1, BACKENDS[-1])
     assert part.numbers[0] == math.fsum(vectors["a"].astype(np.float64) ** 2)
+
+
+wrong_name = st.sampled_from((*VECTORS, "z", "", ACCUMULATOR))
+wrong_operands = st.lists(st.lists(wrong_name, max_size=3).map(tuple), max_size=4).map(tuple)
+anything = st.one_of(
+    command,
+    st.builds(Set, wrong_name, st.lists(st.tuples(st.floats(), wrong_name), max_size=70).map(tuple)),
+    st.builds(Apply, wrong_name, applied, wrong_operands),
+    st.builds(Reduce, reduced, wrong_operands),
+)
+
+
+@given(st.lists(anything, max_size=6), st.sampled_from([0, 1, 3, 4]), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_whatever_is_refused_changes_nothing(commands: list[Command], row_size: int, accumulating: bool) -> None:
+    vectors = numbers(12)
+    before = bits(vectors)
+    try:
+        prepared = PreparedRound(commands)
+    except ConfigurationError:
+        return
+    totals = prepared.new_totals()
+    nothing = totals.parts()
+    try:
+        prepared.run(vectors, row_size, totals, accumulated(12) if accumulating else None)
+    except ValueError:
+        assert bits(vectors) == before
+        assert totals.parts() == nothing
+    else:
+        assert row_size > 0
