@@ -131,7 +131,7 @@ class BatchRun:
         elif code == ErrorCode.OUT_OF_RANGE and self._bits + 1 < len(FRACTION_BITS):
             self._bits += 1
             self._close_evaluation()
-            self._redo_all()
+            self._redo_all([(len(self._journal) - 1, self._journal[-1])])
         elif code or not isfinite(loss_sum):
             self._close_evaluation()
             self._journal.pop()
@@ -148,7 +148,7 @@ class BatchRun:
 
     def lost(self, buckets: Collection[int]) -> None:
         """These buckets have lost their scratch vectors: other servers serve them now."""
-        if buckets:
+        if buckets and self._asked:
             self._lost(buckets)
             self._go_on()
 
@@ -287,10 +287,8 @@ class BatchRun:
 
     def _round(self, buckets: Sequence[int], commands: Sequence[Command], place: int, after: int, counts: bool) -> None:
         self._rounds += 1
-        number, evaluation = self._rounds, self._read_by(commands)
-        self._send(
-            lambda order: CarryOut(order, tuple(buckets), number, tuple(commands), evaluation, after), place, counts
-        )
+        rest = self._rounds, tuple(commands), self._read_by(commands), after
+        self._send(lambda order: CarryOut(order, tuple(buckets), *rest), place, counts)
 
     def _open(self, entry: EvaluationEntry, buckets: Sequence[int], place: int) -> None:
         """Opens an evaluation: where others have it open, the same one, which changes nothing there."""
@@ -319,11 +317,11 @@ class BatchRun:
             self.book.begin(number, self._workers)
 
     def _complete_evaluation(self) -> None:
-        loss, evaluated = self.book.loss_sum / self._examples, self._evaluated
-        self._close_evaluation()
-        for bucket in evaluated:
+        loss = self.book.loss_sum / self._examples
+        for bucket in self._evaluated:
             self._buckets[bucket].left.pop(0)
-        if isinstance(self.execution.request, Evaluate) and not any(bucket.left for bucket in self._buckets):
+        self._close_evaluation()
+        if isinstance(self.execution.request, Evaluate) and not any(one.left for one in self._buckets):
             self._answer(loss)
 
     def _close_evaluation(self) -> None:
@@ -356,10 +354,9 @@ class BatchRun:
             assert isinstance(request, Commit)
             again = needed_again(self._journal, inputs_of(request.commands))
         else:
-            done = self._journal[:-1] if self._asked else self._journal
+            done = self._journal[:-1]
             again = needed_again(done, written(done) | self._wanted_now())
-            if self._asked:
-                again.append((len(self._journal) - 1, self._journal[-1]))
+            again.append((len(done), self._journal[-1]))
         evaluations = [place for place, entry in again if isinstance(entry, EvaluationEntry)]
         last = max((p for p, entry in enumerate(self._journal) if isinstance(entry, EvaluationEntry)), default=-1)
         for bucket in buckets:
@@ -376,14 +373,11 @@ class BatchRun:
     def _wanted_now(self) -> set[str]:
         """Returns what the present request reads."""
         request = self.execution.request
-        if not self._asked or request is None:
-            return set()
+        assert request is not None
         return {request.at} if isinstance(request, Evaluate) else set(inputs_of(request.commands))
 
-    def _redo_all(self, again: list[tuple[int, Entry]] | None = None) -> None:
-        """Has all buckets do things again, from the first evaluation of theirs on (by default, the last entry)."""
-        if again is None:
-            again = [(len(self._journal) - 1, self._journal[-1])]
+    def _redo_all(self, again: Sequence[tuple[int, Entry]]) -> None:
+        """Has all buckets do things again, in new evaluations."""
         for place, _ in again:
             self._numbers.pop(place, None)
         for bucket in self._buckets:

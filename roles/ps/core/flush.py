@@ -13,7 +13,7 @@ seconds: then it is as long as needed for writing to use no more than a share of
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -80,9 +80,12 @@ class FlushCore:
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    def changed(self, entry: Entry, now: float, updates: int = 1) -> None:
-        """Notes that an entry's state has changed. If the entry was released while a push was in flight, nothing is
-        written for it any more."""
+    def changed(self, entry: Entry, now: float, updates: int = 1, arrays: Collection[int] | None = None) -> None:
+        """Notes that an entry's state has changed; `arrays`: which of its arrays, None: any of them.
+
+        If the entry was released while a push was in flight, nothing is written for it any more.
+        """
+        entry.note(arrays)
         if entry.gone or entry.spared:
             return
         if entry.changes == entry.durable:
@@ -110,8 +113,7 @@ class FlushCore:
             self.unsaved_bytes -= entry.size_bytes
         self._dirty.pop(entry, None)
         self._urgent.pop(entry, None)
-        self.live_bytes -= entry.record_bytes
-        entry.sequence = entry.record_bytes = 0
+        self.live_bytes -= entry.freed()
         self._release = True
         waiting, entry.waiting = entry.waiting, []
         return [waiter for _, waiter in waiting]
@@ -180,17 +182,23 @@ class FlushCore:
         if self.group is not None or now < self._retry_s:
             return None
         chosen = self._choose(now)
-        removed, copied = self._compact(chosen)
+        removed, copied, whole = self._compact(chosen)
         if not chosen and not copied and not removed:
             return None
         items: list[Item] = []
-        for entry in (*chosen, *copied):
-            copy_of = entry.sequence if entry in copied else 0
-            item = Item(entry, self.next_sequence + len(items), copy_of, entry.durable)
-            item.since_s = self._dirty.pop(entry, inf)
+        for entry in chosen:
+            items.append(Item(entry, self.next_sequence + len(items), 0, entry.durable))
+            items[-1].whole = entry.whole or entry in whole
+            items[-1].since_s = self._dirty.pop(entry, inf)
             self._urgent.pop(entry, None)
             entry.flying = True
-            items.append(item)
+        for entry in copied:
+            for number, _ in (*entry.chain, (entry.sequence, 0)):
+                first_of = not entry.chain or number == entry.chain[0][0]
+                items.append(Item(entry, self.next_sequence + len(items), number, entry.durable, whole=first_of))
+            items[-1].since_s = self._dirty.pop(entry, inf)
+            self._urgent.pop(entry, None)
+            entry.flying = True
         first = self._slots[0].sequence if self._slots else self.next_sequence
         self.group = Group(items, first, removed)
         return self.group
@@ -215,38 +223,53 @@ class FlushCore:
                 filled += entry.size_bytes
         return chosen
 
-    def _compact(self, chosen: dict[Entry, None]) -> tuple[list[Slot], dict[Entry, None]]:
+    def _compact(self, chosen: dict[Entry, None]) -> tuple[list[Slot], dict[Entry, None], set[Entry]]:
         """Removes superseded records from the log's old end; adds to `chosen` what must be rewritten for that.
 
-        Returns the removed slots, and entries whose records must be copied because they are not in memory.
+        Returns the removed slots, entries whose records must be copied because they are not in memory, and those of
+        `chosen` whose record must be of the whole state because records that a change needs are removed.
         """
         removed: list[Slot] = []
         copied: dict[Entry, None] = {}
+        whole: set[Entry] = set()
         filled = sum(entry.size_bytes for entry in chosen)
         live = self.live_bytes + sum(entry.size_bytes - entry.record_bytes for entry in chosen)
         log = self.log_bytes + filled
         bound = max(self.config.log_factor * live, float(self.config.log_slack_bytes))
         if not chosen and not self._release and log <= bound:
-            return removed, copied
+            return removed, copied, whole
         while self._slots:
             slot = self._slots[0]
             entry = slot.entry
-            if entry is not None and slot.live and entry not in chosen and entry not in copied:
-                if log <= bound or filled + slot.size_bytes > self.config.group_bytes:
-                    break
-                (chosen if entry.owner is not None else copied)[entry] = None
-                self.rewritten_bytes += slot.size_bytes
-                filled += slot.size_bytes
-                log += slot.size_bytes
+            if entry is not None and slot.live and entry not in copied and entry not in whole:
+                if entry in chosen:
+                    if not entry.whole:
+                        if log <= bound:
+                            break
+                        whole.add(entry)
+                else:
+                    size_bytes = entry.record_bytes
+                    if log <= bound or filled + size_bytes > self.config.group_bytes:
+                        break
+                    (chosen if entry.owner is not None else copied)[entry] = None
+                    if entry.owner is not None:
+                        whole.add(entry)
+                    self.rewritten_bytes += size_bytes
+                    filled += size_bytes
+                    log += size_bytes
             log -= slot.size_bytes
             removed.append(self._slots.popleft())
         self._release = False
-        return removed, copied
+        return removed, copied, whole
 
     def taken(self, item: Item) -> None:
         """Notes that an item's state was captured: it contains all changes so far."""
         entry = item.entry
         item.changes = entry.changes
+        if not item.copy_of:
+            item.whole = item.whole or entry.whole
+            item.arrays = frozenset() if item.whole else frozenset(entry.unsaved or ())
+            entry.unsaved = set()
         item.since_s = min(item.since_s, self._dirty.pop(entry, inf))
         self._urgent.pop(entry, None)
 
@@ -283,8 +306,7 @@ class FlushCore:
 
     def _settle(self, item: Item, size_bytes: int, over: list[Waiter]) -> None:
         entry = item.entry
-        self.live_bytes += size_bytes - entry.record_bytes
-        entry.sequence, entry.record_bytes = item.sequence, size_bytes
+        self.live_bytes += entry.written(item.sequence, size_bytes, item.whole)
         entry.version = item.version or entry.version
         if entry.durable < entry.changes == item.changes:
             self.unsaved_bytes -= entry.size_bytes
@@ -314,6 +336,7 @@ class FlushCore:
         urgent: dict[Entry, None] = {}
         for item in group.items:
             self._landed(item.entry)
+            item.entry.note(None if item.whole else item.arrays)
             since_s = min(item.since_s, self._dirty.pop(item.entry, inf))
             if since_s < inf and not item.entry.gone and not item.entry.spared:
                 again[item.entry] = since_s

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
+
+CHAIN_FACTOR = 2
+"""Changes of a state follow each other in the log until with the whole state they are so many times as large."""
 
 
 class Waiter:
@@ -26,7 +30,10 @@ class Entry:
         job: the job's identity in the record, for the shell; it stays with the entry when the owner changes.
         size_bytes: of the state in memory.
         changes, durable: number of changes so far, and of those that are in a record on disk; durable <= changes.
-        sequence, record_bytes: its live record; 0 if it has none.
+        sequence, record_bytes: its newest live record, and the size of all of them; 0 if it has none.
+        chain: (number, size) of older live records, oldest first: one of the whole state, then changes. Unless this
+            is empty, the newest record is a change, too.
+        unsaved: the arrays of the state that were written since it was last captured; None: any of them may have been.
         version: (epoch, counter, pushes) of its live record, if it is a shard's.
         flying: it is in the group being written.
         gone: its records are freed; nothing is written for it any more.
@@ -35,6 +42,7 @@ class Entry:
     """
 
     __slots__ = (
+        "chain",
         "changes",
         "durable",
         "flying",
@@ -45,6 +53,7 @@ class Entry:
         "sequence",
         "size_bytes",
         "spared",
+        "unsaved",
         "version",
         "waiting",
     )
@@ -55,11 +64,45 @@ class Entry:
         self.version = (0, 0, 0)
         self.flying = self.gone = self.spared = False
         self.waiting: list[tuple[int, Waiter]] = []
+        self.chain: list[tuple[int, int]] = []
+        self.unsaved: set[int] | None = None
+
+    def note(self, arrays: Collection[int] | None) -> None:
+        """Notes that arrays of the state were written; None: any of them."""
+        if arrays is None:
+            self.unsaved = None
+        elif self.unsaved is not None:
+            self.unsaved.update(arrays)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the next record is of the whole state: a change would save little, or nothing is known of it."""
+        return not self.unsaved or not self.sequence or self.record_bytes >= CHAIN_FACTOR * self.size_bytes
+
+    def has(self, sequence: int) -> bool:
+        """Returns whether a record is live."""
+        return sequence == self.sequence or any([sequence == number for number, _ in self.chain])  # noqa: C419
+
+    def written(self, sequence: int, size_bytes: int, whole: bool) -> int:
+        """Notes a new record; returns by how much the size of its live records has grown."""
+        before = self.record_bytes
+        if whole:
+            self.chain, self.record_bytes = [], size_bytes
+        else:
+            self.chain.append((self.sequence, before - sum(size for _, size in self.chain)))
+            self.record_bytes += size_bytes
+        self.sequence = sequence
+        return self.record_bytes - before
+
+    def freed(self) -> int:
+        """Notes that it has no records any more; returns what they took."""
+        size_bytes, self.sequence, self.record_bytes, self.chain = self.record_bytes, 0, 0, []
+        return size_bytes
 
 
 @dataclass(slots=True)
 class Slot:
-    """A record in the log; live while it is its entry's newest record."""
+    """A record in the log; live while its entry needs it."""
 
     sequence: int
     size_bytes: int
@@ -67,7 +110,7 @@ class Slot:
 
     @property
     def live(self) -> bool:
-        return self.entry is not None and self.entry.sequence == self.sequence
+        return self.entry is not None and self.entry.has(self.sequence)
 
 
 @dataclass(slots=True)
@@ -77,6 +120,7 @@ class Item:
     Attributes:
         changes: how many changes it contains; known once the state is captured (`FlushCore.taken`).
         version: see `Entry`; None for copies.
+        whole: it is of the whole state; else of the arrays in `arrays`, known once the state is captured.
         since_s: time of the oldest change in it that no record has yet; inf if there is none.
     """
 
@@ -86,6 +130,8 @@ class Item:
     changes: int = 0
     since_s: float = inf
     version: tuple[int, int, int] | None = None
+    whole: bool = True
+    arrays: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)

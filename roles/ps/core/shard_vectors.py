@@ -161,6 +161,10 @@ class ShardVectors:
             return None
         return ErrorCode.NO_VECTOR, f"{', '.join(missing)} not written since this server took the shard over"
 
+    def places(self, names: Collection[str]) -> list[int]:
+        """Returns which arrays of a shard kept vectors are, the values being the first."""
+        return [place for place, name in enumerate((PARAMETERS, *self.names)) if name in names]
+
     def lengths_since(self, counter: int, lengths: Sequence[int]) -> tuple[int, ...]:
         """Returns how many elements of each array a holder of the version with this counter is to be sent."""
         return tuple(

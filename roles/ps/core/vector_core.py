@@ -213,7 +213,7 @@ class VectorCore:
                 changed.append(shard)
                 shard.memory.retire(core.retired, shard.counter)
                 if core.flush is not None and shard.entry is not None:
-                    core.flush.changed(shard.entry, now)
+                    core.flush.changed(shard.entry, now, arrays=vectors_of(shard).places(work.targets))
             if batch.damaged:
                 batch.spoil()
             moved = shard.bucket.dropped

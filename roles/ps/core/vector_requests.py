@@ -264,9 +264,8 @@ class Commit(Commands):
         shard.state = shard.state.followed_by(arrays)
         shard.counter += 1
         shard.memory.commit = self.number
-        for place, name in enumerate((PARAMETERS, *vectors.names)):
-            if name in self.targets:
-                vectors.changed_at[place] = shard.counter
+        for place in vectors.places(self.targets):
+            vectors.changed_at[place] = shard.counter
         return True
 
 

@@ -130,7 +130,10 @@ class StoreWriter:
         if isinstance(owner, Held):
             return Writing(item.sequence, Holding(owner.identity, dict(owner.buckets)))
         image = self._images[item.sequence]
-        arrays = (image.values.array, *image.state.arrays)
+        arrays = [image.values.array, *image.state.arrays]
+        changed = () if item.whole else tuple(sorted(item.arrays))
+        if changed:
+            arrays = [arrays[place] for place in changed]
         item.version = (image.epoch, image.counter, image.pushes)
         state = ShardState(
             item.entry.job,
@@ -141,6 +144,7 @@ class StoreWriter:
             image.counter,
             image.pushes,
             image.memory,
+            changed,
         )
         return Writing(item.sequence, state, arrays)
 

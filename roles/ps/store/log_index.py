@@ -88,6 +88,7 @@ class Holdings:
             elif old is not None and old is not shard.entry:
                 self._flush.forget(old)
             shard.entry.size_bytes, shard.entry.spared = size_bytes(shard), False
+            shard.entry.note(None)  # its records may be of another copy: no change of them is written
             if isinstance(shard, Shard) or shard.copy is not None:
                 shard.entry.owner = shard
                 if restored:
@@ -110,7 +111,7 @@ class Holdings:
             if index not in found.shards:
                 continue
             one = found.shards.pop(index)
-            self._loaded.pop(one.sequence, None)
+            self._unload(one)
             late = one.entry.flying and one.entry.owner is not None  # a state of the former owner is being written
             if one.counts(began) and not late:
                 entries[index] = one.entry
@@ -157,7 +158,7 @@ class Holdings:
         held, found = self._held_of(identity), self.found[identity]
         for index in indices:
             if index in found.shards:
-                self._loaded.pop(found.shards[index].sequence, None)
+                self._unload(found.shards[index])
                 self._flush.forget(found.shards.pop(index).entry)
         held.buckets.pop(bucket, None)
         del found.holding.buckets[bucket]
@@ -202,7 +203,11 @@ class Holdings:
     def unload(self, found: FoundJob) -> None:
         """Frees the memory of a job's loaded arrays; if they are needed after all, they are read again."""
         for one in found.shards.values():
-            self._loaded.pop(one.sequence, None)
+            self._unload(one)
+
+    def _unload(self, one: FoundShard) -> None:
+        for number in one.numbers:
+            self._loaded.pop(number, None)
 
     def release(self, name: str) -> None:
         """Frees a job's holding; the core frees its shards."""

@@ -65,7 +65,10 @@ class JobIdentity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardState(msgspec.Struct, frozen=True, array_like=True):
-    """A shard at one version; its `arrays` follow, float32 of `size` elements each: values, then the rule's state."""
+    """A shard at one version; its `arrays` follow, float32 of `size` elements each: values, then the rule's state.
+
+    `changed`: places of the arrays that there are, if the others are as in the record of this shard before; else empty.
+    """
 
     job: JobIdentity
     shard: int
@@ -75,6 +78,7 @@ class ShardState(msgspec.Struct, frozen=True, array_like=True):
     counter: int
     pushes: int
     memory: MemoryRecord
+    changed: tuple[int, ...] = ()
 
 
 class Holding(msgspec.Struct, frozen=True, array_like=True):
@@ -269,6 +273,9 @@ def decode_description(sequence: int, header: Header, data: Buffer) -> Descripti
         raise DamagedRecordError(sequence, f"its description is not in this version's format: {error}") from error
     if isinstance(description, ShardState):
         fits = header.array_bytes == 4 * description.size * description.arrays
+        places = description.changed
+        if places and (len(places) != description.arrays or list(places) != sorted({*places}) or places[0] < 0):
+            raise DamagedRecordError(sequence, f"{description.arrays} arrays cannot be in the places {places}")
         if not fits or description.size < 0 or not 0 < description.arrays <= ARRAYS_MAX:
             raise DamagedRecordError(
                 sequence, f"{header.array_bytes} bytes do not hold {description.arrays} arrays of {description.size}"

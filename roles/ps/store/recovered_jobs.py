@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from adamctl.errors import DamagedDataError
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import Rule
@@ -37,11 +39,13 @@ class FoundShard:
         sequence: its number when the log was opened; 0 if it was written later, then its entry has the number.
         entry: its entry in the log.
         state: its description; None if it was written later.
+        before: the records that it is a change of, when the log was opened: number -> description, oldest first.
     """
 
     sequence: int
     entry: Entry
     state: ShardState | None = None
+    before: dict[int, ShardState] = field(default_factory=dict)
 
     def counts(self, began: int) -> bool:
         """Returns whether it belongs to a copy whose records start at number `began`."""
@@ -50,6 +54,13 @@ class FoundShard:
     @property
     def number(self) -> int:
         return self.sequence or self.entry.sequence
+
+    @property
+    def numbers(self) -> dict[int, ShardState | None]:
+        """All records that its state is in, oldest first -> their descriptions as far as known."""
+        if self.sequence:
+            return {**self.before, self.sequence: self.state}
+        return dict.fromkeys([*(number for number, _ in self.entry.chain), self.entry.sequence])
 
 
 @dataclass
@@ -102,9 +113,27 @@ def found_jobs(records: Sequence[StoredRecord]) -> tuple[dict[JobIdentity, Found
         if isinstance(described, ShardState) and described.job in jobs:
             job = jobs[described.job]
             if record.sequence >= min(began for _, began in job.holding.buckets.values()):
-                job.shards[described.shard] = FoundShard(record.sequence, _entry(record), described)
-    live = {entry.sequence: entry for job in jobs.values() for entry in job.entries}
+                following = _following(job.shards.get(described.shard), record, described)
+                if following is not None:
+                    job.shards[described.shard] = following
+    live = {number: e for job in jobs.values() for e in job.entries for number in (e.sequence, *dict(e.chain))}
     return jobs, [Slot(record.sequence, record.size_bytes, live.get(record.sequence)) for record in records]
+
+
+def _following(before: FoundShard | None, record: StoredRecord, state: ShardState) -> FoundShard | None:
+    """Returns a shard with its next record: of the whole state, or a change of what was found before.
+
+    None if that is gone: it was superseded, and so is this record, which is only not removed yet.
+    """
+    found = FoundShard(record.sequence, _entry(record), state)
+    if state.changed and (before is None or before.state is None):
+        return None
+    if state.changed and before is not None and before.state is not None:
+        found.before = {**before.before, before.sequence: before.state}
+        found.entry.chain = list(before.entry.chain)
+        found.entry.chain.append((before.sequence, before.entry.record_bytes - sum(dict(before.entry.chain).values())))
+        found.entry.record_bytes += before.entry.record_bytes
+    return found
 
 
 def _entry(record: StoredRecord) -> Entry:
@@ -136,13 +165,32 @@ def found_contents(
         DamagedDataError: a record does not fit the job's layout or rule.
     """
     wanted = [job.shards[index] for index in entries_that_count(job, layout, buckets)]
-    numbers = {one.number: one.state for one in wanted}
+    chains = [one.numbers for one in wanted]
+    numbers = {number: state for chain in chains for number, state in chain.items()}
     loaded = {number: store.loaded.pop(number, None) for number in numbers}  # None: unloaded meanwhile
     states = {number: state for number, state in numbers.items() if state is not None}
     states |= store.describe([number for number, state in numbers.items() if state is None])
     arrays = {number: one for number, one in loaded.items() if one is not None}
     arrays |= store.read_all([number for number in numbers if number not in arrays])
-    return {state.shard: _content(state, layout, rule, arrays.pop(number)) for number, state in states.items()}
+    found = {}
+    for chain in chains:
+        whole: list[Array] = []
+        for number in chain:
+            whole = _overlaid(whole, arrays.pop(number), states[number])
+        state = states[number]
+        found[state.shard] = _content(msgspec.structs.replace(state, arrays=len(whole)), layout, rule, whole)
+    return found
+
+
+def _overlaid(before: list[Array], arrays: list[Array], state: ShardState) -> list[Array]:
+    """Returns a state's arrays after a record with some or all of them."""
+    if not state.changed:
+        return arrays
+    if state.changed[-1] >= len(before):
+        what = f"the store's record of shard {state.shard} of job {state.job.name!r} changes array {state.changed[-1]}"
+        raise DamagedDataError(f"{what}; there are {len(before)}")
+    changed = dict(zip(state.changed, arrays, strict=True))
+    return [changed.get(place, array) for place, array in enumerate(before)]
 
 
 def _content(state: ShardState, layout: ParameterLayout, rule: Rule, arrays: list[Array]) -> ShardContent:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from math import fsum
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from adamctl.config.records import BucketRecord, decode
 from adamctl.errors import RemoteError
 from adamctl.model.commands import Command, Reduce, Set
 from adamctl.model.layout import ParameterLayout
+from adamctl.model.rule import VECTORS, RuleConfig
 from adamctl.net.transport import Connection
 from adamctl.wire.codec import encode_commands
 from adamctl.wire.constants import ErrorCode
@@ -215,6 +217,7 @@ async def test_vectors_that_do_not_fit_are_refused_with_what_to_do() -> None:
             assert caught.value.code == ErrorCode.OVER_QUOTA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acks", ["durable", "applied"])
 async def test_a_server_that_crashes_comes_back_with_whole_iterations_and_without_scratch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: Literal["durable", "applied"]
@@ -244,3 +247,35 @@ async def test_a_server_that_crashes_comes_back_with_whole_iterations_and_withou
             assert commits == {(0, 0)}, "nothing was on disk: each shard is as the job began, with its zeros"
             ((gap, _),) = await coordinator.ask(lambda e: CommitRequest(JOB, e, 3), encode_commands(COMMIT))
             assert {result.code for result in gap.results} == {ErrorCode.SEQUENCE_GAP}
+
+
+@pytest.mark.parametrize("crashes", [1, pytest.param(3, marks=pytest.mark.slow)])
+async def test_the_store_is_written_what_a_commit_has_changed_and_has_all_of_it_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: int
+) -> None:
+    """Commits of 1 of 12 vectors: records are mostly changes, and nothing of them is lost."""
+    names = tuple(f"v{number}" for number in range(11))
+    rule = RuleConfig(VECTORS, kept=names, scratch=("t",))
+    async with memory_cluster(26) as cluster:
+        context = await start(cluster, tmp_path)
+        layout = await add_job(cluster, JOB, ["ps-0"], rule, acks="durable", shapes=((64, 64), (64,)))
+        coordinator = await Peer.open(cluster, layout, "coordinator", "c-0")
+        size_bytes = 4 * sum(shard.size for shard in layout.shards)
+        random, written, number = Random(7), [], 0
+        for restarts in range(crashes):
+            for _ in range(9):
+                number += 1
+                await coordinator.round(number, [Set("t", ((random.random(), "x"), (random.random(), "v3")))])
+                before = context.status()["store"]["record_bytes"]
+                commands = encode_commands([Set(random.choice(names), ((1.0, "t"),))])
+                ((message, _),) = await coordinator.ask(lambda e: CommitRequest(JOB, e, number), commands)  # noqa: B023
+                good(message)
+                written.append((context.status()["store"]["record_bytes"] - before) / size_bytes)
+            sums = [Reduce("sum", ((name,),)) for name in ("x", *names)]
+            found = await coordinator.round(number + 1, sums)
+            await crash(cluster, "ps-0", monkeypatch)
+            context = await start(cluster, tmp_path)
+            coordinator = await Peer.open(cluster, layout, "coordinator", f"c-{1 + restarts}")
+            assert await coordinator.round(1, sums) == found
+        assert sum(share > 11 for share in written) <= 2 * crashes, "the first after a start is whole, and few others"
+        assert sum(share < 3 for share in written) >= 6 * crashes

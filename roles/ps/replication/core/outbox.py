@@ -121,10 +121,16 @@ class Outbox:
         out, self.out = self.out, []
         return out
 
-    def changed(self, entry: Entry | None) -> None:
-        """Notes that a shard's state has changed, so that its record in the store's log is outdated."""
+    def changed(self, entry: Entry | None, record: CopyRecord | None = None) -> None:
+        """Notes that a shard's state has changed, so that its record in the store's log is outdated.
+
+        `record`: what it was changed by; arrays that this leaves out are as before.
+        """
         if entry is not None and self.core.flush is not None:
-            self.core.flush.changed(entry, self.store_clock())
+            arrays = None
+            if record is not None and not all(record.copy.lengths):
+                arrays = [place for place, length in enumerate(record.copy.lengths) if length]
+            self.core.flush.changed(entry, self.store_clock(), arrays=arrays)
 
     def is_silent(self, since_s: float | None, now: float) -> bool:
         """Returns whether a server that has owed an answer since `since_s` counts as silent.

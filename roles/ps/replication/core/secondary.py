@@ -151,7 +151,7 @@ class Replies:
                 refused[bucket] = int(ErrorCode.BAD_MESSAGE)
                 continue
             if held.prepare(record):
-                self._outbox.changed(held.shards[index].entry)
+                self._outbox.changed(held.shards[index].entry, record)
             taken.append(held.shards[index])
         self._wait(waiter, (shard for shard in taken if message.durable or shard.initial_values_volatile))
 

@@ -26,6 +26,7 @@ from adamctl.wire.messages import (
 )
 from tests.roles.ps.replica_cluster import MANY, Cluster
 from tests.roles.ps.replica_server import CLIENT, JOB, Server
+from tests.roles.ps.replication.core.test_held_bucket import with_log, write
 from tests.roles.ps.vector_harness import COMMIT, READ_SUM, RULE
 
 OK = int(ErrorCode.OK)
@@ -245,6 +246,28 @@ def test_what_has_not_changed_is_not_taken_without_the_version_it_has_not_change
     assert empty is not None
     empty.shards[0].copy = None
     assert not empty.fits(record)
+
+
+def test_the_store_of_a_copy_is_written_what_came_and_all_of_it_if_that_is_not_known() -> None:
+    cluster = Cluster(rule=RULE, acks="applied")
+    coordinator = Coordinator(cluster)
+    coordinator.iterate()
+    flush = with_log(cluster["b"])
+    held = cluster["b"].held()
+    assert held is not None
+    entry = held.shards[0].entry
+    assert entry is not None
+    for commands, expected in (
+        ([Set("g", ((1.0, "t"),))], None),
+        ([Set("g", ((1.0, "t"),))], {1}),
+        ([Set("x", ((1.0, "t"),)), Set("y0")], {0, 3}),
+    ):
+        coordinator.round([Set("t", ((2.0, "x"),))])
+        coordinator.commits = cluster.primary().job.shards[0].memory.commit
+        assert coordinator.commit(commands) is not None
+        assert entry.unsaved == expected
+        cluster.now += 100
+        write(cluster["b"], flush)
 
 
 def test_a_copy_that_takes_over_writes_over_nothing_that_is_still_being_read() -> None:
