@@ -70,8 +70,7 @@ class BatchRun:
         self._evaluated: list[int] = []  # buckets for which they are
         self._parts: list[list[Parts]] = []  # of each reduction of the present round
         self._sent: dict[int, Sent] = {}
-        self._order_number = 0
-        self._anew = False
+        self._order_number, self._anew = 0, False
         self._orders: list[Order] = []
 
     # --- events -----------------------------------------------------------------------------------------------------
