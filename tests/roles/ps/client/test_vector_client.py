@@ -162,3 +162,22 @@ async def test_gradients_in_shared_memory_are_read_from_there(tmp_path: Path) ->
         assert world.region_bytes, "the server has mapped it"
         commands = [READ_SUM, Reduce("sum", (("h",),))]
         assert numbers_of(commands, await vectors.round(2, commands, evaluation=1)) == [1.5 * flat.size]
+
+
+async def test_a_checkpoint_is_of_the_commit_that_was_asked_for_on_every_shard_or_is_refused(tmp_path: Path) -> None:
+    async with memory_cluster(33) as cluster:
+        await start_servers(cluster, *TWO)
+        await add_job(cluster, JOB, TWO, RULE)
+        run = await Run.begin(cluster)
+        await run.iterate()
+        bucket = next(iter(run.coordinator.routing.layout.buckets)).index
+        await run.round([Set("t"), Set("h")])
+        await run.coordinator.vectors.commit(2, COMMIT, buckets=[bucket])
+        for commit in (1, 2):
+            with pytest.raises(RemoteError, match=f"expected commit {commit}") as caught:
+                await run.coordinator.checkpoint(str(tmp_path / str(commit)), commit=commit)
+            assert caught.value.code == ErrorCode.SEQUENCE_GAP
+        assert not (await run.coordinator.vectors.commit(2, COMMIT)).refused
+        files = await run.coordinator.checkpoint(str(tmp_path / "3"), commit=2)
+        assert {shard for file in files for shard in file.shards} == set(range(len(run.worker.layout.shards)))
+        await run.close()
