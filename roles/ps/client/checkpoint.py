@@ -24,8 +24,8 @@ async def order_checkpoint(
 ) -> tuple[CheckpointFile, ...]:
     """Makes all servers write; returns all files, sorted by name. Together they hold every shard exactly once.
 
-    `commit`: see `CheckpointRequest`. If buckets have copies, it starts over when a server is lost or a bucket has moved,
-    until `deadline_s` has passed.
+    `commit`: see `CheckpointRequest`. If buckets have copies, it starts over when a server is lost or a bucket has
+    moved, until `deadline_s` has passed.
 
     Raises:
         DeadlineError, UnreachableError, RemoteError: a server failed to; the message names it.
