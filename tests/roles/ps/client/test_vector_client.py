@@ -12,6 +12,7 @@ import pytest
 from adamctl.errors import DeadlineError, RemoteError
 from adamctl.model.commands import Reduce, Set
 from adamctl.roles.controller.core.service.config import lease_config
+from adamctl.roles.ps.client import vector_client
 from adamctl.roles.ps.client.parameter_client import ParameterClient, numbers_of
 from adamctl.wire.constants import ErrorCode
 from tests.cluster import memory_cluster
@@ -103,6 +104,18 @@ async def test_a_minimum_is_found_by_commands_and_bundles_over_two_servers_as_ov
             found.append(await run.found())
             await run.close()
     assert found[0] == found[1], "to the last bit"
+
+
+async def test_many_buckets_are_asked_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_client, "BUCKETS_MAX", 5)
+    async with memory_cluster(34) as cluster:
+        await start_servers(cluster, "ps-0")
+        await add_job(cluster, JOB, ["ps-0"], RULE)
+        run = await Run.begin(cluster)
+        await run.iterate()
+        answer = await run.round([dot("g", "g")])
+        assert len(answer.results) == len(run.worker.layout.buckets) > 5 and len(answer.parts[0]) > 1
+        await run.close()
 
 
 async def test_a_primary_that_dies_in_an_evaluation_costs_no_bit() -> None:
