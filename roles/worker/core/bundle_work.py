@@ -155,6 +155,11 @@ class BundleWork:
             if held.state is State.WAITING:
                 self._end(held, ErrorCode.ABANDONED)
 
+    def abandon(self) -> None:
+        """This worker leaves: whatever is not being pushed is given up."""
+        self.draining = True
+        self._give_up(self._held)
+
     # --- what is to be done -----------------------------------------------------------------------------------------
 
     def take_reads(self) -> list[Span]:
