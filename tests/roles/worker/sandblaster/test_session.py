@@ -14,6 +14,7 @@ import pytest
 from adamctl.errors import UnreachableError
 from adamctl.kernels.step.network import Network
 from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.worker.sandblaster.threads import GRADIENTS_PER_THREAD
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import BundleName
 from tests.roles.worker.sandblaster.evaluating import (
@@ -154,6 +155,8 @@ async def test_a_cancelled_bundle_is_not_pushed(tmp_path: Path, monkeypatch: pyt
         assert ("w-0", 0) not in pushed and ("w-0", 1) not in pushed
         again = await w.coordinator.evaluate(2)
         assert again != expected
+        await until(lambda: not slow._work.busy)
+        assert slow._threads._free[0].qsize() == GRADIENTS_PER_THREAD, "each is given back once"
         assert slow.bundles
 
 
