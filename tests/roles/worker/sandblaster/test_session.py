@@ -80,6 +80,10 @@ async def test_parameters_are_pulled_once_and_examples_read_once(tmp_path: Path)
         assert runner.pulls == 3
         assert sorted(w.reads) == [(bundle.start, bundle.stop) for bundle in BUNDLES]
         assert runner.status()["example_bytes"] == EXAMPLES * EXAMPLE_BYTES
+        asked = len(w.coordinator.requests)
+        assert asked <= 3 * len(w.coordinator.reports) + 10
+        await asyncio.sleep(0.1)
+        assert len(w.coordinator.requests) <= asked + 2, "a worker without work waits for an answer"
 
 
 async def test_examples_that_find_no_room_are_read_again(tmp_path: Path) -> None:
