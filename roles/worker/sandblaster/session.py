@@ -27,7 +27,9 @@ from adamctl.wire.messages import NextBundlesReply, NextBundlesRequest
 
 POLL_S = 5.0
 EMPTY_PAUSE_S = 0.05
-"""Before it asks again after an answer that came at once and said nothing, if no other request is on its way."""
+"""Before it asks again after an answer that came at once and said nothing."""
+IDLE_S = 0.02
+"""A worker that has all it may hold soon reports something; if not, it waits for news."""
 PASS = 0
 """Examples are those of this pass, evaluation after evaluation: a part of them as the batch is a random part."""
 READS_MAX = 4
@@ -59,7 +61,7 @@ class SandblasterRunner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pushing: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
-        self._asked = self._asking = 0
+        self._latest: NextBundlesRequest | None = None  # the last one, while it is not answered
         self._failure: BaseException | None = None
         self.over, self._reason = False, ""
         self.bundles = self.pushes = self.abandoned = self.pulls = 0
@@ -85,27 +87,34 @@ class SandblasterRunner:
     # --- the coordinator ---------------------------------------------------------------------------------------------
 
     async def _serve(self, stop: asyncio.Task[bool]) -> str:
+        idle = True
         while True:
             if self._failure is not None:
                 raise self._failure
             if self.over:
                 return self._reason
-            self._ask_if_due()
+            self._ask_if_due(idle)
             news = asyncio.create_task(self._news.wait())
-            await asyncio.wait({stop, news}, return_when=asyncio.FIRST_COMPLETED)
+            timeout_s = IDLE_S if self._latest is None else None
+            happened, _ = await asyncio.wait({stop, news}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            idle = not happened
             news.cancel()
             self._news.clear()
             if stop.done():
                 await self._leave()
                 return "stopped"
 
-    def _ask_if_due(self) -> None:
-        """Keeps a request waiting at the coordinator; reports, and asks for more, as soon as there is reason to."""
-        wanted = max(self._work.wanted - self._asked, 0)
-        if wanted or self._work.has_news or not self._asking:
-            self._asked += wanted
-            self._asking += 1
-            self._begin(partial(self._ask, self._request(wanted, POLL_S)))
+    def _ask_if_due(self, idle: bool) -> None:
+        """Reports, and asks for bundles, as soon as there is reason to; else keeps a request waiting, for news.
+
+        A new request has the one before answered, so it asks for all. While one waits that asks for any, there are
+        none to be had.
+        """
+        waits_for_some = self._latest is not None and self._latest.wanted > 0
+        wants = self._work.wanted > 0 and not waits_for_some
+        if self._work.has_news or wants or (idle and self._latest is None):
+            self._latest = self._request(self._work.wanted, POLL_S)
+            self._begin(partial(self._ask, self._latest))
 
     def _request(self, wanted: int, wait_s: float, leaving: bool = False) -> NextBundlesRequest:
         session, (reports, lost) = self._session, self._work.take_reports()
@@ -113,20 +122,21 @@ class SandblasterRunner:
 
     async def _ask(self, request: NextBundlesRequest) -> None:
         began_s = self._loop.time()
-        try:
-            reply = await self._session.coordinator.next_bundles(request)
-        finally:
-            self._asked -= request.wanted
+        reply = await self._session.coordinator.next_bundles(request)
         self._take(reply)
-        empty = not (reply.tasks or reply.cancelled or reply.ended)
-        if empty and self._asking == 1 and self._loop.time() - began_s < EMPTY_PAUSE_S:
+        if request is not self._latest:
+            return
+        says_nothing = not (reply.tasks or reply.cancelled or reply.ended)
+        if says_nothing and self._loop.time() - began_s < EMPTY_PAUSE_S:
             await asyncio.sleep(EMPTY_PAUSE_S)
-        self._asking -= 1
+        if request is self._latest:
+            self._latest = None
         self._news.set()
 
     def _take(self, reply: NextBundlesReply) -> None:
         if reply.ended:
             self.over, self._reason = True, reply.reason
+            self._news.set()
         else:
             self._work.take(reply)
             self._advance()
@@ -244,6 +254,7 @@ class SandblasterRunner:
             self.abandoned += 1
             self._threads.free(done.gradient)
         self._advance()
+        self._news.set()  # there is room for another one
 
     def fail(self, failure: BaseException) -> None:
         """Ends the session with a failure."""

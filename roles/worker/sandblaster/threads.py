@@ -26,8 +26,8 @@ from adamctl.net.shared_memory import SharedMemory, array_bytes
 from adamctl.roles.worker.compute import TOGETHER_S
 from adamctl.roles.worker.core.bundle_work import Held, Portion
 
-GRADIENTS_PER_THREAD = 2
-"""One that is computed while one is pushed."""
+GRADIENTS_PER_THREAD = 3
+"""One that is computed while two are pushed: a push of a small bundle may take longer than the next bundle."""
 
 
 class Bundle(NamedTuple):

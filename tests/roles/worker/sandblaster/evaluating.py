@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 
 from adamctl.config.experiment import DataConfig
-from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
 from adamctl.errors import UnreachableError
 from adamctl.kernels.step.network import Network
 from adamctl.model.commands import Reduce, Set
 from adamctl.model.description import Dense, Model, Softmax
-from adamctl.model.layout import build_layout
-from adamctl.model.placement import place_copies
+from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.coordinator.core.bundles import Bundle, BundleBook, Given
 from adamctl.roles.data import server as data_server
 from adamctl.roles.data.client import DataClient
 from adamctl.roles.ps.client.parameter_client import ParameterClient, numbers_of
+from adamctl.roles.worker.core.bundle_work import stage_of
 from adamctl.roles.worker.sandblaster.session import SandblasterRunner
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.constants import ErrorCode
@@ -32,16 +31,17 @@ from adamctl.wire.messages import (
     BundleName,
     BundleReport,
     BundleTask,
-    ConfigChanges,
     NextBundlesReply,
     NextBundlesRequest,
 )
-from tests.cluster import ClusterInMemory, memory_cluster
-from tests.roles.ps.ps_cluster import make_client, start_servers
+from tests.cluster import memory_cluster
+from tests.roles.ps.ps_cluster import add_job, make_client
+from tests.roles.ps.replicated import ReplicatedCluster
 from tests.roles.ps.vector_harness import READ_SUM, RULE, dot
 
 JOB = "a"
-MODEL = Model((6,), (Dense(5, "relu"), Softmax(3)))
+MODEL = Model((8,), (Dense(12, "relu"), Softmax(5)))
+"""Its layout is that of `ps_cluster.SMALL`."""
 EXAMPLES, BATCH, PER_BUNDLE = 86, 4, 12
 BUNDLES = [
     Bundle(number, start, min(start + PER_BUNDLE, EXAMPLES))
@@ -70,6 +70,7 @@ class Coordinator:
     ended: bool = False
     gone: bool = False
     open: bool = False
+    reopening: asyncio.Task[None] | None = None
     round_number: int = 0
     step: float = 0.0
     on_report: Callable[[BundleReport], None] = lambda report: None
@@ -85,6 +86,11 @@ class Coordinator:
         for report in request.reports:
             self._take(key, report)
         self.lost += request.lost_buckets
+        now = self.book.evaluation
+        given_up = {stage_of(report.name) for report in request.reports if report.code == ErrorCode.ABANDONED}
+        if request.lost_buckets and now and (now.number, now.attempt) in given_up:
+            self.open = False
+            self.reopening = asyncio.create_task(self._reopen(request.lost_buckets))
         if request.leaving:
             self.book.lose(key)
             self._news.pop(key)
@@ -148,6 +154,18 @@ class Coordinator:
         self.open = True
         await self.tell()
 
+    async def _reopen(self, buckets: tuple[int, ...]) -> None:
+        """Makes the point of the evaluation again where it was lost, and has all bundles done again."""
+        now = self.book.evaluation
+        assert now is not None
+        self.round_number += 1
+        commands = [Set("t", ((1.0 + 0.25 * now.number, "x"),))]
+        await self.vectors.round(self.round_number, commands, buckets=buckets)
+        await self.vectors.evaluate(now.number, "t", 40, len(BUNDLES), buckets=buckets)
+        self.book.again(list(self._news))
+        self.open = True
+        await self.tell()
+
     async def complete(self) -> None:
         async with asyncio.timeout(ENOUGH_S):
             while not self.book.is_complete:
@@ -175,7 +193,7 @@ class Coordinator:
 class World:
     """What workers need, and those that run."""
 
-    cluster: ClusterInMemory
+    servers: ReplicatedCluster
     coordinator: Coordinator
     source: str
     running: dict[str, asyncio.Task[str]] = field(default_factory=dict)
@@ -185,10 +203,10 @@ class World:
     _clients: list[Any] = field(default_factory=list)
 
     async def start_worker(self, name: str, threads: int = 1, **options: Any) -> SandblasterRunner:
-        parameters = await make_client(self.cluster, JOB, name, attempt_s=1.0)
-        context = self.cluster.contexts[name]
+        parameters = await make_client(self.servers.cluster, JOB, name, attempt_s=1.0)
+        context = self.servers.cluster.contexts[name]
         data = DataClient.from_context(context, ["data-0"])
-        dataset = await data.open(DataConfig(format="npz", source=self.source, scale="none"), (6,), 1)
+        dataset = await data.open(DataConfig(format="npz", source=self.source, scale="none"), MODEL.input, 1)
         self._clients += [parameters, data]
         read = data.read
 
@@ -215,34 +233,28 @@ class World:
             await client.close()
 
 
-async def add_job(cluster: ClusterInMemory, servers: list[str]) -> None:
-    layout = build_layout(MODEL, len(servers))
-    record = LayoutRecord(layout.tensors, len(servers))
-    job = JobRecord("running", layout.hash, RULE, 3, "c-0", "", "applied", 1, 1)
-    puts = {job_key(JOB): encode(job), layout_key(JOB): encode(record)}
-    for bucket, members in place_copies(layout, JOB, servers, 1).items():
-        puts[bucket_key(JOB, bucket)] = encode(BucketRecord(1, members[0]))
-    assert not (await cluster.client.compare_and_set(ConfigChanges({}, puts))).conflicts
-
-
 def make_data(folder: Path) -> str:
     generator = np.random.default_rng(8)
     path = folder / "points.npz"
-    images = generator.standard_normal((EXAMPLES, 6)).astype(np.float32)
-    labels = generator.integers(0, 3, EXAMPLES)
+    images = generator.standard_normal((EXAMPLES, *MODEL.input)).astype(np.float32)
+    labels = generator.integers(0, 5, EXAMPLES)
     np.savez(path, x_train=images, y_train=labels, x_test=images[:9], y_test=labels[:9])
     return str(path)
 
 
 @asynccontextmanager
-async def world(folder: Path, servers: int = 1) -> AsyncIterator[World]:
+async def world(folder: Path, servers: int = 1, copies: int = 1) -> AsyncIterator[World]:
     names = [f"ps-{number}" for number in range(servers)]
-    async with memory_cluster(seed=6) as cluster:
-        await start_servers(cluster, *names)
-        await add_job(cluster, names)
+    async with memory_cluster(seed=6, config=lease_config(1.0, None)) as cluster:
+        replicated = ReplicatedCluster(cluster)
+        await replicated.start(*names)
+        if copies > 1:
+            await replicated.add_job(names, RULE, copies=copies)
+        else:
+            await add_job(cluster, JOB, names, RULE)
         await cluster.start("data", "data-0", data_server.run, {"threads": 1})
         client: ParameterClient = await make_client(cluster, JOB, "c-0", role="coordinator", attempt_s=1.0)
-        made = World(cluster, Coordinator(client.vectors), make_data(folder))
+        made = World(replicated, Coordinator(client.vectors), make_data(folder))
         try:
             yield made
         finally:

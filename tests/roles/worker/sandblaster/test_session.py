@@ -27,7 +27,7 @@ from tests.roles.worker.sandblaster.evaluating import (
     world,
 )
 
-EXAMPLE_BYTES = 4 * (6 + 1)
+EXAMPLE_BYTES = 4 * (8 + 1)
 
 
 async def until(what: Any) -> None:
@@ -80,6 +80,10 @@ async def test_parameters_are_pulled_once_and_examples_read_once(tmp_path: Path)
         assert runner.pulls == 3
         assert sorted(w.reads) == [(bundle.start, bundle.stop) for bundle in BUNDLES]
         assert runner.status()["example_bytes"] == EXAMPLES * EXAMPLE_BYTES
+        asked = len(w.coordinator.requests)
+        assert asked <= 3 * len(w.coordinator.reports) + 10
+        await asyncio.sleep(0.1)
+        assert len(w.coordinator.requests) <= asked + 2, "a worker without work waits for an answer"
 
 
 async def test_examples_that_find_no_room_are_read_again(tmp_path: Path) -> None:
@@ -163,15 +167,42 @@ async def test_a_cancelled_bundle_is_not_pushed(tmp_path: Path, monkeypatch: pyt
 async def test_an_evaluation_that_servers_have_lost_is_reported_with_its_buckets(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         runner = await w.start_worker("w-0")
-        w.coordinator.book.begin(7, [])
+        w.coordinator.book.begin(7, [])  # servers do not know of it
         w.coordinator.open = True
-        w.coordinator.on_report = lambda report: setattr(w.coordinator, "open", False)
         await w.coordinator.tell()
-        await until(lambda: w.coordinator.reports)
-        assert {report.code for report in w.coordinator.reports} == {ErrorCode.ABANDONED}
+        await w.coordinator.complete()
         assert set(w.coordinator.lost) == set(range(len(runner._parameters.layout.buckets)))
-        w.coordinator.on_report = lambda report: None
-        await evaluations(w, 8)
+        codes = {report.name.attempt: report.code for report in w.coordinator.reports}
+        assert codes == {0: ErrorCode.ABANDONED, 1: ErrorCode.OK}
+        found = await w.coordinator.found(7)
+    async with world(tmp_path) as w:
+        await w.start_worker("w-0")
+        assert await w.coordinator.evaluate(7) == found
+
+
+async def test_a_primary_that_dies_in_an_evaluation_costs_no_bit(tmp_path: Path) -> None:
+    """It dies after some bundles were counted and in the middle of another one."""
+    found = []
+    for dies in (False, True):
+        async with world(tmp_path, servers=3, copies=3) as w:
+            runner = await w.start_worker("w-0")
+            first = await w.coordinator.evaluate(1)
+            steps, losses = threading.Semaphore(5), runner._threads._losses
+
+            def wait(*arguments: Any, of: Any = losses, steps: threading.Semaphore = steps) -> list[float]:
+                assert steps.acquire(timeout=ENOUGH_S)
+                return list(of(*arguments))
+
+            runner._threads._losses = wait  # type: ignore[method-assign, assignment]
+            await w.coordinator.begin(2)
+            await until(lambda w=w: len(w.coordinator.reports) == len(BUNDLES) + 2)  # type: ignore[misc]
+            if dies:
+                await w.servers.kill((await w.servers.records())[0].primary)
+            steps.release(1000)
+            await w.coordinator.complete()
+            found.append((first, await w.coordinator.found(2)))
+            assert bool(w.coordinator.lost) == dies
+    assert found[0] == found[1]
 
 
 async def test_who_is_told_to_stop_ends_its_pushes_and_leaves(tmp_path: Path) -> None:
