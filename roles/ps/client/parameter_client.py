@@ -291,7 +291,8 @@ class ParameterClient:
 
         Raises:
             DeadlineError: not all answered in time.
-            RemoteError: the job is unknown or has ended; STALE_EVALUATION.
+            RemoteError: the job is unknown or has ended; NO_VECTOR or STALE_EVALUATION, and `details["buckets"]` says
+                which buckets have not, or no longer, opened this evaluation at this vector.
         """
         wanted = self._session.chosen if shards is None else shards
         return await Puller(self._session, into, wanted, exact, vector, evaluation).run(deadline_s)

@@ -61,7 +61,7 @@ class Puller:
         self._pulled = Pulled(np.asarray(self._wanted, np.int64), epochs, versions, pushes, sequences)
 
     async def run(self, deadline_s: float) -> Pulled:
-        """Raises DeadlineError with what is missing, RemoteError if the job is unknown."""
+        """Raises DeadlineError with what is missing, RemoteError as `ParameterClient.pull`."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         settled = self._session.settled() if self._session.copies else None
@@ -179,12 +179,12 @@ class Puller:
             await session.reread()
         elif session.copies and codes & LOOK:
             await session.look()
+        refusing = sorted({self._layout.bucket_of_shard[shard] for shard, code in left if code not in LATER | MOVED})
         for shard, code in left:
             channel.trouble = f"shard {shard}: {ErrorCode(code).name}"
             if code not in LATER and code not in MOVED:
-                raise RemoteError(
-                    code, f"parameter server {route.server} refuses shard {shard}: {ErrorCode(code).name}"
-                )
+                what = f"parameter server {route.server} refuses shard {shard}: {ErrorCode(code).name}"
+                raise RemoteError(code, what, {"buckets": refusing})
         return [shard for shard, _ in left]
 
     async def _direct(self, message: PullRequest, connection: Connection) -> PullRequest | None:

@@ -77,7 +77,7 @@ class ShardVectors:
     def bundle_outcome(self, evaluation: int, bundle: int) -> Outcome | None:
         """Says what a bundle's gradient comes to; None: it is to be added."""
         if evaluation > self.evaluation:
-            return ErrorCode.NOT_READY, f"evaluation {evaluation} has not been opened here"
+            return ErrorCode.NO_VECTOR, f"evaluation {evaluation} has not been opened here"
         if evaluation < self.evaluation:
             return DONE
         if not 0 <= bundle < self.bundles:
@@ -101,7 +101,7 @@ class ShardVectors:
     def pull_outcome(self, vector: str, evaluation: int) -> Outcome:
         """Says whether a vector can be pulled for an evaluation; code 0: it can."""
         if evaluation > self.evaluation:
-            return ErrorCode.NOT_READY, f"evaluation {evaluation} has not been opened here"
+            return ErrorCode.NO_VECTOR, f"evaluation {evaluation} has not been opened here"
         if evaluation < self.evaluation or vector != self.at:
             known = f"{self.at!r} of evaluation {self.evaluation}" if self.at else "none"
             return ErrorCode.STALE_EVALUATION, f"expected {known}; found {vector!r} of evaluation {evaluation}"

@@ -138,9 +138,14 @@ async def test_a_gradient_that_does_not_fit_is_said_to_whoever_sent_it_and_to_th
         assert {result.code for result in refused.values()} == {ErrorCode.NOT_FINITE}, "the first that was refused"
         with pytest.raises(RemoteError, match="STALE_EVALUATION"):
             await run.worker.pull(run.flat, vector="h", evaluation=1)
+        run.flat[:] = 0
         with pytest.raises(DeadlineError, match="bundle 0 lacks"):
-            run.flat[:] = 0
-            await run.worker.add_bundle(7, 0, 1.0, run.flat, deadline_s=0.2)
+            await run.worker.add_bundle(1, 0, 1.0, run.flat, deadline_s=0.0)
+        unknown = await run.worker.add_bundle(7, 0, 1.0, run.flat)
+        assert {refused[0] for refused in unknown.refused.values()} == {ErrorCode.NO_VECTOR}
+        with pytest.raises(RemoteError, match="NO_VECTOR") as lost:
+            await run.worker.pull(run.flat, vector="t", evaluation=7)
+        assert lost.value.details == {"buckets": list(range(len(run.worker.layout.buckets)))}
         with pytest.raises(RemoteError) as caught:
             await run.round([Set("x")])
         assert caught.value.code == ErrorCode.BAD_CONFIGURATION

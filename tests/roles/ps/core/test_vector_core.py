@@ -96,7 +96,7 @@ def test_an_old_evaluation_adds_nothing_and_is_told_that_all_is_well() -> None:
 
 def test_a_bundle_of_an_evaluation_to_come_waits_for_it() -> None:
     h = VectorHarness()
-    assert set(h.add("early", 1, 0, 1.0)) == {ErrorCode.NOT_READY}
+    assert set(h.add("early", 1, 0, 1.0)) == {ErrorCode.NO_VECTOR}
 
 
 def test_an_evaluation_that_is_opened_again_forgets_nothing() -> None:
@@ -161,12 +161,12 @@ def test_a_bundle_that_there_is_not_is_refused() -> None:
 
 def test_a_pull_gets_the_vector_of_its_evaluation_and_no_other() -> None:
     h = VectorHarness()
-    assert {code for code, _ in h.pull("none", "t", 1)} == {ErrorCode.NOT_READY}
+    assert {code for code, _ in h.pull("none", "t", 1)} == {ErrorCode.NO_VECTOR}
     h.round("t", 1, [Set("t", ((2.0, "x"),))])
     h.evaluate("e", 1, "t")
     assert h.pull("t", "t", 1) == [(OK, 2.0 * shard) for shard in sorted(h.job.shards)]
     assert {code for code, _ in h.pull("x", "x", 1)} == {ErrorCode.STALE_EVALUATION}
-    assert {code for code, _ in h.pull("next", "t", 2)} == {ErrorCode.NOT_READY}
+    assert {code for code, _ in h.pull("next", "t", 2)} == {ErrorCode.NO_VECTOR}
     h.round("t2", 2, [Set("t", ((3.0, "x"),))])
     assert {code for code, _ in h.pull("stale", "t", 1)} == {ErrorCode.STALE_EVALUATION}, "it is another point now"
     h.evaluate("e2", 2, "t")
@@ -326,7 +326,7 @@ def test_after_a_takeover_what_is_kept_is_there_and_all_else_is_said_to_be_gone(
     assert codes(h.round("h", 4, [READ_SUM], 2)) == {OK, ErrorCode.NO_VECTOR}
     assert two(h.commit("c", 2)) == {0: ErrorCode.NO_VECTOR, 1: OK}
     here = [s.index for s in h.layout.shards_of(h.layout.buckets[0])]
-    assert [h.pull("p", "t", 2)[index][0] for index in here] == [ErrorCode.NOT_READY] * len(here)
+    assert [h.pull("p", "t", 2)[index][0] for index in here] == [ErrorCode.NO_VECTOR] * len(here)
     # The journal of coefficients, and the bundle, again: for this bucket alone.
     own = {0: 2}
     h.round("t again", 5, [Set("t", ((1.0, "x"), (-1.0, "g")))], epochs=own)
