@@ -32,8 +32,6 @@ from adamctl.wire.messages import BucketVectors
 
 FRACTION_BITS = (40, 20)
 """Of the accumulator: the second where a gradient is too large for the first."""
-LOST = frozenset({ErrorCode.NO_VECTOR, ErrorCode.NOT_READY, ErrorCode.STALE_EVALUATION})
-"""Answers of a bucket that has not, or no longer, what it is asked to work on."""
 
 
 class BatchRun:
@@ -172,8 +170,6 @@ class BatchRun:
             back |= result.commit < self._commit - self._committing
             if result.code == ErrorCode.STALE_ROUND:
                 self._rounds = max(self._rounds, result.round)
-            elif result.code in LOST:
-                lost.append(bucket)
             elif result.code in (0, ErrorCode.SEQUENCE_GAP):
                 self._carried_out(sent, bucket)
             else:
@@ -348,6 +344,9 @@ class BatchRun:
 
     def _lost(self, buckets: Collection[int]) -> None:
         """Has buckets do again what they need of the journal."""
+        if self._anew:  # they may have gone back once more, from a point or a commit that others have
+            self._restart()
+            return
         request = self.execution.request
         if self._committing:
             assert isinstance(request, Commit)
@@ -396,5 +395,4 @@ class BatchRun:
         for bucket in self._buckets:
             bucket.left.clear()
             bucket.life += 1
-            bucket.commit = self._commit
-            bucket.commit_most = self._commit
+            bucket.commit = bucket.commit_most = self._commit
