@@ -18,7 +18,6 @@ from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.vectors import Commit, Evaluate, Round
 from adamctl.roles.coordinator.core.batch_orders import (
     FRACTION_BITS,
-    LOST,
     REFUSED,
     Bucket,
     CarryOut,
@@ -170,8 +169,6 @@ class BatchRun:
             back |= result.commit < self._commit - self._committing
             if result.code == ErrorCode.STALE_ROUND:
                 self._rounds = max(self._rounds, result.round)
-            elif result.code in LOST:
-                lost.append(bucket)
             elif result.code in (0, ErrorCode.SEQUENCE_GAP):
                 self._carried_out(sent, bucket)
             else:
@@ -346,6 +343,9 @@ class BatchRun:
 
     def _lost(self, buckets: Collection[int]) -> None:
         """Has buckets do again what they need of the journal."""
+        if self._anew:  # they may have gone back once more, from a point or a commit that others have
+            self._restart()
+            return
         request = self.execution.request
         if self._committing:
             assert isinstance(request, Commit)
@@ -394,5 +394,4 @@ class BatchRun:
         for bucket in self._buckets:
             bucket.left.clear()
             bucket.life += 1
-            bucket.commit = self._commit
-            bucket.commit_most = self._commit
+            bucket.commit = bucket.commit_most = self._commit

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.pull import MOVED
 from adamctl.roles.ps.core.shard_vectors import DONE, Outcome
 from adamctl.roles.ps.core.vector_requests import Addition, Round, VectorRequest, vectors_of
+from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AccumulateReply, AccumulateResult, BucketVectors
 
 
@@ -17,7 +19,9 @@ def bucket_result(job: Job, bucket: int, work: VectorRequest) -> BucketVectors:
     """Returns what became of a request on one of its buckets, and what that has now."""
     epoch, shards = job.epochs.get(bucket, 0), work.buckets.get(bucket, ())
     code, message = work.refused[bucket] if not shards else _merged([work.outcomes[shard.index] for shard in shards])
-    if not shards or bucket not in job.buckets:
+    if shards and shards[0].bucket.dropped:
+        code, message = ErrorCode.STALE_EPOCH, MOVED  # whatever was done: it is not known what is there now
+    if not shards or shards[0].bucket.dropped:
         return BucketVectors(bucket, code, epoch, message=message)
     all_of = [vectors_of(shard) for shard in shards]
     first = all_of[0]

@@ -69,6 +69,13 @@ def test_where_stores_go_back_the_history_is_dropped_and_the_minimum_found(seed:
     assert len({bucket.commit for bucket in one.buckets}) == 1
 
 
+@pytest.mark.parametrize("seed", [2, 3, 5])
+def test_stores_that_go_back_again_before_the_next_commit_neither_mix_points_nor_keep_it_from_ending(seed: int) -> None:
+    one = cluster(seed=seed, faults=0.1, rolls_back=True, buckets=3)
+    one.to_the_end(30_000)
+    assert one.run.restarts and len(one.points) > 1
+
+
 def test_histories_are_dropped_in_some_runs() -> None:
     dropped = 0
     for seed in range(10):

@@ -487,3 +487,14 @@ def test_whatever_commands_say_they_are_carried_out_or_refused_and_then_nothing_
             assert found <= {ErrorCode.SEQUENCE_GAP, ErrorCode.STALE_ROUND, ErrorCode.NO_VECTOR}
         assert everything(h) == before
     assert refused > 50 and carried > 5
+
+
+def test_a_bucket_that_moves_before_the_answer_is_to_be_asked_elsewhere() -> None:
+    h = VectorHarness(threads=2)
+    h.round("r", 1, [Set("t", ((1.0, "x"),)), dot("t", "t")], do=False)
+    h.work(1)
+    h.job.drop(0)
+    results = {result.bucket: result for result in h.results("r")}
+    assert results[0].code == ErrorCode.STALE_EPOCH, "it is done, and lost with the bucket"
+    assert {results[bucket].code for bucket in results if bucket} == {OK}
+    assert h.found("r") == [sum(index**2 * h.shard(index).size for index in h.job.shards)]
