@@ -41,7 +41,7 @@ BYTES_MAX = 1 << 30
 OF_BATCHES = frozenset({"dense", "softmax", "logistic", "local2d"})
 """Kinds whose time for an example depends on the batch."""
 SECONDS_LEAST = 0.1
-RUNS_LEAST, RUNS_MAX = 2, 20
+RUNS_LEAST, RUNS_MAX = 3, 20
 UPDATED_MAX = 1 << 22
 EXAMPLES_THROUGH = 4
 """Examples that go through the whole network for the inputs of its stages."""
