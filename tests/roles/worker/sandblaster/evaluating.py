@@ -18,6 +18,7 @@ from adamctl.errors import UnreachableError
 from adamctl.kernels.step.network import Network
 from adamctl.model.commands import Reduce, Set
 from adamctl.model.description import Dense, Model, Softmax
+from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.coordinator.core.bundles import Bundle, BundleBook, Given
 from adamctl.roles.data import server as data_server
@@ -200,14 +201,16 @@ class World:
     runners: dict[str, SandblasterRunner] = field(default_factory=dict)
     stops: dict[str, asyncio.Event] = field(default_factory=dict)
     reads: list[tuple[int, int]] = field(default_factory=list)
-    _clients: list[Any] = field(default_factory=list)
+    clients: list[ParameterClient] = field(default_factory=list)
+    _data: list[DataClient] = field(default_factory=list)
 
     async def start_worker(self, name: str, threads: int = 1, **options: Any) -> SandblasterRunner:
         parameters = await make_client(self.servers.cluster, JOB, name, attempt_s=1.0)
         context = self.servers.cluster.contexts[name]
         data = DataClient.from_context(context, ["data-0"])
         dataset = await data.open(DataConfig(format="npz", source=self.source, scale="none"), MODEL.input, 1)
-        self._clients += [parameters, data]
+        self.clients.append(parameters)
+        self._data.append(data)
         read = data.read
 
         def note(*arguments: Any, **named: Any) -> Any:
@@ -227,9 +230,10 @@ class World:
         return runner
 
     async def close(self) -> None:
-        await self.coordinator.end()
+        for stop in self.stops.values():
+            stop.set()
         await asyncio.gather(*self.running.values(), return_exceptions=True)
-        for client in self._clients:
+        for client in (*self.clients, *self._data):
             await client.close()
 
 
@@ -243,15 +247,15 @@ def make_data(folder: Path) -> str:
 
 
 @asynccontextmanager
-async def world(folder: Path, servers: int = 1, copies: int = 1) -> AsyncIterator[World]:
+async def world(folder: Path, servers: int = 1, copies: int = 1, rule: RuleConfig = RULE) -> AsyncIterator[World]:
     names = [f"ps-{number}" for number in range(servers)]
     async with memory_cluster(seed=6, config=lease_config(1.0, None)) as cluster:
         replicated = ReplicatedCluster(cluster)
         await replicated.start(*names)
         if copies > 1:
-            await replicated.add_job(names, RULE, copies=copies)
+            await replicated.add_job(names, rule, copies=copies)
         else:
-            await add_job(cluster, JOB, names, RULE)
+            await add_job(cluster, JOB, names, rule)
         await cluster.start("data", "data-0", data_server.run, {"threads": 1})
         client: ParameterClient = await make_client(cluster, JOB, "c-0", role="coordinator", attempt_s=1.0)
         made = World(replicated, Coordinator(client.vectors), make_data(folder))
