@@ -13,6 +13,9 @@ from tests.sim.partition_scenario import PartitionScenario
 from tests.sim.run_mutants import MUTANTS as RUN_MUTANTS
 from tests.sim.run_scenario import RunScenario
 from tests.sim.runner import Suite
+from tests.sim.sandblaster_mutants import MUTANTS as SANDBLASTER_MUTANTS
+from tests.sim.sandblaster_scenario import EVENTS_MIN as SANDBLASTER_EVENTS_MIN
+from tests.sim.sandblaster_scenario import SandblasterScenario
 from tests.sim.scenario import EVENTS_MIN, Scenario
 from tests.sim.server_mutants import MUTANTS as SERVER_MUTANTS
 from tests.sim.server_scenario import EVENTS_MIN as SERVER_EVENTS_MIN
@@ -70,4 +73,23 @@ PARTITIONS = Suite(
     ),
     PARTITION_EVENTS_MIN,
 )
-SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS, RUNS, PARTITIONS)}
+SANDBLASTER = Suite(
+    "sandblaster",
+    SandblasterScenario,
+    SANDBLASTER_MUTANTS,
+    (
+        "adamctl/model/**/*.py",
+        "adamctl/optimizers/*.py",
+        "kernels/numeric/**/*.py",
+        "roles/coordinator/core/**/*.py",
+        "roles/ps/apply/vector_work.py",
+        "roles/ps/core/**/*.py",
+        "roles/worker/core/**/*.py",
+        "tests/roles/ps/ps_cluster.py",
+        "tests/sim/partition_rig.py",
+        "tests/sim/sandblaster_*.py",
+        "tests/sim/engine.py",
+    ),
+    SANDBLASTER_EVENTS_MIN,
+)
+SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS, RUNS, PARTITIONS, SANDBLASTER)}

@@ -95,6 +95,7 @@ def test_sources_are_the_whole_of_what_decides(suite: Suite) -> None:
         "servers": ["roles/controller/core", "roles/ps"],
         "runs": ["roles/controller/core", "roles/ps", "roles/coordinator/core"],
         "partitions": ["kernels/partition", "roles/worker", "roles/coordinator/core"],
+        "sandblaster": ["kernels/numeric", "roles/coordinator/core", "roles/ps/core", "roles/worker/core"],
     }
     for folder in decides[suite.name]:
         assert set((ROOT / folder).rglob("*.py")) <= sources
