@@ -51,6 +51,7 @@ class BatchService:
         self._workers: set[WorkerKey] = set()
         self._parked: dict[WorkerKey, _Parked] = {}
         self._cancelled: dict[WorkerKey, list[BundleName]] = {}
+        self._given: dict[WorkerKey, set[BundleName]] = {}
         self._at_work: set[asyncio.Task[None]] = set()
         self._epochs: dict[int, int] = {}
         self._committed = run.execution.committed
@@ -107,6 +108,7 @@ class BatchService:
         """A worker is gone."""
         self._workers.discard(worker)
         self._cancelled.pop(worker, None)
+        self._given.pop(worker, None)
         self._do(lambda: self.run.lose(worker))
 
     def _take_all(self, worker: WorkerKey, message: NextBundlesRequest) -> None:
@@ -120,11 +122,26 @@ class BatchService:
         given = Given(name.evaluation, name.attempt, bundles[name.bundle])
         known = tuple(bucket for bucket in lost if 0 <= bucket < self.run.buckets)
         counted = self.run.bundle_done(worker, given, report.loss_sum, report.code, self._loop.time(), known)
+        self._given.get(worker, set()).discard(name)
         for loser in counted.losers:
-            self._cancelled.setdefault(loser, []).append(name)
+            self._cancel(loser, name)
+
+    def _cancel(self, worker: WorkerKey, name: BundleName) -> None:
+        if name in self._given.get(worker, set()):
+            self._given[worker].discard(name)
+            self._cancelled.setdefault(worker, []).append(name)
+
+    def _cancel_former(self) -> None:
+        """Cancels bundles of evaluations, and of attempts, that are over."""
+        opened, now = self.run.opened(), self.run.book.evaluation
+        stage = None if opened is None or now is None else (now.number, now.attempt)
+        for worker, names in self._given.items():
+            for name in [name for name in names if (name.evaluation, name.attempt) != stage]:
+                self._cancel(worker, name)
 
     def _serve(self) -> None:
         """Answers parked requests for which there is something, in the order in which they came."""
+        self._cancel_former()
         now_s = self._loop.time()
         over = self.run.execution.stop_reason is not None
         for worker, parked in list(self._parked.items()):
@@ -148,6 +165,7 @@ class BatchService:
             stopped is not None,
             stopped or str(self._failure or ""),
         )
+        self._given.setdefault(worker, set()).update(task.name for task in reply.tasks)
         if not parked.reply.done():
             parked.reply.set_result(reply)
 
@@ -162,12 +180,15 @@ class BatchService:
         """Takes an event, and carries out what follows from it."""
         try:
             what()
-        except AdamctlError as error:  # a program of another package asks for what cannot be
+        except Exception as error:  # a program of another package may raise anything
             self._fail(error)
             return
         if self.run.execution.committed != self._committed:
             self._committed = self.run.execution.committed
-            self._on_commit(self._committed)
+            try:
+                self._on_commit(self._committed)
+            except Exception as error:
+                self._fail(error)
         for order in self.run.take_orders():
             task = self._loop.create_task(self._carry(order))
             self._at_work.add(task)

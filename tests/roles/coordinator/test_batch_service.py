@@ -176,3 +176,44 @@ async def test_a_program_that_asks_for_what_cannot_be_ends_the_run_with_the_reas
             await ended
         assert not (await waiting).ended and (await waiting).drain
         await coordinator.close()
+
+
+async def test_bundles_of_an_evaluation_that_is_over_are_cancelled() -> None:
+    async with memory_cluster(33) as cluster:
+        await start_servers(cluster, "ps-0")
+        await add_job(cluster, JOB, ["ps-0"], rule(), coordinator="c-0")
+        coordinator = await make_client(cluster, JOB, "c-0", role="coordinator")
+        bundles = [Bundle(0, 0, 1), Bundle(1, 1, 2)]
+        run = BatchRun(start, None, bundles, len(coordinator.layout.buckets))
+        service = BatchService(run, coordinator.vectors)
+        ended = asyncio.create_task(service.carry_out())
+        one = (await service.next_bundles(NextBundlesRequest("one", 1, 1, 5.0))).tasks[0]
+        two = (await service.next_bundles(NextBundlesRequest("two", 1, 1, 5.0))).tasks[0]
+        refused = (BundleReport(one.name, ErrorCode.NOT_FINITE),)
+        first = asyncio.create_task(service.next_bundles(NextBundlesRequest("one", 1, 0, 0.1, refused)))
+        told = await service.next_bundles(NextBundlesRequest("two", 1, 0, 5.0))
+        assert told.cancelled == (two.name,) and not (await first).cancelled
+        with pytest.raises(RunFailedError, match="the loss at the start is not finite"):
+            await ended
+        await coordinator.close()
+
+
+async def test_an_observer_that_fails_ends_the_run_with_the_reason() -> None:
+    async with memory_cluster(34) as cluster:
+        await start_servers(cluster, "ps-0")
+        await add_job(cluster, JOB, ["ps-0"], rule(), coordinator="c-0")
+        coordinator = await make_client(cluster, JOB, "c-0", role="coordinator")
+        client = await make_client(cluster, JOB, "w-0")
+
+        def observe(progress: Progress) -> None:
+            raise OSError("a full disk")
+
+        run = BatchRun(start, None, [Bundle(0, 0, 1)], len(coordinator.layout.buckets))
+        service = BatchService(run, coordinator.vectors, observe)
+        working = asyncio.create_task(Worker(client, 0).work(service))
+        with pytest.raises(RunFailedError, match="a full disk"):
+            await service.carry_out()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        await client.close()
+        await coordinator.close()
