@@ -21,6 +21,8 @@ from adamctl.wire.messages import (
     GroupWatchReply,
     GroupWatchRequest,
     Hello,
+    NextBundlesReply,
+    NextBundlesRequest,
     NextTaskReply,
     NextTaskRequest,
     RunCheckpointReply,
@@ -153,6 +155,18 @@ class CoordinatorClient:
         reply = await self.connection.request(request, deadline_s=request.wait_s + REPLY_MARGIN_S)
         _take_body(reply)
         assert isinstance(reply.message, NextTaskReply)
+        return reply.message
+
+    async def next_bundles(self, request: NextBundlesRequest) -> NextBundlesReply:
+        """Reports bundles of a batch algorithm and requests up to `request.wanted` more.
+
+        Answered as soon as there are any, or news, or the end of the run; empty after `request.wait_s` without any.
+
+        Raises:
+            RemoteError: STALE_INCARNATION, the coordinator took this worker for dead; join again.
+        """
+        reply = await self.connection.request(request, deadline_s=request.wait_s + REPLY_MARGIN_S)
+        assert isinstance(reply.message, NextBundlesReply)
         return reply.message
 
     async def step(self, request: RunStepRequest) -> int:

@@ -58,7 +58,7 @@ class Saver:
             return
 
         async def save(folder: int) -> tuple[CheckpointFile, ...]:
-            files = await save_shards(job, self._node, folder, self._hold)
+            files = await save_shards(job, self._node, folder, self._hold, message.commit)
             refusal = save_refusal(request, job, leased or job.leased, self._core.lease_holds())
             if refusal is not None:
                 raise RemoteError(refusal.code, refusal.message)
@@ -82,12 +82,16 @@ def _give(waiting: asyncio.Future[Image], image: Image) -> None:
 
 
 async def save_shards(
-    job: Job, node: str, folder: Path | int, image: Callable[[Shard], Awaitable[Image]]
+    job: Job, node: str, folder: Path | int, image: Callable[[Shard], Awaitable[Image]], commit: int = -1
 ) -> tuple[CheckpointFile, ...]:
     """Writes all shards held here, each at one version; `image` holds a shard's state until it is released.
 
+    Args:
+        commit: of a batch algorithm, which all shards must be at; -1: any.
+
     Raises:
         OSError: the folder cannot be written to, or the disk is full; no file is left behind.
+        RemoteError: SEQUENCE_GAP, a shard is at another commit; no file is left behind.
     """
     shards = [job.shards[index] for index in sorted(job.shards)]
     if not shards:
@@ -100,6 +104,7 @@ async def save_shards(
         for start, stop in _portions(shards):
             images = await asyncio.gather(*(image(shard) for shard in shards[start:stop]))
             try:
+                _check_commit(images, commit)
                 await asyncio.to_thread(_write, writer, images)
             finally:
                 for held in images:
@@ -108,6 +113,14 @@ async def save_shards(
     except BaseException:
         writer.abandon()
         raise
+
+
+def _check_commit(images: list[Image], commit: int) -> None:
+    """A checkpoint must not be of several iterations."""
+    for held in images if commit >= 0 else ():
+        if held.memory.commit != commit:
+            what = f"shard {held.shard.index}: expected commit {commit}; found {held.memory.commit}"
+            raise RemoteError(ErrorCode.SEQUENCE_GAP, f"{what}; finish the commit, then write the checkpoint")
 
 
 def _write(writer: CheckpointWriter, images: list[Image]) -> None:

@@ -45,7 +45,10 @@ class BundleReport(Message, frozen=True):
 class NextBundlesRequest(Message, frozen=True):
     """A worker reports, and asks for `wanted` more bundles; answered when there are any, or news, or after `wait_s`.
 
-    `lost_buckets`: those that have answered that they do not have the evaluation, or its vector.
+    A worker's next request has the one that waits answered at once. A worker keeps one waiting even if it wants no
+    bundle, to hear of those that were cancelled.
+    `lost_buckets`: those that have answered that they do not have the evaluation, or its vector; it is the one of the
+    ABANDONED bundles among the `reports`, where several, the newest.
     """
 
     node: str

@@ -159,10 +159,14 @@ class PullReply(Message, frozen=True):
 
 
 class CheckpointRequest(Message, frozen=True):
-    """Asks a server to write its shards of a job into `folder` under temporary names; the coordinator renames them."""
+    """Asks a server to write its shards of a job into `folder` under temporary names; the coordinator renames them.
+
+    `commit`: of a batch algorithm, which all shards must be at; else SEQUENCE_GAP, and no file is left. -1: any.
+    """
 
     job: str
     folder: str
+    commit: int = -1
 
 
 class CheckpointFile(Message, frozen=True):

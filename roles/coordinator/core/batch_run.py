@@ -17,6 +17,9 @@ from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Command, Parts, Redu
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.vectors import Commit, Evaluate, Round
 from adamctl.roles.coordinator.core.batch_orders import (
+    FRACTION_BITS,
+    LOST,
+    REFUSED,
     Bucket,
     CarryOut,
     CommitVectors,
@@ -29,9 +32,6 @@ from adamctl.roles.coordinator.core.bundles import Bundle, BundleBook, Counted, 
 from adamctl.roles.coordinator.core.journal import Entry, EvaluationEntry, RoundEntry, needed_again, written
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import BucketVectors
-
-FRACTION_BITS = (40, 20)
-"""Of the accumulator: the second where a gradient is too large for the first."""
 
 
 class BatchRun:
@@ -114,8 +114,8 @@ class BatchRun:
 
         Args:
             loss_sum: over its examples.
-            code: OK if all buckets have it; NOT_FINITE or OUT_OF_RANGE where one refused its gradient; ABANDONED where
-                the worker gave it up.
+            code: OK if all buckets have it; NOT_FINITE or OUT_OF_RANGE where one refused its gradient; else the worker
+                gave it up.
             lost: buckets that have not what it needed.
         """
         now, counted = self.book.evaluation, Counted(False)
@@ -123,7 +123,7 @@ class BatchRun:
             return counted
         if lost:
             self._lost(lost)
-        elif code == ErrorCode.ABANDONED:
+        elif code and code not in REFUSED:
             self.book.give_back(worker, given)
         elif code == ErrorCode.OUT_OF_RANGE and self._bits + 1 < len(FRACTION_BITS):
             self._bits += 1
@@ -170,6 +170,8 @@ class BatchRun:
             back |= result.commit < self._commit - self._committing
             if result.code == ErrorCode.STALE_ROUND:
                 self._rounds = max(self._rounds, result.round)
+            elif result.code in LOST:
+                lost.append(bucket)
             elif result.code in (0, ErrorCode.SEQUENCE_GAP):
                 self._carried_out(sent, bucket)
             else:

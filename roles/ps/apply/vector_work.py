@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from adamctl.kernels.numeric.accumulate import Accumulator, accumulate
+from adamctl.kernels.numeric.commands import PreparedRound
 from adamctl.kernels.operation import Array
 from adamctl.model.commands import ACCUMULATOR
 from adamctl.roles.ps.core.shard_message import new_array
@@ -27,6 +28,7 @@ class VectorApplier:
     def __init__(self, new: Callable[[int], Array] = new_array) -> None:
         """`new`: makes a flat float32 array."""
         self._new = new
+        self._scratch: tuple[PreparedRound | None, Any] = (None, None)  # of the round before, for its next shard
 
     def carry_out(self, batches: Sequence[VectorBatch]) -> None:
         """Does the work and sets what each batch says its thread sets."""
@@ -73,5 +75,8 @@ class VectorApplier:
         sums, totals = arrays.pop(ACCUMULATOR, None), request.prepared.new_totals()
         accumulator = Accumulator(sums, vectors_of(batch.shard).fraction_bits) if sums is not None else None
         batch.begun = True
+        prepared, scratch = self._scratch
+        totals.scratch = scratch if prepared is request.prepared else None
         request.prepared.run(arrays, batch.shard.row_size, totals, accumulator)
+        self._scratch, totals.scratch = (request.prepared, totals.scratch), None
         batch.found = totals

@@ -19,10 +19,13 @@ from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointReq
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 
-async def order_checkpoint(session: Session, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
+async def order_checkpoint(
+    session: Session, folder: str, deadline_s: float, commit: int = -1
+) -> tuple[CheckpointFile, ...]:
     """Makes all servers write; returns all files, sorted by name. Together they hold every shard exactly once.
 
-    If buckets have copies, it starts over when a server is lost or a bucket has moved, until `deadline_s` has passed.
+    `commit`: see `CheckpointRequest`. If buckets have copies, it starts over when a server is lost or a bucket has
+    moved, until `deadline_s` has passed.
 
     Raises:
         DeadlineError, UnreachableError, RemoteError: a server failed to; the message names it.
@@ -34,7 +37,7 @@ async def order_checkpoint(session: Session, folder: str, deadline_s: float) -> 
         left_s = max(until_s - loop.time(), 0.001)
         problem: UnreachableError | RemoteError
         try:
-            parts = await gather_all(_one(session, node, folder, left_s) for node in session.routing.servers)
+            parts = await gather_all(_one(session, node, folder, left_s, commit) for node in session.routing.servers)
             files = tuple(sorted((file for part in parts for file in part), key=lambda file: file.name))
             moved = not_once(files, len(session.layout.shards))
             if not moved:
@@ -53,11 +56,11 @@ async def order_checkpoint(session: Session, folder: str, deadline_s: float) -> 
         attempt += 1
 
 
-async def _one(session: Session, node: str, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
+async def _one(session: Session, node: str, folder: str, deadline_s: float, commit: int) -> tuple[CheckpointFile, ...]:
     async def ask() -> tuple[CheckpointFile, ...]:
         connection = await session.reach(node, "administration")
         try:
-            reply = await connection.request(CheckpointRequest(session.job, folder), deadline_s=deadline_s)
+            reply = await connection.request(CheckpointRequest(session.job, folder, commit), deadline_s=deadline_s)
         except RemoteError as error:
             raise RemoteError(error.code, f"parameter server {node}: {error}", error.details) from error
         finally:

@@ -312,13 +312,17 @@ class ParameterClient:
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 
-    async def checkpoint(self, folder: str, *, deadline_s: float = 600.0) -> tuple[CheckpointFile, ...]:
+    async def checkpoint(
+        self, folder: str, *, deadline_s: float = 600.0, commit: int = -1
+    ) -> tuple[CheckpointFile, ...]:
         """Makes every server write its shards to `folder` under temporary names; returns all files, sorted by name.
+
+        `commit`: of a batch algorithm, which all shards must be at; -1: any.
 
         Raises:
             DeadlineError, UnreachableError, RemoteError: a server failed to; the message names it.
         """
-        return await order_checkpoint(self._session, folder, deadline_s)
+        return await order_checkpoint(self._session, folder, deadline_s, commit)
 
     async def close(self) -> None:
         """Abandons unacknowledged pushes and closes the connections."""

@@ -30,6 +30,8 @@ from adamctl.wire.messages import (
 
 AGAIN = MOVED | {ErrorCode.NEWER_EPOCH}
 """A bucket that answers so has done nothing; it is asked again, perhaps elsewhere."""
+BUCKETS_MAX = 256
+"""Per request: their results must fit into a typed header of 64 KiB. A server of a job as it was cut has about 10."""
 Make = Callable[[dict[int, int]], Message]
 """Returns the request for buckets with these epochs."""
 
@@ -130,7 +132,12 @@ class VectorClient:
                     by_server: dict[str, list[int]] = {}
                     for bucket in sorted(left):
                         by_server.setdefault(session.routing.primary[bucket], []).append(bucket)
-                    await gather_all(self._ask(node, make, body, mine, answer) for node, mine in by_server.items())
+                    asked = [
+                        (node, mine[start : start + BUCKETS_MAX])
+                        for node, mine in by_server.items()
+                        for start in range(0, len(mine), BUCKETS_MAX)
+                    ]
+                    await gather_all(self._ask(node, make, body, mine, answer) for node, mine in asked)
                     left -= answer.results.keys()
                     if left:
                         await session.pause(attempt)

@@ -205,12 +205,13 @@ class VectorCore:
         if core.flush is not None and any(batch.damaged and not batch.shard.bucket.dropped for batch in batches):
             return [Recover(f"job {job.name!r}: {RECOVERS}")]  # whoever is not answered asks again
         out: list[Instruction] = []
-        changed: list[Shard] = []
+        shipped: list[Shard] = []
         for batch in batches:
             shard, work = batch.shard, batch.request
             shard.batch = None
+            if isinstance(work, Commit) and shard.replica is not None:
+                shipped.append(shard)  # also if it failed: whoever was to be sent the shard has waited for it
             if work.finish(batch):
-                changed.append(shard)
                 shard.memory.retire(core.retired, shard.counter)
                 if core.flush is not None and shard.entry is not None:
                     core.flush.changed(shard.entry, now, arrays=vectors_of(shard).places(work.targets))
@@ -223,7 +224,6 @@ class VectorCore:
         damaged = {batch.shard.bucket.index for batch in batches if batch.damaged}
         if damaged:
             out.extend(core.give_up(job, damaged))
-        shipped = [shard for shard in changed if shard.replica is not None]
         if shipped and core.replication is not None:
             out.extend(core.replication.changed(job, shipped))
         self._start(job, [batch.shard for batch in batches], now, out)

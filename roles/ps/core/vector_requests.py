@@ -128,11 +128,13 @@ class Opening(VectorRequest):
         return batch
 
     def finish(self, batch: VectorBatch) -> bool:
-        if not batch.code:
-            accumulator = batch.made.get(ACCUMULATOR)
-            accumulator = batch.arrays[ACCUMULATOR] if accumulator is None else accumulator
-            vectors = vectors_of(batch.shard)
-            vectors.opened(self.evaluation, self.at, self.fraction_bits, self.bundles, accumulator)
+        vectors = vectors_of(batch.shard)
+        if batch.code:  # the sums of the evaluation before may have been emptied
+            vectors.spoil((batch.code, batch.message))
+            return False
+        accumulator = batch.made.get(ACCUMULATOR)
+        accumulator = batch.arrays[ACCUMULATOR] if accumulator is None else accumulator
+        vectors.opened(self.evaluation, self.at, self.fraction_bits, self.bundles, accumulator)
         return False
 
 

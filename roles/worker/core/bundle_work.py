@@ -103,12 +103,14 @@ class BundleWork:
         memory: of decoded examples.
         loaded: the evaluation whose parameters are there; 0: none.
         draining: nothing more is to be taken.
+        leaving: this worker is about to end.
     """
 
     threads: int
     memory: ExampleMemory
     loaded: int = 0
     draining: bool = False
+    leaving: bool = False
     _stage: Stage = (0, 0)
     _at: str = ""
     _pulling: int = 0
@@ -121,7 +123,7 @@ class BundleWork:
 
     def take(self, reply: NextBundlesReply) -> None:
         """Takes what the coordinator has answered."""
-        self.draining |= reply.drain
+        self.draining = reply.drain or self.leaving
         for task in reply.tasks:
             if stage_of(task.name) > self._stage:
                 self._begin(task)
@@ -138,7 +140,7 @@ class BundleWork:
         self._give_up(self._held)
 
     def _accept(self, task: BundleTask) -> None:
-        if stage_of(task.name) < self._stage:
+        if self.leaving or stage_of(task.name) < self._stage:
             self._report(Held(task, given_up=True), ErrorCode.ABANDONED)
             return
         if any(held.task.name == task.name and not held.given_up for held in self._held):
@@ -154,6 +156,11 @@ class BundleWork:
             held.given_up = True
             if held.state is State.WAITING:
                 self._end(held, ErrorCode.ABANDONED)
+
+    def abandon(self) -> None:
+        """This worker leaves: whatever is not being pushed is given up."""
+        self.draining = self.leaving = True
+        self._give_up(self._held)
 
     # --- what is to be done -----------------------------------------------------------------------------------------
 

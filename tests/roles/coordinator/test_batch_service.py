@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adamctl.errors import RunFailedError
+from adamctl.errors import RemoteError, RunFailedError
 from adamctl.model.rule import VECTORS, RuleConfig
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
@@ -49,26 +49,34 @@ class Worker:
 
     async def work(self, service: BatchService, *, stops_after: int = 1 << 30) -> None:
         reports: tuple[BundleReport, ...] = ()
+        self.lost: set[int] = set()
         while True:
-            request = NextBundlesRequest(f"w-{self.number}", 1, 1, 0.2, reports)
+            request = NextBundlesRequest(f"w-{self.number}", 1, 1, 0.2, reports, tuple(self.lost))
             reply = await service.next_bundles(request)
             self.cancelled += len(reply.cancelled)
             if reply.ended:
                 return
-            reports = ()
+            reports, self.lost = (), set()
             for task in reply.tasks:
                 stops_after -= 1
                 if stops_after < 0:
                     return
                 name = task.name
                 if self.at != name.evaluation:
-                    await self.client.pull(self.flat, vector=task.at, evaluation=name.evaluation)
+                    try:
+                        await self.client.pull(self.flat, vector=task.at, evaluation=name.evaluation)
+                    except RemoteError:
+                        reports = (BundleReport(name, ErrorCode.ABANDONED),)
+                        continue
                     self.at = name.evaluation
                 generator = np.random.default_rng(name.bundle)
                 gradient = self.flat - generator.standard_normal(self.flat.size).astype(np.float32)
                 loss = float(np.dot(gradient.astype(np.float64), gradient.astype(np.float64))) / 2
                 outcome = await self.client.add_bundle(name.evaluation, name.bundle, task.weight, gradient)
                 code = max((code for code, _ in outcome.refused.values()), default=0)
+                if code not in (0, ErrorCode.NOT_FINITE, ErrorCode.OUT_OF_RANGE):
+                    self.lost = {self.client.layout.bucket_of_shard[shard] for shard in outcome.refused}
+                    code = ErrorCode.ABANDONED
                 reports = (BundleReport(name, code, loss * (task.stop - task.start), task.stop - task.start),)
 
 

@@ -11,8 +11,9 @@ import pytest
 from adamctl.optimizers.cg import conjugate_gradient
 from adamctl.optimizers.descent import DescentSettings
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
-from adamctl.optimizers.vectors import Program
+from adamctl.optimizers.vectors import Evaluate, Program
 from adamctl.roles.coordinator.core.bundles import Bundle
+from adamctl.wire.constants import ErrorCode
 from tests.roles.coordinator.core.batch_cluster import BatchCluster, quadratic
 
 EXAMPLES, SIZE = 24, 7
@@ -117,3 +118,16 @@ def test_what_is_not_finite_is_an_infinite_loss(what: str) -> None:
     one = BatchCluster(lbfgs, SETTINGS, cliff, x, EXAMPLES, budget=8, faults=0.02, seed=3)
     one.to_the_end()
     assert 0 < np.abs(one.x).max() <= 0.5
+
+
+def test_a_bundle_that_was_given_up_for_any_other_reason_is_handed_out_again() -> None:
+    one = cluster(buckets=1)
+    one.run.begin()
+    for order in one.run.take_orders():
+        one.answer(order)
+    task = one.run.take(("w", 1), 0.0)
+    assert task is not None
+    for code in (ErrorCode.ABANDONED, ErrorCode.STALE_EPOCH):
+        assert not one.run.bundle_done(("w", 1), task.given, 0.0, code, 1.0).counts
+        assert one.run.take(("w", 1), 2.0) == task
+    assert isinstance(one.run.execution.request, Evaluate), "the loss is not infinite"

@@ -10,7 +10,7 @@ from adamctl.model.commands import Set
 from adamctl.roles.ps.apply.vector_work import VectorApplier
 from adamctl.roles.ps.core.vector_requests import Addition, Commit, Opening, Round, VectorBatch
 from adamctl.wire.constants import ErrorCode
-from tests.roles.ps.vector_harness import COMMIT, VectorHarness
+from tests.roles.ps.vector_harness import COMMIT, VectorHarness, dot
 
 RANDOM = np.random.default_rng(5)
 
@@ -96,3 +96,22 @@ def test_one_shard_that_fails_does_not_keep_the_others() -> None:
     bad.arrays["x"] = bad.arrays["x"][:-1]
     VectorApplier().carry_out([bad, good])
     assert bad.code == ErrorCode.INTERNAL and not good.code and "t" in good.made
+
+
+def test_what_a_round_computes_with_is_shared_by_its_shards_and_not_kept_with_what_they_found() -> None:
+    """It is large, and a shard remembers what its last round has found."""
+    h, applier = VectorHarness(), VectorApplier()
+    work = Round("token", 1, [Set("t", ((1.0, "x"),)), dot("t", "t")], 0)
+    batches = [work.batch(h.shard(index)) for index in range(3)]
+    applier.carry_out(batches)
+    assert all(batch.found is not None and batch.found.scratch is None for batch in batches)
+    assert [batch.found.parts()[0].numbers for batch in batches if batch.found is not None] == [
+        (float(index**2 * h.shard(index).size),) for index in range(3)
+    ]
+    other = Round("token", 2, [Set("d"), Set("t", ((2.0, "x"),)), dot("t", "x"), dot("x", "x")], 0).batch(h.shard(2))
+    applier.carry_out([other])
+    assert other.found is not None
+    assert [part.numbers for part in other.found.parts()] == [
+        (8.0 * h.shard(2).size,),
+        (4.0 * h.shard(2).size,),
+    ]

@@ -12,6 +12,7 @@ import pytest
 from adamctl.errors import DeadlineError, RemoteError
 from adamctl.model.commands import Reduce, Set
 from adamctl.roles.controller.core.service.config import lease_config
+from adamctl.roles.ps.client import vector_client
 from adamctl.roles.ps.client.parameter_client import ParameterClient, numbers_of
 from adamctl.wire.constants import ErrorCode
 from tests.cluster import memory_cluster
@@ -105,6 +106,18 @@ async def test_a_minimum_is_found_by_commands_and_bundles_over_two_servers_as_ov
     assert found[0] == found[1], "to the last bit"
 
 
+async def test_many_buckets_are_asked_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_client, "BUCKETS_MAX", 5)
+    async with memory_cluster(34) as cluster:
+        await start_servers(cluster, "ps-0")
+        await add_job(cluster, JOB, ["ps-0"], RULE)
+        run = await Run.begin(cluster)
+        await run.iterate()
+        answer = await run.round([dot("g", "g")])
+        assert len(answer.results) == len(run.worker.layout.buckets) > 5 and len(answer.parts[0]) > 1
+        await run.close()
+
+
 async def test_a_primary_that_dies_in_an_evaluation_costs_no_bit() -> None:
     found = []
     for dies in (False, True):
@@ -167,3 +180,22 @@ async def test_gradients_in_shared_memory_are_read_from_there(tmp_path: Path) ->
         assert world.region_bytes, "the server has mapped it"
         commands = [READ_SUM, Reduce("sum", (("h",),))]
         assert numbers_of(commands, await vectors.round(2, commands, evaluation=1)) == [1.5 * flat.size]
+
+
+async def test_a_checkpoint_is_of_the_commit_that_was_asked_for_on_every_shard_or_is_refused(tmp_path: Path) -> None:
+    async with memory_cluster(33) as cluster:
+        await start_servers(cluster, *TWO)
+        await add_job(cluster, JOB, TWO, RULE)
+        run = await Run.begin(cluster)
+        await run.iterate()
+        bucket = next(iter(run.coordinator.routing.layout.buckets)).index
+        await run.round([Set("t"), Set("h")])
+        await run.coordinator.vectors.commit(2, COMMIT, buckets=[bucket])
+        for commit in (1, 2):
+            with pytest.raises(RemoteError, match=f"expected commit {commit}") as caught:
+                await run.coordinator.checkpoint(str(tmp_path / str(commit)), commit=commit)
+            assert caught.value.code == ErrorCode.SEQUENCE_GAP
+        assert not (await run.coordinator.vectors.commit(2, COMMIT)).refused
+        files = await run.coordinator.checkpoint(str(tmp_path / "3"), commit=2)
+        assert {shard for file in files for shard in file.shards} == set(range(len(run.worker.layout.shards)))
+        await run.close()

@@ -10,6 +10,7 @@ import pytest
 
 from adamctl.kernels.numeric.commands import PreparedRound
 from adamctl.model.commands import ACCUMULATOR, Apply, Command, Reduce, Set
+from adamctl.roles.ps.apply.vector_work import VectorApplier
 from adamctl.roles.ps.core.flush import Entry, FlushCore
 from adamctl.roles.ps.core.instructions import AnswerVectors, Recover, Refuse
 from adamctl.wire.constants import ErrorCode
@@ -172,6 +173,21 @@ def test_a_pull_gets_the_vector_of_its_evaluation_and_no_other() -> None:
     h.evaluate("e2", 2, "t")
     assert {code for code, _ in h.pull("old", "t", 1)} == {ErrorCode.STALE_EVALUATION}
     assert h.pull("new", "t", 2)[1] == (OK, 3.0)
+
+
+def test_a_kept_vector_may_be_what_is_evaluated_and_is_not_written_over_while_it_is_sent() -> None:
+    h = VectorHarness()
+    step(h, 1, 2.0)
+    h.evaluate("e", 2, "g", bundles=1)
+    assert set(h.pull("g", "g", 2)) == {(OK, 2.0)}
+    request = PullRequest(JOB, h.epochs(), (0,), vector="g", evaluation=2)
+    h.take(h.core.pull("held", 1, ("w", 1), request, 0.0))
+    (sent,) = h.last("held").values  # type: ignore[attr-defined]
+    h.commit("c", 2, [Set("g", ((5.0, "g"),))])
+    assert set(sent.array.tolist()) == {2.0} and h.value("g") == 10.0
+    sent.release()
+    assert not h.shard(0).state.is_read
+    assert {code for code, _ in h.pull("stale", "g", 2)} == {ErrorCode.STALE_EVALUATION}
 
 
 def test_a_vector_that_is_being_sent_is_not_written_over() -> None:
@@ -363,6 +379,19 @@ def test_a_thread_that_fails_leaves_no_scratch_half_written_and_no_shard_half_co
     assert codes(results) == {ErrorCode.INTERNAL} and results[0].scratch == ("h",)
     assert codes(h.commit("c", 2, [Set("x", ((1.0, "h"),))])) == {ErrorCode.INTERNAL}
     assert h.job.failed is not None and not h.job.buckets, "values may be damaged: nothing of it is served any more"
+
+
+def test_an_evaluation_that_could_not_be_opened_leaves_no_sum_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = VectorHarness()
+    h.evaluate("e", 1, bundles=1)
+    h.add("a", 1, 0, 1.0)
+    monkeypatch.setattr(VectorApplier, "_open", fail)
+    assert codes(h.evaluate("e2", 2, bundles=1)) == {ErrorCode.INTERNAL}
+    assert codes(h.round("r", 1, [READ_SUM], 1)) == {ErrorCode.INTERNAL}
+    monkeypatch.undo()
+    assert codes(h.evaluate("again", 2, bundles=1)) == {OK}
 
 
 def test_with_a_store_a_failed_commit_ends_the_process_which_continues_from_it(monkeypatch: pytest.MonkeyPatch) -> None:

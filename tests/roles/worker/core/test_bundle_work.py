@@ -211,6 +211,29 @@ def test_no_more_is_taken_than_threads_can_have() -> None:
     assert work.wanted == 4, "pushes take no thread"
     work.take(NextBundlesReply(drain=True))
     assert work.wanted == 0
+    work.take(NextBundlesReply())
+    assert work.wanted == 4
+
+
+def test_who_leaves_gives_up_all_that_is_not_being_pushed() -> None:
+    work = make(threads=2)
+    give(work, *(task(1, bundle) for bundle in range(3)))
+    work.to_pull()
+    work.pulled()
+    first, second, _ = work.to_compute()
+    work.computed(first, 1.0, 0.0, 0.0)
+    give(work, task(1, 3))
+    work.abandon()
+    give(work, task(1, 4))
+    assert work.wanted == 0 and work.to_compute() == []
+    assert not work.computed(second, 1.0, 0.0, 0.0)
+    work.pushed(first, {})
+    assert codes(work) == [
+        (3, ErrorCode.ABANDONED),
+        (4, ErrorCode.ABANDONED),
+        (1, ErrorCode.ABANDONED),
+        (0, ErrorCode.OK),
+    ]
 
 
 def test_examples_are_read_before_an_evaluation_begins() -> None:
