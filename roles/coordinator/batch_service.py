@@ -120,9 +120,9 @@ class BatchService:
         if not 0 <= name.bundle < len(bundles):
             return
         given = Given(name.evaluation, name.attempt, bundles[name.bundle])
+        self._given.get(worker, set()).discard(name)
         known = tuple(bucket for bucket in lost if 0 <= bucket < self.run.buckets)
         counted = self.run.bundle_done(worker, given, report.loss_sum, report.code, self._loop.time(), known)
-        self._given.get(worker, set()).discard(name)
         for loser in counted.losers:
             self._cancel(loser, name)
 

@@ -169,8 +169,6 @@ class BatchRun:
             back |= result.commit < self._commit - self._committing
             if result.code == ErrorCode.STALE_ROUND:
                 self._rounds = max(self._rounds, result.round)
-            elif result.code in LOST:
-                lost.append(bucket)
             elif result.code in (0, ErrorCode.SEQUENCE_GAP):
                 self._carried_out(sent, bucket)
             else:

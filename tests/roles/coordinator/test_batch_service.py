@@ -54,7 +54,7 @@ class Worker:
             request = NextBundlesRequest(f"w-{self.number}", 1, 1, 0.2, reports, tuple(self.lost))
             reply = await service.next_bundles(request)
             self.cancelled += len(reply.cancelled)
-            if reply.ended:
+            if reply.ended or reply.drain:
                 return
             reports, self.lost = (), set()
             for task in reply.tasks:
