@@ -9,59 +9,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
-import msgspec
-
-from adamctl.model.commands import Command
-from adamctl.optimizers.descent import (
-    PRECISION,
-    DescentSettings,
-    evaluate_start,
-    first_step,
-    relative_change,
-    search_along,
-)
+from adamctl.optimizers.descent import evaluate_start, first_step, search_along
 from adamctl.optimizers.line_search import LineSearch
-from adamctl.optimizers.pairs import LENGTH_MAX, Measured, Pairs
+from adamctl.optimizers.quasi_newton import Iterate, QuasiNewton, QuasiNewtonSettings, Trial
 from adamctl.optimizers.registry import BatchAlgorithm
-from adamctl.optimizers.vectors import Commit, Requests, State, Vectors, dot, max_abs
+from adamctl.optimizers.vectors import Requests, State, Vectors, dot, max_abs
 
 
-class LBFGSSettings(DescentSettings, frozen=True, kw_only=True):
-    """Settings of L-BFGS; `history`: pairs that are kept, of two vectors each."""
-
-    history: Annotated[int, msgspec.Meta(ge=1, le=LENGTH_MAX)] = 10
+class LBFGSSettings(QuasiNewtonSettings, frozen=True, kw_only=True):
+    """Settings of L-BFGS."""
 
 
 @dataclass(frozen=True)
-class Trial:
+class LBFGSTrial(Trial):
     """What the first round of an iteration finds at a trial, whose gradient is h; d is the direction."""
 
-    loss: float
-    pairs: Measured
     h_d: float
-    h_h: float
-    h_max: float
-
-
-@dataclass
-class Iterate:
-    """What is known of the accepted point: with the pairs, all that is in the state of its commit.
-
-    Attributes:
-        change: of the loss in the latest iteration, as a part of max(|loss|, 1).
-        step: length of the latest displacement.
-        restarts: how often the history was dropped because a search failed.
-    """
-
-    loss: float
-    gradient_square: float
-    gradient_max: float
-    iteration: int = 0
-    change: float = 1.0
-    step: float = 0.0
-    restarts: int = 0
 
 
 def lbfgs(v: Vectors, settings: LBFGSSettings, state: State) -> Requests[str]:
@@ -70,26 +34,13 @@ def lbfgs(v: Vectors, settings: LBFGSSettings, state: State) -> Requests[str]:
     Raises:
         NotFiniteError: the loss or the gradient is not finite where it begins.
     """
-    program = _LBFGS(v, settings)
-    if state:
-        program.resume(state)
-    else:
-        yield from program.begin()
-    return (yield from program.iterate())
+    return _LBFGS(v, settings).run(settings, state)
 
 
-class _LBFGS:
+class _LBFGS(QuasiNewton[Iterate, LBFGSTrial]):
     def __init__(self, v: Vectors, settings: LBFGSSettings) -> None:
-        self.v, self.settings = v, settings
-        self.g = v.kept("g")
-        self.d, self.t, self.h = v.scratch("d"), v.scratch("t"), v.scratch("h")
-        self.pairs = Pairs(v, settings.history, sigma=self.t - v.x, eta=self.h - self.g)
-        self.at = Iterate(math.nan, math.nan, math.nan)
-
-    def resume(self, state: State) -> None:
-        fields = dict(state)
-        self.pairs.resume(fields)
-        self.at = Iterate(**fields)
+        super().__init__(v, settings.history, Iterate())
+        self.settings = settings
 
     def begin(self) -> Requests[None]:
         loss = yield from evaluate_start(self.v, self.h)
@@ -97,22 +48,7 @@ class _LBFGS:
         self.at = Iterate(loss, square, largest)
         yield self.commit(self.g.set(self.h))
 
-    def iterate(self) -> Requests[str]:
-        while True:
-            reason = self.settings.reason_to_stop(self.at.gradient_max, self.at.change)
-            if reason is not None:
-                return reason
-            found = yield from self.search()
-            if found is None and self.pairs:
-                self.pairs.drop()
-                self.at.restarts += 1
-                found = yield from self.search()
-            if found is None:
-                return PRECISION
-            yield self.accept(found)
-
-    def search(self) -> Requests[Trial | None]:
-        """Leaves in t and h a better point and its gradient, measured; None if there is none along the direction."""
+    def search(self) -> Requests[LBFGSTrial | None]:
         v, d, t = self.v, self.d, self.t
         first = 1.0 if self.pairs else first_step(self.at.gradient_square)
         (slope,) = yield v.round(d.set(self.pairs.direction(self.g)), t.set(v.x + first * d), dot(self.g, d))
@@ -121,27 +57,16 @@ class _LBFGS:
         search = LineSearch(self.at.loss, slope, first, evaluations_max=self.settings.evaluations_max)
         return (yield from search_along(v, t, d, search, self.measure))
 
-    def measure(self) -> Requests[Trial | None]:
+    def measure(self) -> Requests[LBFGSTrial | None]:
         """Evaluates at t into h and measures; None if anything is not finite."""
         h = self.h
         loss = yield self.v.evaluate(at=self.t, into=h)
         if not math.isfinite(loss):
             return None
-        numbers = yield self.v.round(dot(h, self.d), dot(h, h), max_abs(h), *self.pairs.reductions(h))
+        numbers = yield self.v.round(dot(h, h), max_abs(h), dot(h, self.d), *self.pairs.reductions(h))
         if not all(map(math.isfinite, numbers)):
             return None
-        return Trial(loss, self.pairs.measured(numbers[3:]), *numbers[:3])
-
-    def accept(self, found: Trial) -> Commit:
-        """Moves to the point that was found."""
-        self.at.change = relative_change(self.at.loss, found.loss)
-        self.at.loss, self.at.gradient_square, self.at.gradient_max = found.loss, found.h_h, found.h_max
-        self.at.step = found.pairs.step
-        self.at.iteration += 1
-        return self.commit(*self.pairs.accept(found.pairs), self.v.x.set(self.t), self.g.set(self.h))
-
-    def commit(self, *commands: Command) -> Commit:
-        return self.v.commit(*commands, state={**vars(self.at), **self.pairs.state()})
+        return LBFGSTrial(loss, self.pairs.measured(numbers[3:]), *numbers[:3])
 
 
 ALGORITHM = BatchAlgorithm(

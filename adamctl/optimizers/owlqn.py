@@ -13,15 +13,9 @@ from typing import Annotated
 import msgspec
 
 from adamctl.model.commands import Command
-from adamctl.optimizers.descent import (
-    PRECISION,
-    DescentSettings,
-    evaluate_start,
-    first_step,
-    relative_change,
-)
+from adamctl.optimizers.descent import evaluate_start, first_step
 from adamctl.optimizers.line_search import SUFFICIENT_DECREASE
-from adamctl.optimizers.pairs import LENGTH_MAX, Measured, Pairs
+from adamctl.optimizers.quasi_newton import Iterate, QuasiNewton, QuasiNewtonSettings, Trial
 from adamctl.optimizers.registry import BatchAlgorithm
 from adamctl.optimizers.vectors import (
     Commit,
@@ -42,53 +36,30 @@ BACKTRACKING, FIRST_BACKTRACKING = 0.5, 0.1
 """What a refused step is multiplied by; without pairs the scale of a step is not known."""
 
 
-class OWLQNSettings(DescentSettings, frozen=True, kw_only=True):
-    """Settings of OWL-QN.
-
-    Attributes:
-        l1: factor of the sum of |parameters| in the loss.
-        history: pairs that are kept, of two vectors each.
-    """
+class OWLQNSettings(QuasiNewtonSettings, frozen=True, kw_only=True):
+    """Settings of OWL-QN; `l1`: factor of the sum of |parameters| in the loss."""
 
     l1: Annotated[float, msgspec.Meta(ge=0)] = 1e-4
-    history: Annotated[int, msgspec.Meta(ge=1, le=LENGTH_MAX)] = 10
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What is known at a trial; q is its pseudo-gradient.
+class OWLQNTrial(Trial):
+    """What is known at a trial, with the L1 term; gradients are pseudo-gradients.
 
     Attributes:
+        nonzero: parameters that are not 0.
         slope: p.(t - x), of the displacement that happened.
     """
 
-    loss: float
-    pairs: Measured
-    slope: float
-    q_q: float
-    q_max: float
     nonzero: float
+    slope: float
 
 
 @dataclass
-class Iterate:
-    """What is known of the accepted point: with the pairs, all that is in the state of its commit.
+class OWLQNIterate(Iterate):
+    """What is known of the accepted point, likewise."""
 
-    Attributes:
-        loss: with the L1 term.
-        gradient_square, gradient_max: of the pseudo-gradient.
-        nonzero: parameters that are not 0.
-        step: length of the latest displacement.
-    """
-
-    loss: float
-    gradient_square: float
-    gradient_max: float
-    nonzero: float
-    iteration: int = 0
-    change: float = 1.0
-    step: float = 0.0
-    restarts: int = 0
+    nonzero: float = math.nan
 
 
 def owlqn(v: Vectors, settings: OWLQNSettings, state: State) -> Requests[str]:
@@ -97,28 +68,16 @@ def owlqn(v: Vectors, settings: OWLQNSettings, state: State) -> Requests[str]:
     Raises:
         NotFiniteError: the loss or the gradient is not finite where it begins.
     """
-    program = _OWLQN(v, settings)
-    if state:
-        program.resume(state)
-    else:
-        yield from program.begin()
-    return (yield from program.iterate())
+    return _OWLQN(v, settings).run(settings, state)
 
 
-class _OWLQN:
+class _OWLQN(QuasiNewton[OWLQNIterate, OWLQNTrial]):
     def __init__(self, v: Vectors, settings: OWLQNSettings) -> None:
-        self.v, self.settings = v, settings
-        self.g = v.kept("g")
-        self.d, self.t, self.h, self.p, self.q = map(v.scratch, ("d", "t", "h", "p", "q"))
+        super().__init__(v, settings.history, OWLQNIterate())
+        self.settings = settings
+        self.p, self.q = v.scratch("p"), v.scratch("q")
         self.orthant, self.zero = v.scratch("orthant"), v.scratch("zero")
         self.a, self.b, self.c = map(v.scratch, "abc")
-        self.pairs = Pairs(v, settings.history, sigma=self.t - v.x, eta=self.h - self.g)
-        self.at = Iterate(math.nan, math.nan, math.nan, math.nan)
-
-    def resume(self, state: State) -> None:
-        fields = dict(state)
-        self.pairs.resume(fields)
-        self.at = Iterate(**fields)
 
     def begin(self) -> Requests[None]:
         loss = yield from evaluate_start(self.v, self.h)
@@ -127,25 +86,11 @@ class _OWLQN:
         size, square, largest, nonzero = yield self.v.round(
             *commands, self.a.set(abs(x)), sum_of(self.a), dot(p, p), max_abs(p), count_nonzero(x)
         )
-        self.at = Iterate(loss + self.settings.l1 * size, square, largest, nonzero)
+        self.at = OWLQNIterate(loss + self.settings.l1 * size, square, largest, nonzero=nonzero)
         yield self.commit(self.g.set(self.h))
 
-    def iterate(self) -> Requests[str]:
-        while True:
-            reason = self.settings.reason_to_stop(self.at.gradient_max, self.at.change)
-            if reason is not None:
-                return reason
-            found = yield from self.search()
-            if found is None and self.pairs:
-                self.pairs.drop()
-                self.at.restarts += 1
-                found = yield from self.search()
-            if found is None:
-                return PRECISION
-            yield self.accept(found)
-
-    def search(self) -> Requests[Trial | None]:
-        """Leaves in t and h a better point and its gradient, by backtracking; None if there is none."""
+    def search(self) -> Requests[OWLQNTrial | None]:
+        """By backtracking."""
         step, shrink = 1.0, BACKTRACKING
         if not self.pairs:
             step, shrink = first_step(self.at.gradient_square), FIRST_BACKTRACKING
@@ -184,7 +129,7 @@ class _OWLQN:
         inside = multiply(a, self.orthant)
         return [t.set(self.v.x + step * self.d), a.set(sign(t)), a.set(inside), t.set(where(a, t, self.zero))]
 
-    def measure(self) -> Requests[Trial | None]:
+    def measure(self) -> Requests[OWLQNTrial | None]:
         """Evaluates at t into h and measures; None if anything is not finite."""
         loss = yield self.v.evaluate(at=self.t, into=self.h)
         if not math.isfinite(loss):
@@ -192,24 +137,16 @@ class _OWLQN:
         q, t = self.q, self.t
         size, *numbers = yield self.v.round(
             *self.pseudo_gradient(q, t, self.h), self.a.set(abs(t)), sum_of(self.a),
-            dot(t - self.v.x, self.p), dot(q, q), max_abs(q), count_nonzero(t), *self.pairs.reductions(q),
+            dot(q, q), max_abs(q), count_nonzero(t), dot(t - self.v.x, self.p), *self.pairs.reductions(q),
         )  # fmt: skip
         if not all(map(math.isfinite, (size, *numbers))):
             return None
         total = loss + self.settings.l1 * size
-        return Trial(total, self.pairs.measured(numbers[4:]), *numbers[:4])
+        return OWLQNTrial(total, self.pairs.measured(numbers[4:]), *numbers[:4])
 
-    def accept(self, found: Trial) -> Commit:
-        """Moves to the point that was found."""
-        at = self.at
-        at.change = relative_change(at.loss, found.loss)
-        at.loss, at.gradient_square, at.gradient_max, at.nonzero = found.loss, found.q_q, found.q_max, found.nonzero
-        at.step = found.pairs.step
-        at.iteration += 1
-        return self.commit(*self.pairs.accept(found.pairs), self.v.x.set(self.t), self.g.set(self.h))
-
-    def commit(self, *commands: Command) -> Commit:
-        return self.v.commit(*commands, state={**vars(self.at), **self.pairs.state()})
+    def accept(self, found: OWLQNTrial) -> Commit:
+        self.at.nonzero = found.nonzero
+        return super().accept(found)
 
 
 ALGORITHM = BatchAlgorithm("OWL-QN: L-BFGS with an L1 term, which makes parameters 0", owlqn, OWLQNSettings)

@@ -139,6 +139,10 @@ class ErrorCode(IntEnum):
     ABANDONED = 70
 
 
+GRADIENT_REFUSED: Final = (ErrorCode.NOT_FINITE, ErrorCode.OUT_OF_RANGE)
+"""Answers to a bundle's gradient that cannot be added up, the one that says more first."""
+
+
 class UpdateKind(IntEnum):
     """What a push carries: a gradient for the rule, factors whose product is one, or a delta to add unchanged."""
 

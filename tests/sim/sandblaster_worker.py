@@ -9,8 +9,9 @@ import numpy as np
 
 from adamctl.roles.ps.client.delivery import LATER, MOVED
 from adamctl.roles.worker.core import bundle_work
-from adamctl.roles.worker.core.bundle_work import LOST, REFUSED, BundleWork, Held, Pull
+from adamctl.roles.worker.core.bundle_work import LOST, BundleWork, Held, Pull
 from adamctl.roles.worker.core.example_memory import ExampleMemory
+from adamctl.wire.constants import GRADIENT_REFUSED
 from adamctl.wire.messages import AccumulateRequest, NextBundlesReply, NextBundlesRequest, PullRequest
 from tests.sim.engine import ViolationError
 from tests.sim.sandblaster_cluster import Ask
@@ -165,7 +166,7 @@ class SimWorker:
                 left.discard(result.shard)
                 bucket = self.cluster.layout.bucket_of_shard[result.shard]
                 if result.code and (bucket not in refused or result.code in LOST):
-                    if result.code not in LOST and result.code not in REFUSED:
+                    if result.code not in LOST and result.code not in GRADIENT_REFUSED:
                         raise ViolationError(f"a gradient is refused: {result.code} {result.message}")
                     refused[bucket] = result.code
             return {bucket for bucket in asked if not left & set(self.cluster.shards(bucket))}

@@ -8,12 +8,9 @@ from typing import NamedTuple, TypeAlias
 from adamctl.model.commands import Command
 from adamctl.roles.coordinator.core.bundles import Given
 from adamctl.roles.coordinator.core.journal import Entry
-from adamctl.wire.constants import ErrorCode
 
 FRACTION_BITS = (40, 20)
 """Of the accumulator: the second where a gradient is too large for the first."""
-REFUSED = frozenset({ErrorCode.NOT_FINITE, ErrorCode.OUT_OF_RANGE})
-"""Answers to a gradient that no bucket can add up."""
 
 
 @dataclass(frozen=True)

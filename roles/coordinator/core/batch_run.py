@@ -18,7 +18,6 @@ from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.vectors import Commit, Evaluate, Round
 from adamctl.roles.coordinator.core.batch_orders import (
     FRACTION_BITS,
-    REFUSED,
     Bucket,
     CarryOut,
     CommitVectors,
@@ -29,7 +28,7 @@ from adamctl.roles.coordinator.core.batch_orders import (
 )
 from adamctl.roles.coordinator.core.bundles import Bundle, BundleBook, Counted, Given, WorkerKey
 from adamctl.roles.coordinator.core.journal import Entry, EvaluationEntry, RoundEntry, needed_again, written
-from adamctl.wire.constants import ErrorCode
+from adamctl.wire.constants import GRADIENT_REFUSED, ErrorCode
 from adamctl.wire.messages import BucketVectors
 
 
@@ -122,7 +121,7 @@ class BatchRun:
             return counted
         if lost:
             self._lost(lost)
-        elif code and code not in REFUSED:
+        elif code and code not in GRADIENT_REFUSED:
             self.book.give_back(worker, given)
         elif code == ErrorCode.OUT_OF_RANGE and self._bits + 1 < len(FRACTION_BITS):
             self._bits += 1

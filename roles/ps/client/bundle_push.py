@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,11 +13,11 @@ from adamctl.errors import DeadlineError, RemoteError, UnreachableError
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.net.transport import Connection
-from adamctl.roles.ps.client.delivery import LATER, LOOK, MOVED, REQUEST_LATER
+from adamctl.roles.ps.client.delivery import LATER, MOVED, follow, is_for_later
 from adamctl.roles.ps.client.route_table import Route
 from adamctl.roles.ps.client.session import Session, gather_all
 from adamctl.roles.ps.client.shared_memory import forget_regions
-from adamctl.wire.constants import BODY_BYTES_MAX, ErrorCode
+from adamctl.wire.constants import BODY_BYTES_MAX
 from adamctl.wire.messages import AccumulateReply, AccumulateRequest
 
 SHARDS_MAX = 800
@@ -69,10 +68,7 @@ class BundlePush:
         try:
             async with asyncio.timeout(deadline_s):
                 while wanted:
-                    by_route: dict[Route, list[int]] = {}
-                    for shard in wanted:
-                        by_route.setdefault(session.routing.route_of(shard), []).append(shard)
-                    requests = [(route, part) for route, shards in by_route.items() for part in self._split(shards)]
+                    requests = session.routing.cut(wanted, BODY_BYTES_MAX, SHARDS_MAX)
                     left = await gather_all(self._request(route, part) for route, part in requests)
                     wanted = [shard for part in left for shard in part]
                     if wanted:
@@ -82,18 +78,6 @@ class BundlePush:
             what = f"job {session.job!r}: bundle {self._bundle} lacks {len(wanted)} shards after {deadline_s:g} s"
             raise DeadlineError(f"{what}: {session.troubles()}") from error
         return BundleOutcome(self._refused)
-
-    def _split(self, shards: Sequence[int]) -> list[list[int]]:
-        parts: list[list[int]] = [[]]
-        filled_bytes = 0
-        for shard in shards:
-            size_bytes = self._layout.shards[shard].size * ELEMENT_BYTES
-            if parts[-1] and (filled_bytes + size_bytes > BODY_BYTES_MAX or len(parts[-1]) == SHARDS_MAX):
-                parts.append([])
-                filled_bytes = 0
-            parts[-1].append(shard)
-            filled_bytes += size_bytes
-        return parts
 
     async def _request(self, route: Route, shards: list[int]) -> list[int]:
         """Sends the gradient of some shards to their server; returns those that have not answered for good."""
@@ -115,12 +99,7 @@ class BundlePush:
             return shards
         except RemoteError as error:
             self._shown.pop(message.shards, None)
-            channel.trouble = str(error)
-            if error.code == ErrorCode.LAYOUT_MISMATCH:
-                await channel.drop()
-            elif error.code not in REQUEST_LATER:
-                raise
-            elif session.copies:
+            if await is_for_later(channel, error) and session.copies:
                 await session.look()
             return shards
         assert isinstance(reply.message, AccumulateReply)
@@ -134,11 +113,7 @@ class BundlePush:
             for result in reply.results
             if result.code and result.code not in MOVED | LATER
         }
-        codes = {result.code for result in left}
-        if codes & MOVED:
-            await session.reread()
-        elif session.copies and codes & LOOK:
-            await session.look()
+        await follow(session, {result.code for result in left})
         return [result.shard for result in left]
 
     async def _direct(self, message: AccumulateRequest, connection: Connection) -> AccumulateRequest | None:

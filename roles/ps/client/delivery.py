@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
 from functools import partial
 
 import numpy as np
@@ -40,6 +41,29 @@ REQUEST_LATER = frozenset(
         ErrorCode.NEWER_EPOCH,
     }
 )
+
+
+async def is_for_later(channel: ServerChannel, error: RemoteError) -> bool:
+    """Returns whether a request that a server has refused as a whole may be sent again as it is.
+
+    If not, the server no longer knows the connection, which is dropped: the next one attaches again. Raises the error
+    if trying again does not help.
+    """
+    channel.trouble = str(error)
+    if error.code == ErrorCode.LAYOUT_MISMATCH:
+        await channel.drop()
+        return False
+    if error.code not in REQUEST_LATER:
+        raise error
+    return True
+
+
+async def follow(session: Session, codes: Set[int]) -> None:
+    """Reads the routing again if one of the codes of a reply's parts says that another server may hold them."""
+    if codes & MOVED:
+        await session.reread()
+    elif session.copies and codes & LOOK:
+        await session.look()
 
 
 class Delivery:
@@ -185,10 +209,7 @@ class Delivery:
         self._answered(order)
         assert isinstance(reply.message, PushReply)
         codes = self._settle(reply.message, envelope, unanswered, channel)
-        if codes & MOVED:
-            await session.reread()
-        elif session.copies and codes & LOOK:
-            await session.look()
+        await follow(session, codes)
         return codes
 
     def _answered(self, order: Order) -> None:

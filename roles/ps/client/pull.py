@@ -14,7 +14,7 @@ from adamctl.kernels.operation import Array
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
 from adamctl.net.transport import Connection
-from adamctl.roles.ps.client.delivery import LATER, LOOK, MOVED, REQUEST_LATER
+from adamctl.roles.ps.client.delivery import LATER, MOVED, follow, is_for_later
 from adamctl.roles.ps.client.outcomes import Pulled
 from adamctl.roles.ps.client.push_set import Numbers
 from adamctl.roles.ps.client.route_table import Route
@@ -94,10 +94,8 @@ class Puller:
         """Pulls shards from the servers that the routing names; tries again elsewhere if they have moved."""
         attempt = 0
         while wanted:
-            by_route: dict[Route, list[int]] = {}
-            for shard in wanted:
-                by_route.setdefault(self._session.routing.route_of(shard), []).append(shard)
-            requests = [(route, part) for route, shards in by_route.items() for part in self._split(shards)]
+            bytes_max = BODY_BYTES_MAX if self._wire == "float32" else ROUNDED_BYTES_MAX
+            requests = self._session.routing.cut(wanted, bytes_max, PULL_SHARDS_MAX)
             tasks = [asyncio.create_task(self._request(route, part)) for route, part in requests]
             try:
                 unanswered = await asyncio.gather(*tasks)
@@ -113,19 +111,6 @@ class Puller:
             if wanted:
                 await self._session.pause(attempt)
                 attempt += 1
-
-    def _split(self, shards: list[int]) -> list[list[int]]:
-        parts: list[list[int]] = [[]]
-        bytes_max = BODY_BYTES_MAX if self._wire == "float32" else ROUNDED_BYTES_MAX
-        filled_bytes = 0
-        for shard in shards:
-            size_bytes = self._layout.shards[shard].size * ELEMENT_BYTES
-            if parts[-1] and (filled_bytes + size_bytes > bytes_max or len(parts[-1]) == PULL_SHARDS_MAX):
-                parts.append([])
-                filled_bytes = 0
-            parts[-1].append(shard)
-            filled_bytes += size_bytes
-        return parts
 
     def _targets(self, shards: list[int]) -> list[memoryview]:
         """Returns writable buffers for the shards' values in order, adjacent ranges joined."""
@@ -157,12 +142,7 @@ class Puller:
             return shards
         except RemoteError as error:
             self._shown.pop(message.shards, None)
-            channel.trouble = str(error)
-            if error.code == ErrorCode.LAYOUT_MISMATCH:
-                await channel.drop()
-            elif error.code not in REQUEST_LATER:
-                raise
-            elif session.copies:
+            if await is_for_later(channel, error) and session.copies:
                 await session.look()
             return shards
         assert isinstance(reply.message, PullReply)
@@ -174,11 +154,7 @@ class Puller:
         finally:
             if len(reply.body):
                 reply.release()
-        codes = {code for _, code in left}
-        if codes & MOVED:
-            await session.reread()
-        elif session.copies and codes & LOOK:
-            await session.look()
+        await follow(session, {code for _, code in left})
         refusing = sorted({self._layout.bucket_of_shard[shard] for shard, code in left if code not in LATER | MOVED})
         for shard, code in left:
             channel.trouble = f"shard {shard}: {ErrorCode(code).name}"

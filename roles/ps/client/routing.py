@@ -86,6 +86,25 @@ class JobRouting:
             for shard in run.shards
         ]
 
+    def cut(self, shards: Iterable[int], bytes_max: int, shards_max: int) -> list[tuple[Route, list[int]]]:
+        """Returns requests for shards: each for one connection, of at most so many bytes of float32 and shards."""
+        by_route: dict[Route, list[int]] = {}
+        for shard in shards:
+            by_route.setdefault(self.route_of(shard), []).append(shard)
+        requests: list[tuple[Route, list[int]]] = []
+        for route, mine in by_route.items():
+            part: list[int] = []
+            filled_bytes = 0
+            for shard in mine:
+                size_bytes = self.layout.shards[shard].size * ELEMENT_BYTES
+                if part and (filled_bytes + size_bytes > bytes_max or len(part) == shards_max):
+                    requests.append((route, part))
+                    part, filled_bytes = [], 0
+                part.append(shard)
+                filled_bytes += size_bytes
+            requests.append((route, part))
+        return requests
+
     def route_of(self, shard: int) -> Route:
         return self.routes[self.layout.bucket_of_shard[shard]]
 

@@ -15,7 +15,7 @@ import numpy as np
 from adamctl.errors import DeadlineError, ProtocolError, RemoteError, UnreachableError
 from adamctl.kernels.numeric.exact_sums import combined
 from adamctl.model.commands import Command, Parts, Reduce
-from adamctl.roles.ps.client.delivery import MOVED, REQUEST_LATER
+from adamctl.roles.ps.client.delivery import MOVED, is_for_later
 from adamctl.roles.ps.client.session import Session, gather_all
 from adamctl.wire.codec import encode_commands
 from adamctl.wire.constants import ErrorCode
@@ -159,11 +159,7 @@ class VectorClient:
             await session.look()
             return
         except RemoteError as error:
-            channel.trouble = str(error)
-            if error.code == ErrorCode.LAYOUT_MISMATCH:
-                await channel.drop()
-            elif error.code not in REQUEST_LATER:
-                raise
+            await is_for_later(channel, error)
             await session.look()
             return
         try:

@@ -16,15 +16,13 @@ from typing import NamedTuple, TypeAlias
 
 from adamctl.roles.worker.core.batches import parts_of
 from adamctl.roles.worker.core.example_memory import ExampleMemory, Span
-from adamctl.wire.constants import ErrorCode
+from adamctl.wire.constants import GRADIENT_REFUSED, ErrorCode
 from adamctl.wire.messages import BundleName, BundleReport, BundleTask, NextBundlesReply
 
 HELD_PER_THREAD = 2
 """Bundles: one that is computed, and one so that the thread has the next at once."""
 LOST = frozenset({ErrorCode.NO_VECTOR, ErrorCode.STALE_EVALUATION})
 """Answers of a bucket that has not, or no longer, what a bundle needs."""
-REFUSED = (ErrorCode.NOT_FINITE, ErrorCode.OUT_OF_RANGE)
-"""Answers to a gradient, the one that says more first."""
 
 Stage: TypeAlias = tuple[int, int]
 """Evaluation and attempt."""
@@ -239,7 +237,7 @@ class BundleWork:
         assert held.state is State.PUSHING, f"{held.task.name} is {held.state}"
         codes = set(refused.values())
         lost = [bucket for bucket, code in refused.items() if code in LOST]
-        code = ErrorCode.ABANDONED if lost else next((one for one in REFUSED if one in codes), ErrorCode.OK)
+        code = ErrorCode.ABANDONED if lost else next((one for one in GRADIENT_REFUSED if one in codes), ErrorCode.OK)
         self._end(held, code)
         if lost:
             self._lose(held.stage, lost)

@@ -19,10 +19,11 @@ from adamctl.errors import RemoteError, RunFailedError
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.roles.ps.client.parameter_client import BundleOutcome, ParameterClient
-from adamctl.roles.worker.core.bundle_work import LOST, REFUSED, BundleWork, Held, Pull, portions_of, weight_of
+from adamctl.roles.worker.core.bundle_work import LOST, BundleWork, Held, Pull, portions_of, weight_of
 from adamctl.roles.worker.core.example_memory import ExampleMemory, Span
 from adamctl.roles.worker.sandblaster.threads import Bundle, BundleDone, BundleThreads
 from adamctl.roles.worker.whole_replica import Session
+from adamctl.wire.constants import GRADIENT_REFUSED
 from adamctl.wire.messages import NextBundlesReply, NextBundlesRequest
 
 POLL_S = 5.0
@@ -220,7 +221,7 @@ class SandblasterRunner:
         """Returns the code of each bucket that refused a bundle. Raises RemoteError for a code that nobody expects."""
         refused: dict[int, int] = {}
         for shard, (code, message) in outcome.refused.items():
-            if code not in LOST and code not in REFUSED:
+            if code not in LOST and code not in GRADIENT_REFUSED:
                 raise RemoteError(code, message)
             bucket = self._parameters.layout.bucket_of_shard[shard]
             if bucket not in refused or code in LOST:
