@@ -34,6 +34,7 @@ from adamctl.bench.slices import measure_rates
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment
 from adamctl.config.partitioning import plan_of
+from adamctl.errors import AdamctlError
 from adamctl.model.partition.cost import price
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.rates import Rates
@@ -179,4 +180,8 @@ def _shown(experiment: Experiment) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except AdamctlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
