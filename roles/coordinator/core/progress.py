@@ -82,6 +82,43 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     proposed: str = ""
 
 
+class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a batch algorithm is (DistBelief 4.2).
+
+    `iterations`, `loss`, `gradient_max`, `step` and `pairs_skipped` are what the program said with its last commit:
+    None if it did not say.
+
+    Attributes:
+        algorithm: its name.
+        iterations: accepted points after the first.
+        evaluations: of the whole batch, those of a line search under way included.
+        loss: with the L2 term; `gradient_max`: largest magnitude in its gradient.
+        step: length of the latest displacement.
+        bundles, bundles_total: done of the present evaluation, and all of it.
+        pairs_skipped: displacements that were not kept, as curvature along them was not positive.
+        restarts: how often the history was dropped.
+        backups, backups_won: bundles that a second worker was given, and those that it did first.
+        command_seconds, evaluation_seconds: in rounds and commits, and in evaluations.
+        stop_reason: "" while it runs.
+    """
+
+    algorithm: str
+    iterations: int | None = None
+    evaluations: int = 0
+    loss: float | None = None
+    gradient_max: float | None = None
+    step: float | None = None
+    bundles: int = 0
+    bundles_total: int = 0
+    pairs_skipped: int | None = None
+    restarts: int = 0
+    backups: int = 0
+    backups_won: int = 0
+    command_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    stop_reason: str = ""
+
+
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The whole progress of a run.
 
@@ -114,6 +151,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
         partitions: of each replica; `replicas` and `lobby` are empty where it is 1.
         computed: of all workers that are there, as they last told.
         replicas: the groups that hold one each; `lobby`: nodes that wait for a group, spares if none is missing.
+        batch: of a batch algorithm, None under the rules of Downpour.
     """
 
     state: str
@@ -154,6 +192,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     computed: Computed = ()
     replicas: tuple[ReplicaRow, ...] = ()
     lobby: tuple[str, ...] = ()
+    batch: BatchProgress | None = None
 
     @property
     def final(self) -> bool:
