@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from adamctl.config.check import show
 from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ParameterLayout
@@ -78,6 +82,10 @@ class CheckpointWriter:
         return folder
 
 
+MAY_CHANGE = ("gradient_tolerance", "change_tolerance", "evaluations_max")
+"""Settings of a batch algorithm with which its run may go on from a checkpoint made with others."""
+
+
 def find_start(
     resume: str, run_folder: Path, experiment: Experiment, layout: ParameterLayout
 ) -> tuple[Path, RunSnapshot | None] | None:
@@ -132,6 +140,26 @@ def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layou
             f"{folder}: it holds the state of rule {found.experiment.optimizer.type!r}; found optimizer.type = "
             f"{experiment.optimizer.type!r}; use the same one, or start over with --resume none"
         )
+    if experiment.optimizer.is_batch:
+        _check_same_algorithm(found, folder, experiment)
+
+
+def _check_same_algorithm(found: Manifest, folder: Path, experiment: Experiment) -> None:
+    """Raises ConfigurationError if a batch algorithm's state would not fit what it is to go on with."""
+    ours, theirs = _settings(experiment), _settings(found.experiment)
+    for key in sorted(ours.keys() | theirs.keys()):
+        if key not in MAY_CHANGE and ours.get(key) != theirs.get(key):
+            ours_shown, theirs_shown = (show(one[key]) if key in one else "no such key" for one in (ours, theirs))
+            raise ConfigurationError(
+                f"{folder}: its loss and history are of optimizer.{key} = {theirs_shown}; found {ours_shown}; use the "
+                f"same, or begin anew from its parameters with --set train.warmstart_from={folder}"
+            )
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    keys = msgspec.structs.asdict(experiment.optimizer)
+    own = {f"settings.{key}": value for key, value in keys.pop("settings").items()}
+    return {**keys, **{key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}}
 
 
 def check_goes_on(found: Manifest, folder: Path, experiment: Experiment) -> None:
