@@ -25,7 +25,7 @@ class BatchSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch algorithm needs to be resumed, with the kept vectors that servers hold.
 
     `state`, `evaluations`, `further_trials`: what its last commit said. `commit`, `evaluation`, `round`: the last
-    numbers that servers may know.
+    numbers that servers may know. `loss`: see `BatchJob`.
     """
 
     state: dict[str, Any] = {}
@@ -39,6 +39,7 @@ class BatchSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     backups_won: int = 0
     command_seconds: float = 0.0
     evaluation_seconds: float = 0.0
+    loss: float | None = None
     stop_reason: str = ""
 
 
@@ -96,6 +97,8 @@ class BatchJob:
         self.run.book.backups, self.run.book.backups_won = former.backups, former.backups_won
         self.phases = Phases(former.command_seconds, former.evaluation_seconds)
         self._restarts = former.restarts
+        if former.loss is not None:
+            self.run.loss = former.loss
 
     @property
     def committed(self) -> Progress:
@@ -118,6 +121,11 @@ class BatchJob:
         return self.committed.evaluations if self.stop_reason is None else self.run.execution.evaluations
 
     @property
+    def loss(self) -> float | None:
+        """Mean over the batch at the accepted point, without an L2 term; None before the first commit."""
+        return self.run.loss if isfinite(self.run.loss) else None
+
+    @property
     def restarts(self) -> int:
         """How often the history was dropped, by the program or because servers had lost iterations."""
         own = self.committed.state.get("restarts")
@@ -138,6 +146,7 @@ class BatchJob:
             backups_won=book.backups_won,
             command_seconds=self.phases.command_s,
             evaluation_seconds=self.phases.evaluation_s,
+            loss=self.loss,
             stop_reason=self.stop_reason or "",
         )
 
