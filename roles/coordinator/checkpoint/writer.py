@@ -17,6 +17,7 @@ from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.wire.messages import CheckpointFile
 
 
 class CheckpointWriter:
@@ -68,7 +69,7 @@ class CheckpointWriter:
 
         try:
             await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-            files = await self._parameters.checkpoint(str(folder))
+            files = await self._write_shards(str(folder), snapshot)
             await asyncio.to_thread(manifest.finish, folder, files, described)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(manifest.abandon, folder))
@@ -76,6 +77,12 @@ class CheckpointWriter:
         train = self._experiment.train
         await asyncio.to_thread(manifest.clean, self.folder, max(train.checkpoint_keep, 1), train.keep_best)
         return folder
+
+    async def _write_shards(self, folder: str, snapshot: RunSnapshot) -> tuple[CheckpointFile, ...]:
+        if snapshot.batch is None:
+            return await self._parameters.checkpoint(folder)
+        assert isinstance(self._parameters, ParameterClient), "servers hold the vectors of a batch algorithm"
+        return await self._parameters.checkpoint(folder, commit=snapshot.batch.commit)
 
 
 def find_start(

@@ -101,6 +101,11 @@ class BatchJob:
             self.run.loss = former.loss
 
     @property
+    def examples(self) -> int:
+        """Of the batch."""
+        return self.run.book.bundles[-1].stop
+
+    @property
     def committed(self) -> Progress:
         """What the last commit said that all servers have."""
         return self.run.execution.committed

@@ -15,7 +15,7 @@ from adamctl.model.rule import VECTORS, RuleConfig
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.roles.coordinator.batch_service import BatchService
-from adamctl.roles.coordinator.core.batch_run import BatchRun
+from adamctl.roles.coordinator.core.batch_job import BatchJob
 from tests.roles.worker.sandblaster.evaluating import BUNDLES, ENOUGH_S, World, world
 
 EVALUATIONS = 12
@@ -33,8 +33,9 @@ def rule() -> RuleConfig:
 async def train(w: World, threads: Sequence[int], between: Any = None) -> tuple[str, list[float]]:
     """Returns what the parameters are at the end, and the losses of all iterations."""
     vectors, losses = w.coordinator.vectors, list[float]()
-    run = BatchRun(start, None, BUNDLES, len(vectors._session.layout.buckets))
-    service = BatchService(run, vectors, lambda progress: losses.append(float(progress.state["loss"])))
+    batch = BatchJob("lbfgs", start, BUNDLES, len(vectors._session.layout.buckets))
+    run = batch.run
+    service = BatchService(batch, vectors, lambda progress: losses.append(float(progress.state["loss"])))
     w.coordinator = service  # type: ignore[assignment]
     runners = [await w.start_worker(f"w-{number}", threads=count) for number, count in enumerate(threads)]
     if between is not None:
