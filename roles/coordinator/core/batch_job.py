@@ -24,16 +24,14 @@ Phase: TypeAlias = Literal["commands", "evaluation", "rest"]
 class BatchSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch algorithm needs to be resumed, with the kept vectors that servers hold.
 
-    `state`, `evaluations`, `further_trials`: what its last commit said. `commit`, `evaluation`, `round`: the last
-    numbers that servers may know. `loss`: see `BatchJob`.
+    `state`, `evaluations`, `further_trials`: what its last commit said. `commit`: its number; in the job that goes on
+    from here they are counted from 0 again. `loss`: see `BatchJob`.
     """
 
     state: dict[str, Any] = {}
     evaluations: int = 0
     further_trials: int = 0
     commit: int = 0
-    evaluation: int = 0
-    round: int = 0
     restarts: int = 0
     backups: int = 0
     backups_won: int = 0
@@ -93,7 +91,7 @@ class BatchJob:
         self.algorithm = algorithm
         former = snapshot or BatchSnapshot()
         committed = Progress(former.state, former.evaluations, former.further_trials) if snapshot else None
-        self.run = BatchRun(start, committed, bundles, buckets, former.commit, former.evaluation, former.round)
+        self.run = BatchRun(start, committed, bundles, buckets)
         self.run.book.backups, self.run.book.backups_won = former.backups, former.backups_won
         self.phases = Phases(former.command_seconds, former.evaluation_seconds)
         self._restarts = former.restarts
@@ -144,8 +142,6 @@ class BatchJob:
             evaluations=self.committed.evaluations,
             further_trials=self.committed.further_trials,
             commit=self.commit or 0,
-            evaluation=run.evaluations,
-            round=run.rounds,
             restarts=self._restarts + run.restarts,
             backups=book.backups,
             backups_won=book.backups_won,

@@ -168,7 +168,6 @@ async def test_a_program_that_asks_for_what_cannot_be_ends_the_run_with_the_reas
             yield from wrong(v, settings, state)
 
         batch = BatchJob("lbfgs", lambda p: Execution(late, None), [Bundle(0, 0, 1)], len(coordinator.layout.buckets))
-        run = batch.run
         service = BatchService(batch, coordinator.vectors)
         ended = asyncio.create_task(service.carry_out())
         task = (await service.next_bundles(NextBundlesRequest("w", 1, 1, 5.0))).tasks[0]
@@ -187,7 +186,6 @@ async def test_bundles_of_an_evaluation_that_is_over_are_cancelled() -> None:
         coordinator = await make_client(cluster, JOB, "c-0", role="coordinator")
         bundles = [Bundle(0, 0, 1), Bundle(1, 1, 2)]
         batch = BatchJob("lbfgs", start, bundles, len(coordinator.layout.buckets))
-        run = batch.run
         service = BatchService(batch, coordinator.vectors)
         ended = asyncio.create_task(service.carry_out())
         one = (await service.next_bundles(NextBundlesRequest("one", 1, 1, 5.0))).tasks[0]
@@ -212,7 +210,6 @@ async def test_an_observer_that_fails_ends_the_run_with_the_reason() -> None:
             raise OSError("a full disk")
 
         batch = BatchJob("lbfgs", start, [Bundle(0, 0, 1)], len(coordinator.layout.buckets))
-        run = batch.run
         service = BatchService(batch, coordinator.vectors, observe)
         working = asyncio.create_task(Worker(client, 0).work(service))
         with pytest.raises(RunFailedError, match="a full disk"):
