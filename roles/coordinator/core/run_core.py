@@ -25,7 +25,8 @@ from adamctl.roles.coordinator.core.clock import TrainingClock
 from adamctl.roles.coordinator.core.evaluate import EvaluationQueue, Marks, best_of, enough_seen
 from adamctl.roles.coordinator.core.events import Event, RunPlan
 from adamctl.roles.coordinator.core.groups import Groups
-from adamctl.roles.coordinator.core.instructions import Admit, Evaluated, Finished, Instruction, Outbox
+from adamctl.roles.coordinator.core.instructions import Evaluated, Finished, Instruction, Outbox
+from adamctl.roles.coordinator.core.joining import Joining
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator, fitting_range
 from adamctl.roles.coordinator.core.report import lost_parameters_text, no_worker_text
@@ -36,9 +37,6 @@ from adamctl.roles.coordinator.core.tasks import Tasks
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import NextTaskReply, NextTaskRequest
-
-JOIN_WAIT_S = 5.0
-"""How long a worker that joins before the run is ready waits for an answer."""
 
 
 class RunCore:
@@ -53,11 +51,12 @@ class RunCore:
         self._out = Outbox()
         self._run_steps = RunSteps(self.run, self._out)
         self._saving = Saving(self.run, self._out, partial(self._finish, "failed"))
-        self._groups = Groups(self.run, self._out, self._admit, self._give_up, partial(self._end, "misfit", wait_s=0.0))
+        self._joining = Joining(self.run, self._out, self._run_steps, self._lose)
+        end_as_misfit = partial(self._end, "misfit", wait_s=0.0)
+        self._groups = Groups(self.run, self._out, self._joining.admit, self._give_up, end_as_misfit)
         self._tasks = Tasks(self.run, self._order_what_is_due)
         self._evaluation_marks = self._evaluations_due()
         self._diverged = False
-        self._replicas = 0
 
     def as_of(self, now_s: float) -> RunState:
         """Returns the run's state with the clock put forward to `now_s`, unless the run is over."""
@@ -80,7 +79,7 @@ class RunCore:
         assert now_s >= run.now_s, "the clock went backwards"
         run.now_s = now_s
         _HANDLERS[type(event)](self, event)
-        self._admit_early_ones()
+        self._joining.answer_early_ones(self._groups)
         if run.ready and not run.final_state:
             self._settle()
         if run.final_state:
@@ -114,49 +113,6 @@ class RunCore:
             self._out.say(f"the {plan.evaluate_on} split is empty: nothing will be evaluated")
         elif snapshot is not None and snapshot.evaluation_due is not None:
             self._order_evaluation(snapshot.evaluation_due)
-
-    def _on_join(self, event: events.WorkerJoins) -> None:
-        run = self.run
-        if self._groups.is_former(event):
-            text = f"a later process has the name {event.node}"
-            self._out.refuse(event.token, ErrorCode.STALE_INCARNATION, text)
-            return
-        for other in [*(key for key in run.workers if key[0] == event.node), *run.groups.keys_of(event.node)]:
-            self._lose(other, "it has joined again")
-        if run.final_state:
-            self._out.refuse(event.token, ErrorCode.RUN_ENDED, f"run {run.plan.job} is over ({run.final_state})")
-        elif not run.ready:
-            run.joining.append((event, run.now_s + JOIN_WAIT_S))
-        elif run.plan.partitions > 1:
-            self._groups.join(event)
-        elif len(run.workers) >= run.plan.workers:
-            text = f"run {run.plan.job} has all of its {run.plan.workers} workers (cluster.workers); try another run"
-            self._out.refuse(event.token, ErrorCode.OVER_QUOTA, text)
-        else:
-            self._out.put(Admit(event.token, self._admit((event.node, event.incarnation), event.threads)))
-
-    def _admit(self, key: WorkerKey, threads: int) -> int:
-        """Takes in a worker, or the lead of a group; returns the number of its replica."""
-        run = self.run
-        run.workers[key] = Worker(key, 4 + 2 * max(threads, 1), run.now_s)
-        self._replicas += 1
-        if run.plan.in_step:
-            self._run_steps.gather()
-        return self._replicas - 1
-
-    def _admit_early_ones(self) -> None:
-        """Answers workers that came too early, once the run is ready or over or they have waited long enough."""
-        run = self.run
-        waiting, run.joining = run.joining, []
-        for event, until_s in waiting:
-            if run.ready or run.final_state:
-                self._on_join(event)
-            elif run.now_s < until_s:
-                run.joining.append((event, until_s))
-            else:
-                self._out.refuse(
-                    event.token, ErrorCode.NOT_READY, f"run {run.plan.job} is still starting; try again soon"
-                )
 
     def _on_tasks_wanted(self, event: events.TasksWanted) -> None:
         run = self.run
@@ -224,13 +180,8 @@ class RunCore:
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
         run = self.run
-        key = (event.node, event.incarnation)  # the next process with this name may already be waiting
-        waiting, run.joining = run.joining, []
-        for early, until_s in waiting:
-            if (early.node, early.incarnation) == key:
-                self._out.refuse(early.token, ErrorCode.STALE_INCARNATION, event.cause)
-            else:
-                run.joining.append((early, until_s))
+        key = (event.node, event.incarnation)
+        self._joining.lose(key, event.cause)
         self._lose(key, event.cause)
 
     def _on_failed(self, event: events.Failed) -> None:
@@ -385,7 +336,7 @@ class RunCore:
 _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.Ready: RunCore._on_ready,
     events.Renamed: RunCore._on_renamed,
-    events.WorkerJoins: RunCore._on_join,
+    events.WorkerJoins: lambda core, event: core._joining.join(event, core._groups),
     events.TasksWanted: RunCore._on_tasks_wanted,
     events.StepWanted: lambda core, event: core._run_steps.step_wanted(event),
     events.GroupWatched: lambda core, event: core._groups.watch(event),
