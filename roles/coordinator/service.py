@@ -262,6 +262,8 @@ class RunService:
         messages = [*self._messages, waiting_for] if waiting_for else list(self._messages)
         found = run_progress(self.core.as_of(self._loop.time()), self.rows, messages, self.role_counts)
         optimizer = self.experiment.optimizer
+        if optimizer.is_batch:
+            return found
         rate = learning_rate(optimizer.lr, optimizer.schedule, found.progress)
         return msgspec.structs.replace(found, learning_rate=rate)
 

@@ -1,4 +1,4 @@
-"""A batch algorithm as a run's state machine sees it: how far it is, and what a checkpoint keeps of it (DistBelief 4.2).
+"""A batch algorithm as a run's state machine sees it: how far it is, and what checkpoints keep of it (DistBelief 4.2).
 
 A `BatchRun` decides what servers and workers do; this counts on from the run that a checkpoint is of, and adds up where
 the time goes.

@@ -195,7 +195,7 @@ def run_result(run: RunState, role_counts: Mapping[str, int]) -> dict[str, Any]:
         "gradient_age_p99": tally.age_at(0.99),
         "waiting_share": tally.waiting_share,
         "duplicates": tally.duplicates,
-        "consistency": "sync" if run.plan.in_step else "async",
+        "consistency": "batch" if run.batch else "sync" if run.plan.in_step else "async",
         "max_staleness": run.plan.max_staleness,
         "step_waits": run.steps.waits,
         "step_wait_seconds": round(run.steps.wait_s, 6),

@@ -194,7 +194,6 @@ class RunCore:
             self._saving.want_best(alone)
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
-        run = self.run
         key = (event.node, event.incarnation)
         self._joining.lose(key, event.cause)
         self._lose(key, event.cause)

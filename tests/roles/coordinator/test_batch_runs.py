@@ -21,7 +21,7 @@ from tests.roles.coordinator.played_run import TEST_EXAMPLES, World, make_experi
 from tests.roles.coordinator.played_run import world as played_world
 
 
-def experiment(folder: Path, *, passes: int = 12, optimizer: dict[str, Any] | None = None, **cluster: Any) -> Experiment:
+def experiment(folder: Path, *, passes: int = 12, optimizer: Any = None, **cluster: Any) -> Experiment:
     train = {"passes": passes, "batch": 4, "evaluate_every": 4.0}
     settings = {"type": "lbfgs", "history": 3, "change_tolerance": 0.0} | (optimizer or {})
     return replace(make_experiment(folder, train=train, **cluster), optimizer=OptimizerConfig(**settings))
@@ -106,11 +106,11 @@ async def test_a_run_that_is_stopped_and_resumed_on_other_servers_has_the_bits_o
 
 async def test_a_run_that_converges_ends_before_its_budget(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
-        folder = await w.start_run(experiment(tmp_path, passes=500, optimizer={"gradient_tolerance": 1e-2}))
+        folder = await w.start_run(experiment(tmp_path, passes=500, optimizer={"gradient_tolerance": 3e-2}))
         await w.ended()
         found = summary(folder)
         assert found["state"] == "ended" and found["batch"]["stop_reason"] == "gradient"
-        assert found["batch"]["gradient_max"] <= 1e-2
+        assert found["batch"]["gradient_max"] <= 3e-2
         assert manifest.read_manifest(last(folder)).complete
         assert len(found["evaluations"]) > 0
 
