@@ -17,13 +17,16 @@ from tests.optimizers import third_party
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     third_party.install(tmp_path)
-    optimizer = '[optimizer]\ntype = "descent"\ngradient_tolerance = 0.25\n[optimizer.settings]\nstep = 0.5\n'
+    optimizer = '[optimizer]\ntype = "descent"\ngradient_tolerance = 0.001\n[optimizer.settings]\nstep = 0.5\n'
     (tmp_path / "exp.toml").write_text(NETWORK + optimizer)
     return tmp_path
 
 
 def adamctl(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
+    environment = os.environ | {
+        "ADAMCTL_KERNELS": "numpy",
+        "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]),
+    }
     return subprocess.run(
         [sys.executable, "-m", "adamctl", *arguments],
         capture_output=True, text=True, timeout=60, env=environment, cwd=site,
@@ -66,3 +69,16 @@ def test_more_memory_than_there_is_names_the_key_to_lower(site: Path) -> None:
 def test_it_is_valid_for_scripts(site: Path) -> None:
     result = adamctl(site, "config", "check", "exp.toml", "--json")
     assert (result.returncode, json.loads(result.stdout)["ok"]) == (0, True), result.stderr
+
+
+def test_it_trains_as_ours_do_and_goes_on_from_its_last_commit(site: Path) -> None:
+    first = adamctl(site, "train", "exp.toml", "--json", "--passes", "3")
+    assert first.returncode == 0, first.stderr
+    found = json.loads(first.stdout)["batch"]
+    assert (found["algorithm"], found["evaluations"], found["iterations"]) == ("descent", 3, 3)
+    assert found["stop_reason"] == "budget"
+    again = adamctl(site, "train", "exp.toml", "--json", "--passes", "5", "--resume", "auto")
+    assert again.returncode == 0, again.stderr
+    went_on = json.loads(again.stdout)["batch"]
+    assert (went_on["evaluations"], went_on["iterations"]) == (5, 5)
+    assert went_on["loss"] < found["loss"]
