@@ -330,6 +330,11 @@ class Experiment(_Section, frozen=True):
         """How many steps of a thread the rule takes together: one where nothing is sent, else `train.n_push`."""
         return 1 if self.has_own_parameters else self.train.steps_per_push
 
+    @property
+    def push_protocol(self) -> Literal["auto", "gradient", "factors"]:
+        """How dense layers are pushed: always as gradients where those are added up."""
+        return "gradient" if self.optimizer.is_batch else self.train.push_protocol
+
     def local_learning_rate_factor(self) -> float | None:
         """Returns the factor of lr for local updates, or None if `local_lr` is a fixed number."""
         if self.has_own_parameters:
