@@ -97,8 +97,8 @@ class OptimizerConfig(_Section, frozen=True):
         weight_decay: each update also subtracts lr * weight_decay * w, decoupled from the gradient, under every rule.
             Under a batch algorithm it is an L2 term instead: the loss has weight_decay / 2 * |w|^2 more, its gradient
             weight_decay * w.
-        batch: for batch algorithms: how many examples of the training set an evaluation is of, always the same
-            ones; `full`: all. Not to be confused with `train.batch`, of which each is one step of a thread.
+        batch: for batch algorithms: how many examples of the training set an evaluation is of, always the same, which
+            `seed` chooses; `full`: all. (`train.batch` is how many of them are one step of a thread.)
         history: for `lbfgs` and `owlqn`: pairs of vectors that are kept; each is 8 bytes a parameter, and as many more
             for each further copy.
         gradient_tolerance: for `lbfgs`, `cg` and `owlqn`: stop once no element of the gradient is larger than this.
