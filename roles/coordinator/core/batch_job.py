@@ -14,7 +14,7 @@ import msgspec
 
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.roles.coordinator.core.batch_run import BatchRun
-from adamctl.roles.coordinator.core.bundles import Bundle
+from adamctl.roles.coordinator.core.bundles import Bundle, WorkerKey
 from adamctl.roles.coordinator.core.progress import BatchProgress
 
 Phase: TypeAlias = Literal["commands", "evaluation", "rest"]
@@ -133,6 +133,10 @@ class BatchJob:
         """How often the history was dropped, by the program or because servers had lost iterations."""
         own = self.committed.state.get("restarts")
         return self._restarts + self.run.restarts + (own if isinstance(own, int) else 0)
+
+    def is_at_work(self, worker: WorkerKey) -> bool:
+        """Whether a worker has a bundle now."""
+        return any(worker in holders for holders in self.run.book.outstanding().values())
 
     def snapshot(self) -> BatchSnapshot:
         """Returns what is needed to go on from the last commit."""
