@@ -1,4 +1,4 @@
-"""A batch algorithm as a run's state machine sees it: how far it is, and what a checkpoint keeps of it (DistBelief 4.2).
+"""A batch algorithm as a run's state machine sees it: how far it is, and what checkpoints keep of it (DistBelief 4.2).
 
 A `BatchRun` decides what servers and workers do; this counts on from the run that a checkpoint is of, and adds up where
 the time goes.
@@ -24,21 +24,20 @@ Phase: TypeAlias = Literal["commands", "evaluation", "rest"]
 class BatchSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch algorithm needs to be resumed, with the kept vectors that servers hold.
 
-    `state`, `evaluations`, `further_trials`: what its last commit said. `commit`, `evaluation`, `round`: the last
-    numbers that servers may know.
+    `state`, `evaluations`, `further_trials`: what its last commit said. `commit`: its number; in the job that goes on
+    from here they are counted from 0 again. `loss`: see `BatchJob`.
     """
 
     state: dict[str, Any] = {}
     evaluations: int = 0
     further_trials: int = 0
     commit: int = 0
-    evaluation: int = 0
-    round: int = 0
     restarts: int = 0
     backups: int = 0
     backups_won: int = 0
     command_seconds: float = 0.0
     evaluation_seconds: float = 0.0
+    loss: float | None = None
     stop_reason: str = ""
 
 
@@ -92,10 +91,17 @@ class BatchJob:
         self.algorithm = algorithm
         former = snapshot or BatchSnapshot()
         committed = Progress(former.state, former.evaluations, former.further_trials) if snapshot else None
-        self.run = BatchRun(start, committed, bundles, buckets, former.commit, former.evaluation, former.round)
+        self.run = BatchRun(start, committed, bundles, buckets)
         self.run.book.backups, self.run.book.backups_won = former.backups, former.backups_won
         self.phases = Phases(former.command_seconds, former.evaluation_seconds)
         self._restarts = former.restarts
+        if former.loss is not None:
+            self.run.loss = former.loss
+
+    @property
+    def examples(self) -> int:
+        """Of the batch."""
+        return self.run.book.bundles[-1].stop
 
     @property
     def committed(self) -> Progress:
@@ -118,6 +124,11 @@ class BatchJob:
         return self.committed.evaluations if self.stop_reason is None else self.run.execution.evaluations
 
     @property
+    def loss(self) -> float | None:
+        """Mean over the batch at the accepted point, without an L2 term; None before the first commit."""
+        return self.run.loss if isfinite(self.run.loss) else None
+
+    @property
     def restarts(self) -> int:
         """How often the history was dropped, by the program or because servers had lost iterations."""
         own = self.committed.state.get("restarts")
@@ -131,13 +142,12 @@ class BatchJob:
             evaluations=self.committed.evaluations,
             further_trials=self.committed.further_trials,
             commit=self.commit or 0,
-            evaluation=run.evaluations,
-            round=run.rounds,
             restarts=self._restarts + run.restarts,
             backups=book.backups,
             backups_won=book.backups_won,
             command_seconds=self.phases.command_s,
             evaluation_seconds=self.phases.evaluation_s,
+            loss=self.loss,
             stop_reason=self.stop_reason or "",
         )
 

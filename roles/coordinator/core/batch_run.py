@@ -40,6 +40,7 @@ class BatchRun:
         book: who evaluates what.
         restarts: how often the history was dropped.
         evaluations, rounds: the last numbers of one.
+        loss: mean over the batch, as the last evaluation before the last commit found it, without an L2 term.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class BatchRun:
         self._start = start
         self.execution = start(committed)
         self.book = BundleBook(bundles)
-        self.restarts = 0
+        self.restarts, self.loss, self._latest_loss = 0, inf, inf
         self.evaluations, self.rounds, self._commit = evaluations, rounds, commit
         self._examples = bundles[-1].stop
         self._buckets = [Bucket(commit=commit, commit_most=commit) for _ in range(buckets)]
@@ -309,7 +310,7 @@ class BatchRun:
             self.book.begin(number, self._workers)
 
     def _complete_evaluation(self) -> None:
-        loss = self.book.loss_sum / self._examples
+        loss = self._latest_loss = self.book.loss_sum / self._examples
         for bucket in self._evaluated:
             self._buckets[bucket].left.pop(0)
         self._close_evaluation()
@@ -326,7 +327,7 @@ class BatchRun:
         if not buckets:
             self._journal.clear()
             self._numbers.clear()
-            self._anew = False
+            self._anew, self.loss = False, self._latest_loss
             for bucket in self._buckets:
                 bucket.left.clear()
             self._answer(None)

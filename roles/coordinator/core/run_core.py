@@ -21,11 +21,12 @@ from math import isfinite
 from typing import Any
 
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.batch_passes import BatchPasses
 from adamctl.roles.coordinator.core.clock import TrainingClock
 from adamctl.roles.coordinator.core.evaluate import EvaluationQueue, Marks, best_of, enough_seen
 from adamctl.roles.coordinator.core.events import Event, RunPlan
 from adamctl.roles.coordinator.core.groups import Groups
-from adamctl.roles.coordinator.core.instructions import Evaluated, Finished, Instruction, Outbox
+from adamctl.roles.coordinator.core.instructions import Evaluated, Finished, Instruction, LeaveBatch, Outbox
 from adamctl.roles.coordinator.core.joining import Joining
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator, fitting_range
@@ -53,6 +54,7 @@ class RunCore:
         self._saving = Saving(self.run, self._out, partial(self._finish, "failed"))
         self._joining = Joining(self.run, self._out, self._run_steps, self._lose)
         end_as_misfit = partial(self._end, "misfit", wait_s=0.0)
+        self._batch = BatchPasses(self.run, self._out, self._saving)
         self._groups = Groups(self.run, self._out, self._joining.admit, self._give_up, end_as_misfit)
         self._tasks = Tasks(self.run, self._order_what_is_due)
         self._evaluation_marks = self._evaluations_due()
@@ -63,6 +65,11 @@ class RunCore:
         if not self.run.final_state:
             self.run.now_s = max(self.run.now_s, now_s)
         return self.run
+
+    @property
+    def holds_batch(self) -> bool:
+        """Whether the program of a batch algorithm must wait now."""
+        return self._batch.holds
 
     def _evaluations_due(self) -> Marks:
         """Returns when evaluations are due that were not due before."""
@@ -82,6 +89,7 @@ class RunCore:
         self._joining.answer_early_ones(self._groups)
         if run.ready and not run.final_state:
             self._settle()
+        self._batch.settle()
         if run.final_state:
             self._tell_the_end()
         self._out.extend(run.steps.end(now_s) if run.final_state else run.steps.look(now_s))
@@ -95,7 +103,9 @@ class RunCore:
         run = self.run
         plan, snapshot = run.plan, event.snapshot
         count = event.train_examples
-        run.book = RangeAllocator(plan.passes, count, fitting_range(plan, count), plan.pass_fraction)
+        run.batch = event.batch
+        range_examples = fitting_range(plan, count) if event.batch is None else count
+        run.book = RangeAllocator(plan.passes, count, range_examples, plan.pass_fraction)
         run.desk = EvaluationQueue(plan.evaluate_on, event.evaluation_examples)
         if snapshot is not None:
             run.book.restore(snapshot.passes)
@@ -166,6 +176,11 @@ class RunCore:
             if result is not None:
                 self._on_evaluated(result, alone)
 
+    def _on_batch_moved(self, event: events.BatchMoved) -> None:
+        if self._batch.follow():
+            self.run.trained_since_evaluation = True
+            self.run.evaluated &= self._saving.wanted
+
     def _on_evaluated(self, result: EvaluationResult, alone: bool) -> None:
         """`alone`: nothing was trained meanwhile."""
         run = self.run
@@ -179,7 +194,6 @@ class RunCore:
             self._saving.want_best(alone)
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
-        run = self.run
         key = (event.node, event.incarnation)
         self._joining.lose(key, event.cause)
         self._lose(key, event.cause)
@@ -213,6 +227,7 @@ class RunCore:
         while not settled and not run.final_state:
             before = len(self._out)
             self._order_what_is_due()
+            self._batch.settle()
             self._advance_ending()
             self._serve()
             settled = len(self._out) == before
@@ -235,9 +250,14 @@ class RunCore:
         """Ends the run step by step: outstanding ranges, a last evaluation, a last checkpoint, the end."""
         run = self.run
         if run.ending is None:
-            if not run.book.finished:
+            why = ("passes", "") if run.book.finished else None
+            why = why if run.batch is None else self._batch.end_text()
+            if why is None:
                 return
-            self._end("passes", "", run.plan.finish_wait_s)
+            if why[1]:
+                self._out.say(why[1])
+            self._end(*why, run.plan.finish_wait_s)
+            self._batch.settle()
         ending = run.ending
         assert ending is not None
         if run.clock.ranges_out:
@@ -253,6 +273,11 @@ class RunCore:
                 return
         if self._saving.writing:
             return
+        if not run.can_be_saved:
+            if run.now_s < ending.wait_until_s:
+                return
+            self._out.say("no last checkpoint is written: servers have not answered the commit that was on its way")
+            ending.checkpoint_wanted = False
         if not ending.checkpoint_wanted or ending.checkpoint or not run.tally.examples:
             self._finish(ending.final_state, ending.cause)
         elif run.now_s >= ending.retry_s:
@@ -297,6 +322,8 @@ class RunCore:
         run.hanging.leave(key)
         run.pace.leave(key)
         run.desk.lose(key)
+        if run.batch is not None:
+            self._out.put(LeaveBatch(key))
         if run.warm_worker == key:
             run.warm_worker = None
         if not run.workers:
@@ -341,6 +368,7 @@ _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.StepWanted: lambda core, event: core._run_steps.step_wanted(event),
     events.GroupWatched: lambda core, event: core._groups.watch(event),
     events.GroupDropWanted: lambda core, event: core._groups.drop(event),
+    events.BatchMoved: RunCore._on_batch_moved,
     events.WorkerLost: RunCore._on_worker_lost,
     events.Failed: RunCore._on_failed,
     events.StopWanted: RunCore._on_stop_wanted,

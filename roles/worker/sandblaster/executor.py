@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from adamctl.errors import RemoteError
 from adamctl.kernels.operation import Array
@@ -15,7 +20,7 @@ from adamctl.model.layout import ParameterLayout
 from adamctl.roles.ps.client.parameter_client import BundleOutcome, ParameterClient
 from adamctl.roles.worker.core.bundle_work import LOST, Held, Pull, weight_of
 from adamctl.roles.worker.core.example_memory import Span
-from adamctl.roles.worker.sandblaster.threads import Bundle, BundleDone, BundleThreads
+from adamctl.roles.worker.sandblaster.threads import Bundle, BundleDone, BundleThreads, HeldOut
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.constants import GRADIENT_REFUSED
 
@@ -64,6 +69,19 @@ class BundleExecutor(Protocol):
         """Forgets what a bundle has found."""
         ...
 
+    async def snapshot(self) -> None:
+        """Pulls the accepted parameters, for `evaluate`; bundles go on."""
+        ...
+
+    async def evaluate(self, images: Array, labels: NDArray[np.int32]) -> tuple[float, int]:
+        """Returns the summed loss of examples of a held-out split, and how many are classified correctly.
+
+        Args:
+            images: [n, *input shape], at most a portion.
+            labels: [n].
+        """
+        ...
+
     async def halt(self) -> None:
         """Stops after what is being computed; give all bundles up first."""
         ...
@@ -86,6 +104,7 @@ class WholeExecutor:
         self._done: Callable[[BundleDone], None] = lambda done: None
         self.threads = BundleThreads(session.network, session.threads, lambda done: self._done(done))
         self._parameters.shared.add(self.threads.memory)
+        self._network, self._snapshot, self._views = session.network, np.empty(0, np.float32), list[Array]()
 
     @property
     def portions_done(self) -> int:
@@ -119,6 +138,19 @@ class WholeExecutor:
     def free(self, gradient: int) -> None:
         self.threads.free(gradient)
 
+    async def snapshot(self) -> None:
+        if not len(self._snapshot):  # only a worker that evaluates needs it
+            self._snapshot = np.empty(self._network.flat_size, np.float32)
+            self._views = self._network.views(self._snapshot)
+        await self._parameters.pull(self._snapshot)
+
+    async def evaluate(self, images: Array, labels: NDArray[np.int32]) -> tuple[float, int]:
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[tuple[float, int]] = loop.create_future()
+        put = partial(_settle, loop, found)
+        self.threads.submit(HeldOut(self._views, images, labels, put))
+        return await found
+
     async def halt(self) -> None:
         self.threads.stop()
         await asyncio.to_thread(self.threads.join, JOIN_S)
@@ -128,6 +160,23 @@ class WholeExecutor:
 
     def status(self) -> dict[str, object]:
         return {}
+
+
+def _settle(
+    loop: asyncio.AbstractEventLoop, found: asyncio.Future[tuple[float, int]], made: tuple[float, int] | BaseException
+) -> None:
+    """Called by a thread. Drops what comes after the loop was closed: the session is over."""
+
+    def settle() -> None:
+        if found.done():
+            return
+        if isinstance(made, BaseException):
+            found.set_exception(made)
+        else:
+            found.set_result(made)
+
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(settle)
 
 
 async def pull_vector(parameters: ParameterClient, into: Array, pull: Pull) -> list[int]:

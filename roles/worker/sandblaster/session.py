@@ -21,6 +21,7 @@ from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.roles.worker.core.bundle_work import BundleWork, Held, Pull, portions_of
 from adamctl.roles.worker.core.example_memory import ExampleMemory, Span
 from adamctl.roles.worker.sandblaster.executor import BundleExecutor, WholeExecutor
+from adamctl.roles.worker.sandblaster.held_out import HeldOutWork
 from adamctl.roles.worker.sandblaster.threads import Bundle, BundleDone
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.messages import NextBundlesReply, NextBundlesRequest
@@ -65,6 +66,8 @@ class SandblasterRunner:
         self._pushing: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._latest: NextBundlesRequest | None = None  # the last one, while it is not answered
+        self._held_out = HeldOutWork(session, self._executor, self.status)
+        self._bundles_over = False
         self._failure: BaseException | None = None
         self.over, self._reason = False, ""
         self.bundles = self.pushes = self.abandoned = self.pulls = 0
@@ -80,6 +83,7 @@ class SandblasterRunner:
             UnreachableError: the coordinator or a server is gone.
         """
         self._executor.start()
+        self._begin(self._evaluate)
         stop = asyncio.create_task(stopping.wait())
         try:
             return await self._serve(stop)
@@ -98,7 +102,7 @@ class SandblasterRunner:
                 return self._reason
             self._ask_if_due(idle)
             news = asyncio.create_task(self._news.wait())
-            timeout_s = IDLE_S if self._latest is None else None
+            timeout_s = IDLE_S if self._latest is None and not self._bundles_over else None
             happened, _ = await asyncio.wait({stop, news}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             idle = not happened
             news.cancel()
@@ -110,9 +114,13 @@ class SandblasterRunner:
     def _ask_if_due(self, idle: bool) -> None:
         """Reports, and asks for bundles, as soon as there is reason to; else keeps a request waiting, for news.
 
+        Once the program has stopped, there is nothing more to ask for.
+
         A new request has the one before answered, so it asks for all. While one waits that asks for any, there are
         none to be had.
         """
+        if self._bundles_over:
+            return
         waits_for_some = self._latest is not None and self._latest.wanted > 0
         wants = self._work.wanted > 0 and not waits_for_some
         if self._work.has_news or wants or (idle and self._latest is None):
@@ -138,7 +146,7 @@ class SandblasterRunner:
 
     def _take(self, reply: NextBundlesReply) -> None:
         if reply.ended:
-            self.over, self._reason = True, reply.reason
+            self._bundles_over = True
             self._news.set()
         else:
             self._work.take(reply)
@@ -148,7 +156,15 @@ class SandblasterRunner:
         self._work.abandon()
         if self._pushing:
             await asyncio.wait(set(self._pushing), timeout=LEAVE_S)
-        await self._session.coordinator.next_bundles(self._request(0, 0.0, leaving=True))
+        session = self._session
+        await session.coordinator.next_bundles(self._request(0, 0.0, leaving=True))
+        await session.coordinator.leave(session.node, session.incarnation, (), group_epoch=session.group_epoch)
+
+    async def _evaluate(self) -> None:
+        """Evaluates on the held-out split, until the run is over."""
+        self._reason = await self._held_out.run()
+        self.over = True
+        self._news.set()
 
     # --- what is to be done ------------------------------------------------------------------------------------------
 
