@@ -96,7 +96,8 @@ def fit(
         model: from `Sequential`, or a `Model`.
         data: `digits`; a bare name such as `mnist`, looked up in `search` and ADAMCTL_DATA; a path to IDX files, an
             npz file or folders of images; a `DataConfig`; or arrays (x_train, y_train, x_test, y_test).
-        optimizer: `SGD`, `Momentum`, `Adagrad`, `RMSProp` or `Adam`; default SGD(0.05).
+        optimizer: an update rule, `SGD`, `Momentum`, `Adagrad`, `RMSProp` or `Adam`; or a batch algorithm, `LBFGS`,
+            `CG`, `OWLQN` or another package's by `Optimizer`; default SGD(0.05).
         passes, batch, target: see `TrainConfig`; its other fields may be given by name.
         workers, threads, ps, partitions, memory_per_worker: see `ClusterConfig`.
         cuts: layer name -> `Cut`, or its axis alone, where the rules of docs/partitions.md are not to cut it.

@@ -1,18 +1,32 @@
-"""Optimizers in the Python interface: `adamctl.SGD(0.05, weight_decay=1e-4)`."""
+"""Optimizers in the Python interface: `adamctl.SGD(0.05, weight_decay=1e-4)`, `adamctl.LBFGS(history=20)`."""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from adamctl.config.experiment import OptimizerConfig, ScheduleConfig
 
 
 class Settings(TypedDict, total=False):
-    """Settings that every optimizer takes besides its own; see `OptimizerConfig`."""
+    """Settings that every update rule takes besides its own; see `OptimizerConfig`."""
 
     weight_decay: float
     clip_norm: float | None
     schedule: ScheduleConfig | None
+
+
+class BatchSettings(TypedDict, total=False):
+    """Settings that every batch algorithm of ours takes besides its own; see `OptimizerConfig`.
+
+    `weight_decay` is an L2 term here: the loss has weight_decay / 2 * |w|^2 more, and its gradient weight_decay * w.
+    (In update rules it is decoupled from loss and gradient.)
+    """
+
+    weight_decay: float
+    batch: int | Literal["full"]
+    gradient_tolerance: float
+    change_tolerance: float
+    evaluations_max: int
 
 
 def Schedule(type: str = "constant", **settings: float | int) -> ScheduleConfig:  # noqa: N802
@@ -58,6 +72,53 @@ def Adam(  # noqa: N802
     return _optimizer("adam", lr, settings, beta1=beta1, beta2=beta2, epsilon=epsilon)
 
 
+def LBFGS(history: int = 10, **settings: Unpack[BatchSettings]) -> OptimizerConfig:  # noqa: N802
+    """Returns L-BFGS over the whole training set (DistBelief 4.2, Sandblaster); `passes` is its budget of evaluations.
+
+    Args:
+        history: pairs of displacements and changes of the gradient, at most 31; each is 8 bytes a parameter.
+        settings: see `BatchSettings`; `weight_decay` is an L2 term of loss and gradient.
+    """
+    return OptimizerConfig(type="lbfgs", history=history, **settings)
+
+
+def CG(**settings: Unpack[BatchSettings]) -> OptimizerConfig:  # noqa: N802
+    """Returns conjugate gradient over the whole training set: less memory than `LBFGS`, more evaluations.
+
+    Args:
+        settings: see `BatchSettings`; `weight_decay` is an L2 term of loss and gradient.
+    """
+    return OptimizerConfig(type="cg", **settings)
+
+
+def OWLQN(  # noqa: N802
+    l1: float, history: int = 10, **settings: Unpack[BatchSettings]
+) -> OptimizerConfig:
+    """Returns OWL-QN over the whole training set: L-BFGS for a loss with an L1 term, which makes parameters 0.
+
+    Args:
+        l1: factor of the sum of |w| in the loss, above 0.
+        history: as of `LBFGS`.
+        settings: see `BatchSettings`; `weight_decay` is an L2 term of loss and gradient, besides the L1 term.
+    """
+    return OptimizerConfig(type="owlqn", l1=l1, history=history, **settings)
+
+
+def Optimizer(type: str, **settings: Any) -> OptimizerConfig:  # noqa: N802
+    """Returns an optimizer by its type, such as a batch algorithm that an installed package adds.
+
+    Args:
+        settings: those that are keys of `[optimizer]` go there (`weight_decay` is an L2 term of loss and gradient under
+            a batch algorithm), others to the algorithm's own, as in `[optimizer.settings]`. All are checked by `fit`,
+            before anything starts.
+    """
+    keys = {name: settings[name] for name in settings if name in OptimizerConfig.__struct_fields__}
+    own = {name: settings[name] for name in settings if name not in keys}
+    if own:
+        keys["settings"] = own
+    return OptimizerConfig(type=type, **keys)
+
+
 def _optimizer(rule: str, lr: float, settings: Settings, **own: Any) -> OptimizerConfig:
     shared: dict[str, Any] = {**settings, "schedule": settings.get("schedule") or ScheduleConfig()}
-    return OptimizerConfig(type=rule, lr=lr, **shared, **own)  # type: ignore[arg-type]
+    return OptimizerConfig(type=rule, lr=lr, **shared, **own)

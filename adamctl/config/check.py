@@ -1,7 +1,7 @@
 """Compares plain values (from a TOML file, the environment or flags) with the structs that they will become.
 
-Pure: values in, problems out. Each problem says what was found, what is allowed and the nearest valid spelling;
-`adamctl.config.load` adds where the value came from.
+Pure, but for the names of installed algorithms: values in, problems out. Each problem says what was found, what is
+allowed and the nearest valid spelling; `adamctl.config.load` adds where the value came from.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any
 
 from msgspec import inspect
 
+from adamctl.config import algorithms
 from adamctl.config.experiment import Experiment
 from adamctl.config.lines import KeyPath, dotted
 from adamctl.config.records import REPLICATION_MAX
+from adamctl.model.commands import OPERANDS_MAX
 from adamctl.model.partition.cuts import PARTITIONS_MAX
 
 
@@ -59,6 +61,15 @@ LIMITS: dict[str, Limit] = {
     "optimizer.epsilon": _ABOVE_0,
     "optimizer.weight_decay": _AT_LEAST_0,
     "optimizer.clip_norm": _ABOVE_0,
+    "optimizer.batch": _AT_LEAST_1,
+    "optimizer.history": Limit(
+        f"from 1 to {algorithms.HISTORY_MAX}, since a direction is one command on at most {OPERANDS_MAX} vectors",
+        lambda value: 1 <= value <= algorithms.HISTORY_MAX,
+    ),
+    "optimizer.gradient_tolerance": _AT_LEAST_0,
+    "optimizer.change_tolerance": _AT_LEAST_0,
+    "optimizer.evaluations_max": _AT_LEAST_1,
+    "optimizer.l1": _AT_LEAST_0,
     "optimizer.schedule.warmup": _BELOW_1,
     "optimizer.schedule.factor": _ABOVE_0,
     "optimizer.schedule.every": _AT_LEAST_1,
@@ -152,6 +163,10 @@ def _check(value: Any, kind: inspect.Type, path: KeyPath) -> Iterator[Problem]:
             yield from _check(item, kind.item_type, (*path, index))
     elif not _fits(value, kind):
         yield _wrong(path, value, kind)
+    elif path == ("optimizer", "type") and not algorithms.is_type(value):
+        types = algorithms.types()
+        allowed = ", ".join(map(show, types))
+        yield Problem(path, f"found {show(value)}; expected one of {allowed}.{suggestion(value, types)}")
     else:
         limit = LIMITS.get(dotted(path))
         if limit is not None and isinstance(value, (int, float)) and not limit.holds(value):

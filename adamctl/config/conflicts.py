@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from adamctl.config.algorithms import BUILT_IN, is_of_another_package
+from adamctl.config.batch_conflicts import batch_problems
 from adamctl.config.check import Problem, show, structure_problems
 from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig
 from adamctl.config.partitioning import partition_problems
@@ -20,8 +22,14 @@ RULES_READING: dict[str, tuple[str, ...]] = {
     "beta1": ("adam",),
     "beta2": ("adam",),
     "epsilon": ("rmsprop", "adam"),
+    "batch": BUILT_IN,
+    "history": ("lbfgs", "owlqn"),
+    "gradient_tolerance": BUILT_IN,
+    "change_tolerance": BUILT_IN,
+    "evaluations_max": BUILT_IN,
+    "l1": ("owlqn",),
 }
-"""Settings of the optimizer that would be ignored under other rules."""
+"""Settings of the optimizer that would be ignored under other rules and algorithms of ours."""
 
 
 def cross_problems(experiment: Experiment) -> list[Problem]:
@@ -47,12 +55,8 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     elif data.translate and 2 * data.translate >= min(shape[:2]):
         wanted = f"less than half of the images' height and width, {shape[0]} x {shape[1]}"
         refuse("data.translate", f"found {data.translate}; expected {wanted}")
-    for key, rules in RULES_READING.items():
-        value, default = getattr(experiment.optimizer, key), getattr(OptimizerConfig(), key)
-        if value != default and experiment.optimizer.type not in rules:
-            wanted = " or ".join(f'"{rule}"' for rule in rules)
-            found = f'found {show(value)} with type = "{experiment.optimizer.type}"'
-            refuse(f"optimizer.{key}", f"{found}; expected {wanted}, or leave the key out")
+    for key, message in _ignored(experiment.optimizer):
+        refuse(f"optimizer.{key}", message)
     if train.evaluate_on == "validation" and data.validation == 0:
         refuse("train.evaluate_on", 'found "validation" but data.validation is 0; set data.validation, for example 0.1')
     if train.patience is not None and experiment.evaluated_on != "validation":
@@ -65,7 +69,26 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     for key, message in _replication_problems(experiment.cluster):
         refuse(f"cluster.{key}", message)
     problems += [Problem(path, message) for path, message in partition_problems(experiment)]
+    problems += batch_problems(experiment)
     return problems
+
+
+def _ignored(optimizer: OptimizerConfig) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) for settings that the optimizer does not read.
+
+    What an algorithm of another package reads is known when that is loaded (`adamctl.optimizers.configured`).
+    """
+    if is_of_another_package(optimizer.type):
+        return
+    given = f"with type = {show(optimizer.type)}"
+    for key, types in RULES_READING.items():
+        value, default = getattr(optimizer, key), getattr(OptimizerConfig(), key)
+        if value != default and optimizer.type not in types:
+            wanted = " or ".join(show(one) for one in types)
+            yield key, f"found {show(value)} {given}; expected {wanted}, or leave the key out"
+    if optimizer.settings:
+        why = "it is for algorithms of other packages, and ours have their settings in [optimizer]"
+        yield "settings", f"found {', '.join(optimizer.settings)} {given}; leave the table out: {why}"
 
 
 def _replication_problems(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:

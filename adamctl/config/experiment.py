@@ -6,10 +6,11 @@ Structs are frozen and validated once, in `adamctl.config.load`; defaults are de
 from __future__ import annotations
 
 from math import inf
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from adamctl.config.algorithms import is_batch_algorithm
 from adamctl.config.records import Acks, default_acks, default_min_in_sync
 from adamctl.model.description import Model
 from adamctl.model.partition.cuts import Cut
@@ -73,11 +74,18 @@ FIRST_PUSHES = 300
 """Pushes until weights find their direction: passes over a thousand images, a third of one over tens of thousands."""
 
 
+Plain: TypeAlias = bool | int | float | str
+SettingValue: TypeAlias = Plain | tuple[Plain, ...]
+"""What a setting of another package's algorithm may be."""
+
+
 class OptimizerConfig(_Section, frozen=True):
-    """The update rule that runs on the servers, and the learning rate that is sent with each push.
+    """An update rule that runs on the servers, and the learning rate that is sent with each push; or a batch algorithm.
 
     Attributes:
-        type: the rule.
+        type: an update rule: `sgd`, `momentum`, `adagrad`, `rmsprop` or `adam`; or a batch algorithm: `lbfgs`
+            (L-BFGS), `cg` (conjugate gradient), `owlqn` (OWL-QN, with an L1 term), or one that an installed package
+            adds (entry point group `adamctl.optimizers`). A key that a type does not read is refused.
         lr: the learning rate, which `optimizer.schedule` changes over the run.
         clip_norm: largest norm of a layer's mean gradient of one step (weights and biases together); a longer gradient
             is scaled down to it before it is applied or pushed; unset: no clipping. It keeps training with a high
@@ -87,9 +95,20 @@ class OptimizerConfig(_Section, frozen=True):
         beta1, beta2: for `adam`, how much of the mean and of the mean square is kept.
         epsilon: for `rmsprop` and `adam`, added to the root that divides the step.
         weight_decay: each update also subtracts lr * weight_decay * w, decoupled from the gradient, under every rule.
+            Under a batch algorithm it is an L2 term instead: the loss has weight_decay / 2 * |w|^2 more, its gradient
+            weight_decay * w.
+        batch: for batch algorithms: how many examples of the training set an evaluation is of, always the same
+            ones; `full`: all. Not to be confused with `train.batch`, of which each is one step of a thread.
+        history: for `lbfgs` and `owlqn`: pairs of vectors that are kept; each is 8 bytes a parameter, and as many more
+            for each further copy.
+        gradient_tolerance: for `lbfgs`, `cg` and `owlqn`: stop once no element of the gradient is larger than this.
+        change_tolerance: likewise: stop once the loss changes by at most this part of max(|loss|, 1) in an iteration.
+        evaluations_max: likewise: most evaluations of one line search.
+        l1: for `owlqn`: factor of the sum of |w| that is added to the loss.
+        settings: further keys of another package's algorithm, as a table `[optimizer.settings]`.
     """
 
-    type: Literal["sgd", "momentum", "adagrad", "rmsprop", "adam"] = "sgd"
+    type: str = "sgd"
     lr: float = 0.05
     momentum: float = 0.9
     nesterov: bool = False
@@ -100,10 +119,23 @@ class OptimizerConfig(_Section, frozen=True):
     weight_decay: float = 0.0
     clip_norm: float | None = None
     schedule: ScheduleConfig = ScheduleConfig()
+    batch: int | Literal["full"] = "full"
+    history: int = 10
+    gradient_tolerance: float = 1e-5
+    change_tolerance: float = 1e-7
+    evaluations_max: int = 20
+    l1: float = 0.0
+    settings: dict[str, SettingValue] = {}
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether this is a batch algorithm, which evaluates a whole batch before it changes the parameters."""
+        return is_batch_algorithm(self.type)
 
     @property
     def rule(self) -> RuleConfig:
-        """The rule that servers apply to gradients."""
+        """The update rule that servers apply to gradients. Of batch algorithms: `adamctl.optimizers.configured`."""
+        assert not self.is_batch, f"{self.type} is no update rule"
         return RuleConfig(
             self.type,
             momentum=self.momentum,
@@ -120,7 +152,8 @@ class TrainConfig(_Section, frozen=True):
     """How training runs.
 
     Attributes:
-        passes: passes over the training set; the learning-rate schedule spans all of them.
+        passes: passes over the training set; the learning-rate schedule spans all of them. Under a batch algorithm each
+            evaluation of its batch is one, so this is its budget.
         batch: examples per step of one thread. Under plain sgd the threads of a worker may each take a share of a
             batch, at a proportionally lower rate, which makes their gradients younger (docs/consistency.md).
         n_push: steps of one thread between its pushes (DistBelief 4.1). `auto`: 1 step of a whole batch.
@@ -301,6 +334,8 @@ class Experiment(_Section, frozen=True):
         """Returns the factor of lr for local updates, or None if `local_lr` is a fixed number."""
         if self.has_own_parameters:
             return 0.0  # the rule itself updates the weights
+        if self.optimizer.is_batch:
+            return 0.0  # nobody but servers changes parameters
         if self.train.in_step:
             return 0.0  # all parts of a step are computed from the same weights
         if self.train.local_lr != "auto":
@@ -317,7 +352,8 @@ class Experiment(_Section, frozen=True):
     @property
     def fetch_follows_push(self) -> bool:
         """Whether a fetch starts when a push is applied, and its thread waits for it if that takes little time."""
-        return self.train.n_fetch == "auto" and not self.train.in_step and not self.has_own_parameters
+        pushes_gradients = not self.train.in_step and not self.has_own_parameters and not self.optimizer.is_batch
+        return self.train.n_fetch == "auto" and pushes_gradients
 
     @property
     def first_pushes(self) -> float:

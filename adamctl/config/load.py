@@ -135,7 +135,7 @@ def load_experiment(
     source = _source(experiment.data, file)
     data = msgspec.structs.replace(experiment.data, search=folders, source=source)
     complete = {".".join(map(str, key)): origins.get(_set_key(key), Origin("default")) for key in leaf_keys()}
-    complete |= {key: found for key, found in origins.items() if key.startswith("model.")}
+    complete |= {key: found for key, found in origins.items() if key.startswith(_TABLES)}
     return LoadedExperiment(msgspec.structs.replace(experiment, data=data), file, complete)
 
 
@@ -198,6 +198,8 @@ def _apply(values: dict[str, Any], setting: Setting) -> KeyPath:
     return tuple(path)
 
 
+_TABLES = ("model.", "partition.", "optimizer.settings.")
+"""Tables whose keys are not those of a struct."""
 _TEXT_KEYS: frozenset[KeyPath] = frozenset({("name",), ("data", "source")})
 
 

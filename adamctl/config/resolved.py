@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -46,10 +47,10 @@ def _table(values: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
         if isinstance(value, dict) or (isinstance(value, (list, tuple)) and value and isinstance(value[0], dict)):
             later.append((key, value))
         elif value is not None:
-            yield f"{key} = {_value(value)}"
+            yield f"{_key(key)} = {_value(value)}"
     for key, value in later:
         inner = (*path, key)
-        name = ".".join(inner)
+        name = ".".join(map(_key, inner))
         if value == {}:
             continue
         if isinstance(value, dict):
@@ -59,6 +60,10 @@ def _table(values: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
             for item in value:
                 yield f"\n[[{name}]]"
                 yield from _table(item, inner)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _value(name)
 
 
 def _value(value: object) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from adamctl.config.experiment import Experiment
 from adamctl.model.shapes import infer
+from adamctl.optimizers.configured import batch_examples
 from adamctl.roles.data.look import Needs, look
 
 
@@ -25,6 +26,7 @@ def look_at_data(experiment: Experiment, note: Callable[[str], None], *, full: b
     looked = look(experiment.data, Needs(experiment.model.input, outputs, train.batch, experiment.seed), full=full)
     for warning in looked.warnings:
         note(f"note: {warning}")
+    batch_examples(experiment, looked.examples["train"])
     if train.evaluate_on == "test" and not looked.examples["test"] and looked.examples["validation"]:
         note("note: the data have no test part; the validation part is evaluated")
         return msgspec.structs.replace(experiment, train=msgspec.structs.replace(train, evaluate_on="validation"))

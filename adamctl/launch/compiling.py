@@ -16,6 +16,7 @@ from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError
 from adamctl.kernels import kernel_cache, needed
 from adamctl.kernels.backend import choose
+from adamctl.optimizers.configured import rule_of
 
 NOTE_INTERVAL_S = 2.0
 PROCESSES_MAX = 8
@@ -30,7 +31,7 @@ def kernels_of(experiment: Experiment, forced: str | None = None) -> tuple[str, 
     train = experiment.train
     conversions = needed.conversion_kernels((train.wire_push, train.wire_pull))
     steps = needed.step_kernels(experiment.model, clipping=experiment.optimizer.clip_norm is not None)
-    return (*steps, *needed.rule_kernels(experiment.optimizer.rule), *conversions)
+    return (*steps, *needed.rule_kernels(rule_of(experiment)), *conversions)
 
 
 def compile_kernels(

@@ -15,6 +15,7 @@ from adamctl.kernels.rules.make import RULES
 from adamctl.kernels.threads import available_cores
 from adamctl.model.layout import ELEMENT_BYTES, build_layout
 from adamctl.model.shapes import infer
+from adamctl.optimizers.configured import rule_of, settings_of
 
 PROCESSES_PER_CORE_MAX = 16
 PROCESSES_MIN = 32
@@ -22,6 +23,8 @@ PROCESSES_MIN = 32
 THREADS_PER_CORE_MAX = 16
 PROCESS_BYTES = 50 << 20
 """Least memory of a role's interpreter and libraries."""
+_ACCUMULATOR_BYTES = 8
+"""Of the sum of gradients, a parameter: a 64-bit whole number."""
 _OTHERS = 2
 """The coordinator and the controller."""
 _VECTORS = 3
@@ -94,22 +97,36 @@ def memory_of(experiment: Experiment, threads: int) -> tuple[Part, ...]:
     """Returns the least memory of each part of a run, with `threads` threads in each worker.
 
     Raises:
-        ConfigurationError: the layers do not fit together, or the model is too large to be cut into shards.
+        ConfigurationError: the layers do not fit together, the model is too large to be cut into shards, or a batch
+            algorithm cannot be found or run.
     """
     cluster, batch = experiment.cluster, experiment.train.batch
     layout = build_layout(experiment.model, cluster.ps)
     model_bytes = ELEMENT_BYTES * layout.flat_size
     outputs = sum(prod(shape.output) for shape in infer(experiment.model))
-    rule = RULES.get(experiment.optimizer.type)
-    states = len(rule.state_names) - len(rule.shard_state) if rule is not None else 0
     replicas = 1 if cluster.partitions == "auto" else cluster.workers // cluster.partitions
     processes = cluster.workers + cluster.ps + cluster.data + _OTHERS
     return (
         Part("processes", processes * PROCESS_BYTES, "cluster.workers"),
-        Part("parameter servers", model_bytes * (1 + states) * cluster.replication, "the sizes of model.layers"),
+        _servers(experiment, layout.flat_size),
         Part("workers", replicas * model_bytes * (_VECTORS + 2 * threads), "the sizes of model.layers"),
         Part("batches", replicas * threads * batch * outputs * ELEMENT_BYTES, "train.batch"),
     )
+
+
+def _servers(experiment: Experiment, parameters: int) -> Part:
+    """Returns the least memory of the parameter servers: all copies of what they keep, and one of what they do not."""
+    copies, keys = experiment.cluster.replication, "the sizes of model.layers"
+    if not experiment.optimizer.is_batch:
+        rule = RULES[experiment.optimizer.type]
+        vectors = 1 + len(rule.state_names) - len(rule.shard_state)
+        return Part("parameter servers", ELEMENT_BYTES * parameters * vectors * copies, keys)
+    vectors_rule = rule_of(experiment)
+    kept_bytes = ELEMENT_BYTES * (1 + len(vectors_rule.kept)) * copies
+    scratch_bytes = ELEMENT_BYTES * len(vectors_rule.scratch) + _ACCUMULATOR_BYTES
+    if hasattr(settings_of(experiment), "history"):
+        keys = "optimizer.history"
+    return Part("parameter servers", parameters * (kept_bytes + scratch_bytes), keys)
 
 
 def _threads(experiment: Experiment, machine: Machine) -> int:

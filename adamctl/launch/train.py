@@ -30,6 +30,7 @@ from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
+from adamctl.optimizers.configured import check as check_algorithm
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
 
@@ -64,12 +65,14 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     """Runs an experiment to its end and returns how it ended and its run folder. Blocks; call it in the main thread.
 
     Raises:
-        ConfigurationError: the run folder cannot be made, there is nothing to resume from, or the data do not fit.
+        ConfigurationError: the run folder cannot be made, there is nothing to resume from, a batch algorithm does not
+            take its settings, or the data do not fit.
         DamagedDataError: the data are damaged.
         RunFailedError: a process cannot be started, or the coordinator falls silent.
         UnreachableError: the controller to join does not answer, or a role does not start in time.
         HandshakeError: the controller to join refuses us: wrong token or version.
     """
+    check_algorithm(experiment)
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)

@@ -27,6 +27,11 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value * 100:.2f}%"
 
 
+def figure(value: float | None) -> str:
+    """Returns four significant digits: 0.0123449 -> `0.01234`, 1.23e-9 -> `1.23e-09`."""
+    return "-" if value is None else f"{value:.4g}"
+
+
 def duration(seconds: float | None) -> str:
     """Returns `4.2 s`, `3 min 20 s` or `2 h 05 min`."""
     if seconds is None:

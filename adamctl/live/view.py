@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adamctl.config.names import printable
+from adamctl.live.batch import batch_closing, batch_facts, batch_parts
 from adamctl.live.reading import ProcessReading, cpu_text, memory_text, total
 from adamctl.live.replicas import MemberLine, member_lines
 from adamctl.live.units import count, duration, share
@@ -116,19 +117,27 @@ def _folded(role: str, rows: Sequence[RoleLine]) -> RoleLine:
 
 
 def _facts(progress: RunProgress) -> Sequence[tuple[str, str]]:
-    return (
-        ("pass", _passes(progress)),
-        ("loss", "-" if progress.loss is None else f"{progress.loss:.4f}"),
+    speed = (
         (f"{_split(progress)} top-1", share(progress.top1)),
         ("best top-1", share(progress.best_top1)),
         ("images/s", count(progress.images_per_s)),
         ("connections/s", count(progress.connections_per_s)),
+    )
+    waited = ("waited for data" if progress.partitions == 1 else "waited", share(progress.waiting_share))
+    trained = ("trained", duration(progress.train_seconds))
+    if progress.batch is not None:
+        left = ("left at most", duration(progress.eta_seconds))
+        return (*batch_facts(progress.batch, progress.passes_total), *speed, waited, trained, left)
+    return (
+        ("pass", _passes(progress)),
+        ("loss", "-" if progress.loss is None else f"{progress.loss:.4f}"),
+        *speed,
         ("updates/s", count(progress.updates_per_s)),
         ("gradient age p50/p99", _quantiles(progress.gradient_age_p50, progress.gradient_age_p99)),
         ("staleness p50/p99", _quantiles(progress.staleness_p50, progress.staleness_p99)),
-        ("waited for data" if progress.partitions == 1 else "waited", share(progress.waiting_share)),
+        waited,
         ("examples", count(progress.examples)),
-        ("trained", duration(progress.train_seconds)),
+        trained,
         ("time left", duration(progress.eta_seconds)),
     )
 
@@ -182,16 +191,21 @@ def _role_line(role: str, node: str, state: str, detail: str, reading: ProcessRe
 
 def progress_line(progress: RunProgress) -> str:
     """Returns the plain line that a log or a pipe gets every ten seconds."""
-    parts = [progress.state, f"pass {_passes(progress)}"]
-    if progress.loss is not None:
-        parts.append(f"loss {progress.loss:.4f}")
+    batch = progress.batch
+    parts = [progress.state]
+    if batch is not None:
+        parts += batch_parts(batch, progress.passes_total)
+    else:
+        parts.append(f"pass {_passes(progress)}")
+        if progress.loss is not None:
+            parts.append(f"loss {progress.loss:.4f}")
     if progress.top1 is not None:
         parts.append(f"{_split(progress)} top-1 {share(progress.top1)}")
     parts.append(f"{count(progress.images_per_s)} images/s")
-    if progress.gradient_age_p50 is not None:
+    if progress.gradient_age_p50 is not None and batch is None:
         parts.append(f"gradient age {_quantiles(progress.gradient_age_p50, progress.gradient_age_p99)}")
     if progress.eta_seconds is not None:
-        parts.append(f"{duration(progress.eta_seconds)} left")
+        parts.append(f"{'at most ' if batch is not None else ''}{duration(progress.eta_seconds)} left")
     return printable(f"{progress.job}: " + ", ".join(parts))
 
 
@@ -202,11 +216,13 @@ def evaluation_line(job: str, result: EvaluationResult) -> str:
 
 
 def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -> list[str]:
-    """Returns a run's closing summary: accuracy, speed, the run folder and what to type next."""
+    """Returns a run's closing summary: what was found, speed, the run folder and what to type next."""
     head = {"stopped": f"stopped: {progress.failure}" if progress.failure else "stopped"}
     lines = [f"{progress.job}: {head.get(progress.state, progress.state)}"]
     if progress.best_top1 is not None:
         lines.append(f"  {_split(progress) + ' top-1':<14} {share(progress.top1)}, best {share(progress.best_top1)}")
+    if progress.batch is not None:
+        lines.extend(f"  {label:<14} {text}" for label, text in batch_closing(progress.batch))
     trained = f"{duration(progress.train_seconds)}, {count(progress.images_per_s)} images/s"
     lines.append(f"  {'trained':<14} {trained}, {count(progress.connections_per_s)} connections/s")
     lines.append(f"  {'run folder':<14} {folder}")

@@ -11,9 +11,6 @@ from adamctl.model.commands import Command, Reduce
 from adamctl.optimizers.recursion import History, has_curvature
 from adamctl.optimizers.vectors import Combination, Vector, Vectors, dot
 
-LENGTH_MAX = 31
-"""Most pairs: a direction has 2m + 1 terms."""
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -8,16 +8,17 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
+from adamctl.config.algorithms import HISTORY_MAX
 from adamctl.model.commands import Command
 from adamctl.optimizers.descent import PRECISION, DescentSettings, relative_change
-from adamctl.optimizers.pairs import LENGTH_MAX, Measured, Pairs
+from adamctl.optimizers.pairs import Measured, Pairs
 from adamctl.optimizers.vectors import Commit, Requests, State, Vectors
 
 
 class QuasiNewtonSettings(DescentSettings, frozen=True, kw_only=True):
     """Settings of algorithms with pairs; `history`: how many are kept, of two vectors each."""
 
-    history: Annotated[int, msgspec.Meta(ge=1, le=LENGTH_MAX)] = 10
+    history: Annotated[int, msgspec.Meta(ge=1, le=HISTORY_MAX)] = 10
 
 
 @dataclass(frozen=True)

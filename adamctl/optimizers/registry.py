@@ -13,19 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from adamctl.config.algorithms import BUILT_IN, GROUP, algorithm_names, installed
 from adamctl.errors import ConfigurationError
 from adamctl.optimizers.vectors import Program
 from adamctl.wire.unreadable import UNREADABLE
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
-
-GROUP = "adamctl.optimizers"
-BUILT_IN = ("lbfgs", "cg", "owlqn")
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,9 @@ class BatchAlgorithm:
     Attributes:
         summary: one line.
         program: a generator function of (vectors, settings, state).
-        settings: a `msgspec.Struct` type; its fields are keys of `[optimizer]`, all with defaults.
+        settings: a `msgspec.Struct` type, all fields with defaults. A field with the name of a key of `[optimizer]`,
+            such as `history`, is that key, its default included; others are keys of `[optimizer.settings]`
+            (`adamctl.optimizers.configured`).
     """
 
     summary: str
@@ -60,9 +57,9 @@ def find(name: str) -> BatchAlgorithm:
         algorithm = import_module(f"adamctl.optimizers.{name}").ALGORITHM
         assert isinstance(algorithm, BatchAlgorithm)
         return algorithm
-    points = [point for point in _installed() if point.name == name]
+    points = [point for point in installed() if point.name == name]
     if not points:
-        raise ConfigurationError(f"optimizer {name!r}: expected one of {', '.join(names())}")
+        raise ConfigurationError(f"optimizer {name!r}: expected one of {', '.join(algorithm_names())}")
     if len(points) > 1:
         raise ConfigurationError(f"two installed packages add an optimizer called {name!r}; uninstall one of them")
     try:
@@ -72,14 +69,3 @@ def find(name: str) -> BatchAlgorithm:
     if not isinstance(found, BatchAlgorithm):
         raise ConfigurationError(f"entry point {name!r} ({points[0].value}) is not an {GROUP}.registry.BatchAlgorithm")
     return found
-
-
-def names() -> list[str]:
-    """Returns the names of all algorithms, built-in ones first; none is loaded."""
-    return [*BUILT_IN, *sorted({point.name for point in _installed()} - set(BUILT_IN))]
-
-
-def _installed() -> EntryPoints:
-    from importlib.metadata import entry_points  # loads sockets, which programs do without
-
-    return entry_points(group=GROUP)

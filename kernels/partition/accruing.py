@@ -57,7 +57,8 @@ class Accruing:
         weights: weights to which the gradient is also applied, if any.
         factors: tensors whose factors are kept.
         skipped: those of them whose gradient is not computed.
-        turn: where flights are parts of batches: whose turn it is to accrue; None: theirs, as they come.
+        turn: where flights accrue in the order of their numbers: the one whose turn it is, 1 at first; None: they
+            accrue as they come.
     """
 
     def __init__(

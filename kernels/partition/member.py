@@ -17,7 +17,7 @@ from adamctl.kernels.partition.flight import FlightArrays, Neighbours
 from adamctl.kernels.partition.program import Batch, Program, Row, Step
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
 from adamctl.kernels.partition.steps import evaluation_steps, training_steps
-from adamctl.kernels.partition.update import Clipping, accruing_steps
+from adamctl.kernels.partition.update import Clipping, accruing_steps, passing
 
 
 class Member:
@@ -48,7 +48,8 @@ class Member:
         Args:
             weights: flat, as `tensors` lays it out; read in place, and changed by others meanwhile (Adam 3.2.2).
             accruing: of each context, where its flights accrue; none: gradients stay in `arrays`. If flights have turns
-            there, they are parts of batches, and `batch` is the size of a part.
+            there, they are parts of batches, and `batch` is the size of a part. Flights that train and those that
+            evaluate have one turn together.
             clip_norm: longest gradient of a layer; None: any.
             snapshot: the parameters of evaluations; None: `weights`.
         """
@@ -118,7 +119,10 @@ class Member:
 
     def _evaluate(self, context: int, examples: int) -> Program:
         arrays = self.arrays(context, examples)
-        return self._program(arrays, evaluation_steps(arrays, self._loss, self._snapshot), None)
+        steps = evaluation_steps(arrays, self._loss, self._snapshot)
+        if self._of_parts:
+            steps.append(passing(self._accruing[context]))
+        return self._program(arrays, steps, None)
 
     def _program(self, arrays: FlightArrays, steps: Sequence[Step], own: Accruing | None) -> Program:
         """Returns a program; smaller batches come once in a pass, and are not worth compiling for.

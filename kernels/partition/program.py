@@ -42,7 +42,8 @@ class Batch(NamedTuple):
     `key` decides what is left to chance (`adamctl.kernels.numeric.mix.step_key`).
 
     With replicas in step a flight is a part of its replica's batch, which has `whole` examples; `first` is the place of
-    its first one there. `whole` 0: it is no part of a larger one.
+    its first one there. `whole` 0: it is no part of a larger one. A portion of a bundle is a part of a whole
+    portion.
     """
 
     images: Array
@@ -167,9 +168,6 @@ class Program:
         words[IMAGES], words[LABELS] = address_of(batch.images), address_of(batch.labels)
         if self._accruing is not None:
             words[ACCRUED:] = self._accruing.addresses(place)
-            if self._accruing.turn is not None and not batch.first:
-                with _FENCE:
-                    self._accruing.turn[0] = flight
         words[RATE : RATE + 1].view(np.float32)[0] = rate
         words[SHARE : SHARE + 1].view(np.float32)[0] = batch.share
         words[LOSS : CLIPPED + 1] = 0

@@ -76,6 +76,12 @@ def _accruing(arrays: FlightArrays, accruing: Accruing) -> Step:
     return Step((accruing.turn,), calls, work, [Post(accruing.turn, ahead=1)])
 
 
+def passing(accruing: Accruing) -> Step:
+    """Returns the last step of a flight that has a turn and nothing to accrue."""
+    assert accruing.turn is not None, "flights accrue as they come"
+    return Step((accruing.turn,), [], lambda batch, row: None, [Post(accruing.turn, ahead=1)])
+
+
 class _Kept(NamedTuple):
     """A tensor's factors in a flight. `skipped`: it has no gradient."""
 

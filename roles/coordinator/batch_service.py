@@ -12,8 +12,8 @@ from typing import Final
 
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.optimizers.execution import Progress
+from adamctl.roles.coordinator.core.batch_job import BatchJob, Phase
 from adamctl.roles.coordinator.core.batch_orders import CarryOut, CommitVectors, OpenEvaluation, Order, Task
-from adamctl.roles.coordinator.core.batch_run import BatchRun
 from adamctl.roles.coordinator.core.bundles import Given, WorkerKey
 from adamctl.roles.ps.client.vector_client import VectorAnswer, VectorClient
 from adamctl.wire.constants import ErrorCode
@@ -42,19 +42,28 @@ class BatchService:
     """
 
     def __init__(
-        self, run: BatchRun, vectors: VectorClient, on_commit: Callable[[Progress], None] = lambda progress: None
+        self,
+        job: BatchJob,
+        vectors: VectorClient,
+        on_commit: Callable[[Progress], None] = lambda progress: None,
+        on_moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_commit`: is shown what a commit says, once all servers have it."""
-        self.run, self.draining = run, False
-        self._vectors, self._on_commit = vectors, on_commit
-        self._examples = run.book.bundles[-1].stop
+        """Args:
+        on_commit: is shown what a commit says, once all servers have it.
+        on_moved: called after a commit has begun or is done, and when the program has stopped.
+        """
+        self.run, self.draining = job.run, False
+        self._job, self._vectors, self._on_commit, self._on_moved = job, vectors, on_commit, on_moved
+        self._held = False
+        self._examples = self.run.book.bundles[-1].stop
         self._workers: set[WorkerKey] = set()
         self._parked: dict[WorkerKey, _Parked] = {}
         self._cancelled: dict[WorkerKey, list[BundleName]] = {}
         self._given: dict[WorkerKey, set[BundleName]] = {}
         self._at_work: set[asyncio.Task[None]] = set()
         self._epochs: dict[int, int] = {}
-        self._committed = run.execution.committed
+        self._committed = self.run.execution.committed
+        self._seen = self._state()
         self._ended = asyncio.Event()
         self._failure: BaseException | None = None
         self._loop = asyncio.get_running_loop()
@@ -77,6 +86,17 @@ class BatchService:
         if self._failure is not None:
             raise RunFailedError(f"the vectors of the run: {self._failure}") from self._failure
         return self.run.execution.stop_reason or ""
+
+    def hold(self, held: bool, draining: bool) -> None:
+        """Has the program wait where it is, or go on.
+
+        Workers finish the present evaluation meanwhile, unless they are `draining`. What is held may be in the middle
+        of an iteration, never of a commit.
+        """
+        if (held, draining) == (self._held, self.draining):
+            return
+        self._held, self.draining = held, draining
+        self._loop.call_soon(self._do, lambda: None)
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -189,13 +209,34 @@ class BatchService:
                 self._on_commit(self._committed)
             except Exception as error:
                 self._fail(error)
-        for order in self.run.take_orders():
+        self._tell()
+        for order in [] if self._held else self.run.take_orders():
             task = self._loop.create_task(self._carry(order))
             self._at_work.add(task)
             task.add_done_callback(self._at_work.discard)
+        self._tell()
         self._serve()
+        self._job.phases.enter(self._phase(), self._loop.time())
         if self.run.execution.stop_reason is not None:
             self._ended.set()
+
+    def _tell(self) -> None:
+        """Tells of commits that have begun or are done, and of the end: whoever listens may hold the run."""
+        seen = self._state()
+        if seen != self._seen:
+            self._seen = seen
+            self._on_moved()
+
+    def _state(self) -> tuple[int | None, int, str | None]:
+        execution = self.run.execution
+        return self.run.commit, execution.committed.evaluations, execution.stop_reason
+
+    def _phase(self) -> Phase:
+        if self.run.execution.stop_reason is not None or not self._workers:
+            return "rest"
+        if self.run.opened() is not None:
+            return "evaluation"
+        return "rest" if self._held else "commands"
 
     async def _carry(self, order: Order) -> None:
         try:

@@ -25,6 +25,7 @@ from adamctl.config.records import (
 from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.placement import place_copies
+from adamctl.optimizers.configured import rule_of
 from adamctl.roles.configuration import ConfigurationStore, decode_entry, nodes_of, read_record, wait_for
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
 
@@ -161,7 +162,7 @@ async def create_job(
     record = JobRecord(
         "running",
         layout.hash,
-        experiment.optimizer.rule,
+        rule_of(experiment),
         experiment.seed,
         coordinator,
         restore,

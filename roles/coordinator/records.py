@@ -45,12 +45,32 @@ class RunRecords:
         self._write("evaluation", msgspec.to_builtins(result))
         self.progress(progress)
 
+    def iteration(self, progress: RunProgress) -> None:
+        """Writes what a batch algorithm has said with a commit; it writes nothing under the rules of Downpour."""
+        batch = progress.batch
+        if batch is None:
+            return
+        values = {
+            "iteration": batch.iterations,
+            "evaluations": batch.evaluations,
+            "train_seconds": progress.train_seconds,
+            "loss": batch.loss,
+            "gradient_max": batch.gradient_max,
+            "step": batch.step,
+        }
+        self._write("iteration", values)
+
     def summary(self, progress: RunProgress) -> None:
-        """Writes the result, how the run ended and its evaluations; the file is complete or absent."""
+        """Writes the result, how the run ended and its evaluations on a split; the file is complete or absent.
+
+        What a batch algorithm has done, its evaluations of the whole batch among it, is in `batch`.
+        """
         self.progress(progress)
         described = dict(progress.result or {})
         described["failure"] = progress.failure
         described["evaluations"] = msgspec.to_builtins(progress.evaluations)
+        if progress.batch is not None:
+            described["batch"] = msgspec.to_builtins(progress.batch)
         temporary = self._folder / f".{SUMMARY_NAME}.partial"
         try:
             temporary.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")

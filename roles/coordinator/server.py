@@ -18,9 +18,12 @@ from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
 from adamctl.roles.configuration import ConfigurationStore, Waiting
 from adamctl.roles.context import RoleContext
+from adamctl.roles.coordinator.batch_service import BatchService
+from adamctl.roles.coordinator.batch_start import check_examples, make_batch
 from adamctl.roles.coordinator.checkpoint.members import MemberCheckpoints
 from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter, find_start
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.batch_job import BatchJob
 from adamctl.roles.coordinator.core.instructions import WriteCheckpoint
 from adamctl.roles.coordinator.core.losses import LossCore, LossPlan
 from adamctl.roles.coordinator.core.progress import RoleRow
@@ -266,11 +269,8 @@ class Coordinator:
             )
         if experiment.train.target is not None and not evaluated:
             raise ConfigurationError(f"train.target is set, but the {experiment.evaluated_on} split is empty")
-        if snapshot is not None and snapshot.pass_examples != examples:
-            raise ConfigurationError(
-                f"expected the {snapshot.pass_examples} training examples that the checkpoint was made with, found "
-                f"{examples}; use the same data, or start over with --resume none"
-            )
+        if snapshot is not None:
+            check_examples(experiment, snapshot, examples)
         service.join_reply = RunJoinReply(
             self.job, self.layout.hash, experiment.cluster.ps, 0, data.dataset, len(data.classes)
         )
@@ -278,9 +278,24 @@ class Coordinator:
         advice = "" if self.tended else " (start one with: adamctl worker start)"
         if service.core.run.plan.partitions == 1:
             service.waiting_for = f"waiting for a worker to join{advice}"
-        service.step(events.Ready(examples, evaluated, snapshot))
+        batch = make_batch(experiment, self.layout, examples, snapshot)
+        if batch is not None:
+            examples = batch.examples
+            self._begin_batch(batch)
+        service.step(events.Ready(examples, evaluated, snapshot, batch))
         if snapshot is not None:
             service.say(f"resumes from checkpoint {snapshot.checkpoint}, {snapshot.examples} examples into the run")
+
+    def _begin_batch(self, batch: BatchJob) -> None:
+        assert self._parameters is not None
+        service = self.service
+        moved = lambda: service.step(events.BatchMoved())  # noqa: E731
+        committed = lambda progress: self.records.iteration(service.progress())  # noqa: E731
+        service.batch = BatchService(batch, self._parameters.vectors, committed, moved)
+        self._spawn(self._carry_out(service.batch))
+
+    async def _carry_out(self, batch: BatchService) -> None:
+        await batch.carry_out()
 
     def _say(self, text: str) -> None:
         self.service.say(text)

@@ -19,6 +19,7 @@ import msgspec
 from adamctl.config.experiment import Experiment
 from adamctl.config.schedule import learning_rate
 from adamctl.net.transport import Request
+from adamctl.roles.coordinator.batch_service import BatchService
 from adamctl.roles.coordinator.checkpoint.manifest import checkpoint_folder
 from adamctl.roles.coordinator.client import encode_join_body
 from adamctl.roles.coordinator.core import events
@@ -32,6 +33,7 @@ from adamctl.roles.coordinator.core.instructions import (
     Finished,
     Instruction,
     KeepInLobby,
+    LeaveBatch,
     Refuse,
     Saved,
     Say,
@@ -48,6 +50,8 @@ from adamctl.wire.messages import (
     GroupDropRequest,
     GroupMember,
     GroupWatchRequest,
+    NextBundlesReply,
+    NextBundlesRequest,
     NextTaskRequest,
     RunCheckpointReply,
     RunCheckpointRequest,
@@ -72,6 +76,7 @@ class RunService:
         rows: of the processes that are not workers, for the table of roles.
         waiting_for: what the run waits for now; the last of the messages.
         checkpoints: the folder that they are written to.
+        batch: carries out a batch algorithm, from when the run is ready.
         final: set when the run is over.
         workers_told: set when, in addition, every worker has been told so or is gone.
         final_seen: set when every front end that has asked and is still connected has been told so.
@@ -92,6 +97,8 @@ class RunService:
         self.on_checkpoint: Callable[[WriteCheckpoint], None] = lambda order: None
         self.on_evaluated: Callable[[EvaluationResult], None] = lambda result: None
         self.on_finished: Callable[[RunProgress], None] = lambda progress: None
+        self.batch: BatchService | None = None
+        self._answering: set[asyncio.Task[None]] = set()
         self._messages: deque[str] = deque(maxlen=MESSAGES_KEPT)
         self._requests: dict[int, Request] = {}
         self._last_token = 0
@@ -114,6 +121,8 @@ class RunService:
                 self._connection_of[message.node, message.incarnation] = request.connection_id
                 values = msgspec.structs.asdict(_bounded(message))
                 self.step(events.WorkerJoins(self._park(request), **values))
+            case NextBundlesRequest() as message:
+                self._bundles(request, message)
             case RunStepRequest() as message:
                 self.step(events.StepWanted(self._park(request), _bounded(message)))
             case GroupWatchRequest() as message:
@@ -130,6 +139,22 @@ class RunService:
                 self.step(events.StopWanted(reason, checkpoint))
             case other:
                 request.fail(ErrorCode.UNKNOWN_OPCODE, f"a coordinator does not serve {type(other).__name__}")
+
+    def _bundles(self, request: Request, message: NextBundlesRequest) -> None:
+        """Answers a worker of a batch algorithm, when there are bundles for it or news."""
+        run = self.core.run
+        refused = None if run.final_state else run.refusal((message.node, message.incarnation), 0)
+        if refused is not None:
+            request.fail(*refused)
+        elif self.batch is None:
+            request.reply(NextBundlesReply(drain=True))
+        else:
+            answering = self._loop.create_task(self._answer_bundles(self.batch, request, message))
+            self._answering.add(answering)
+            answering.add_done_callback(self._answering.discard)
+
+    async def _answer_bundles(self, batch: BatchService, request: Request, message: NextBundlesRequest) -> None:
+        request.reply(await batch.next_bundles(message))
 
     def disconnected(self, connection_id: int) -> None:
         """Notes that a connection is gone, and with it the worker that last used it."""
@@ -156,6 +181,8 @@ class RunService:
             self._state_changed()
         if self.core.run.final_state and self.core.run.everybody_told:
             self.workers_told.set()
+        if self.batch is not None:
+            self.batch.hold(self.core.holds_batch, draining=self.core.run.ending is not None)
         self._set_timer()
 
     def _carry_out(self, instruction: Instruction) -> None:
@@ -174,6 +201,9 @@ class RunService:
                 self._requests.pop(token).reply(Empty())
             case Say(text):
                 self.say(text)
+            case LeaveBatch(worker):
+                if self.batch is not None:
+                    self.batch.lose(worker)
             case Saved(token, number):
                 folder = str(checkpoint_folder(self.checkpoints, number))
                 self._requests.pop(token).reply(RunCheckpointReply(number, folder))
@@ -232,6 +262,8 @@ class RunService:
         messages = [*self._messages, waiting_for] if waiting_for else list(self._messages)
         found = run_progress(self.core.as_of(self._loop.time()), self.rows, messages, self.role_counts)
         optimizer = self.experiment.optimizer
+        if optimizer.is_batch:
+            return found
         rate = learning_rate(optimizer.lr, optimizer.schedule, found.progress)
         return msgspec.structs.replace(found, learning_rate=rate)
 
@@ -289,6 +321,8 @@ class RunService:
             self._timer.cancel()
         for _, _, handle in self._status_waiters:
             handle.cancel()
+        for answering in self._answering:
+            answering.cancel()
 
 
 WaitingT = TypeVar("WaitingT", NextTaskRequest, RunJoinRequest, RunStepRequest, GroupWatchRequest)

@@ -36,6 +36,7 @@ from adamctl.roles.worker.joining import CONNECT_S, RETRY_S, RunFinder, Taken, s
 from adamctl.roles.worker.own.place import OwnPlace
 from adamctl.roles.worker.partition.links import NeighbourError
 from adamctl.roles.worker.partition.work import GroupEndedError, GroupWork
+from adamctl.roles.worker.sandblaster.session import SandblasterRunner
 from adamctl.roles.worker.session import SessionRunner
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.constants import ErrorCode
@@ -76,7 +77,7 @@ class WorkerProcess:
 
     context: RoleContext
     threads: int
-    session: SessionRunner | None = None
+    session: SessionRunner | SandblasterRunner | None = None
     group: GroupWork | None = None
     own: OwnPlace | None = None
     sessions: int = 0
@@ -233,24 +234,23 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
             parameters.attach(deadline_s=ATTACH_DEADLINE_S),
             data.open(experiment.data, experiment.model.input, experiment.seed),
         )
-        process.session = SessionRunner(
-            Session(
-                job,
-                context.node,
-                context.incarnation,
-                experiment,
-                dataset,
-                network,
-                network.batch_max,
-                layout,
-                threads,
-                shares,
-                coordinator,
-                parameters,
-                data,
-                context.log,
-            )
+        session = Session(
+            job,
+            context.node,
+            context.incarnation,
+            experiment,
+            dataset,
+            network,
+            network.batch_max,
+            layout,
+            threads,
+            shares,
+            coordinator,
+            parameters,
+            data,
+            context.log,
         )
+        process.session = SandblasterRunner(session) if experiment.optimizer.is_batch else SessionRunner(session)
         context.log.info("run %s: replica %d, threads: %d", job, joined.reply.replica, threads)
         return await process.session.run(context.stopping)
     finally:

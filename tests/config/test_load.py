@@ -95,7 +95,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         (
             '"sgd"',
             '"adagard"',
-            'expected one of "adagrad", "adam", "momentum", "rmsprop", "sgd". Did you mean "adagrad"?',
+            '"owlqn". Did you mean "adagrad"?',
         ),
         ('"conv2d"', '"conv3d"', 'exp.toml:8: model.layers[0].type: found "conv3d"; expected one of "conv2d"'),
         ('type = "conv2d"\n', "", "exp.toml:7: model.layers[0].type: missing; expected one of"),

@@ -16,6 +16,7 @@ from adamctl.config.experiment import (
 from adamctl.config.resolved import read_resolved, to_toml, write_resolved
 from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
 from adamctl.model.partition.cuts import Cut
+from tests.optimizers import third_party
 
 
 def experiment() -> Experiment:
@@ -44,11 +45,27 @@ def test_round_trip(tmp_path: Path) -> None:
     assert read_resolved(path) == experiment()
 
 
+def test_settings_of_another_package_are_read_back_with_their_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third_party.install(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {"step": 1.0, "count": 1, "on": False, 'a "name"': "\n#", "scales": (0.5, 2), "none": ()}
+    optimizer = OptimizerConfig(type="descent", batch=100, settings=settings)
+    wanted = Experiment(name="x", model=Model((4,), (Softmax(3),)), optimizer=optimizer)
+    found = read_resolved(write_resolved(wanted, tmp_path)).optimizer
+    assert found == optimizer
+    assert {name: type(value) for name, value in found.settings.items()} == {
+        name: type(value) for name, value in settings.items()
+    }
+
+
 def test_defaults_are_written_and_unset_values_are_not() -> None:
     plain = Experiment(name="plain", model=Model((4,), (Softmax(2),)))
     values = tomllib.loads(to_toml(plain))
     assert (values["train"]["n_push"], values["train"]["batch"]) == ("auto", 32)
     assert "target" not in values["train"] and "partition" not in values
+    assert (values["optimizer"]["history"], values["optimizer"]["batch"]) == (10, "full")
 
 
 def test_settings_change_it_and_the_environment_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

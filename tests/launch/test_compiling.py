@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.config.experiment import Experiment
+from adamctl.config.experiment import Experiment, OptimizerConfig
 from adamctl.config.load import load_experiment
 from adamctl.errors import ConfigurationError
-from adamctl.kernels import backend, kernel_cache
+from adamctl.kernels import backend, kernel_cache, needed
 from adamctl.launch import compiling
+from adamctl.model.description import Dense, Model, Softmax
 
 pytestmark = pytest.mark.skipif("numba" not in backend.installed(), reason="needs numba")
 SMALL = ("elementwise.add_bias", "rules.address", "rules.address")
@@ -36,6 +37,13 @@ def test_a_run_needs_kernels_of_its_layers_its_rule_and_its_wire(experiment: Exp
     assert {"convolution.backward", f"rules.{experiment.optimizer.type}"} <= set(names)
     assert not [name for name in names if name.startswith(("local.", "conversions.", "logistic."))]
     assert compiling.kernels_of(experiment, "numpy") == ()
+
+
+def test_a_batch_algorithm_needs_the_kernels_of_rounds_and_of_no_rule() -> None:
+    model = Model((8, 8, 1), (Dense(4), Softmax(10)))
+    names = compiling.kernels_of(Experiment(name="x", model=model, optimizer=OptimizerConfig(type="lbfgs")))
+    assert set(needed.ROUND_KERNELS) <= set(names)
+    assert not [name for name in names if name.startswith(("rules.", "factors.")) and name != "rules.address"]
 
 
 def test_what_is_missing_is_compiled_once_and_told(

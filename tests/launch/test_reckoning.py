@@ -7,10 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from adamctl.config.experiment import Experiment
+from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig
 from adamctl.config.load import load_experiment, parse_setting
 from adamctl.errors import ConfigurationError
 from adamctl.launch.reckoning import Machine, check_sizes, memory_of
+from adamctl.model.description import Dense, Model, Softmax
+from adamctl.model.layout import build_layout
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MACHINE = Machine(memory_bytes=24 << 30, cores=2)
@@ -65,6 +67,40 @@ def test_copies_and_the_state_of_the_rule_count() -> None:
     other = {part.what: part.size_bytes for part in memory_of(experiment("digits", *more), 1)}
     assert other["parameter servers"] >= 9 * one["parameter servers"]
     assert other["workers"] == 2 * one["workers"]
+
+
+BATCH = Experiment(name="x", model=Model((8, 8, 1), (Dense(256), Softmax(10))))
+PARAMETERS = build_layout(BATCH.model, 3).flat_size
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "copies", "vectors"),
+    [
+        (OptimizerConfig(type="lbfgs", history=10), 1, 2 * 10 + 7),
+        (OptimizerConfig(type="lbfgs", history=3), 3, 3 * (2 * 3 + 2) + 5),
+        (OptimizerConfig(type="cg"), 1, 3 + 2 + 2),
+    ],
+)
+def test_vectors_of_a_batch_algorithm_count_and_copies_have_those_that_are_kept(
+    optimizer: OptimizerConfig, copies: int, vectors: int
+) -> None:
+    cluster = ClusterConfig(ps=3, replication=copies)
+    parts = memory_of(msgspec.structs.replace(BATCH, optimizer=optimizer, cluster=cluster), 1)
+    assert {part.what: part.size_bytes for part in parts}["parameter servers"] == 4 * vectors * PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "key"),
+    [
+        (OptimizerConfig(type="lbfgs", history=31), r"optimizer\.history"),
+        (OptimizerConfig(type="cg"), "the sizes of"),
+    ],
+)
+def test_vectors_that_do_not_fit_name_what_makes_them_many(optimizer: OptimizerConfig, key: str) -> None:
+    model = Model((100, 100, 1), (Dense(10_000), Softmax(10)))
+    wanted = msgspec.structs.replace(BATCH, model=model, optimizer=optimizer, cluster=ClusterConfig(threads=1))
+    with pytest.raises(ConfigurationError, match=rf"parameter servers .*Lower {key}"):
+        check_sizes(wanted, Machine(memory_bytes=1 << 30, cores=2))
 
 
 def test_a_replica_of_partitions_counts_once_and_auto_is_at_least_one_replica() -> None:

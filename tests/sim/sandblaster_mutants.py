@@ -11,7 +11,7 @@ import numpy as np
 from adamctl.kernels.numeric.accumulate import Accumulator, accumulate
 from adamctl.model.commands import ACCUMULATOR, Parts
 from adamctl.optimizers import pairs
-from adamctl.roles.coordinator.core import batch_run
+from adamctl.roles.coordinator.core import batch_orders
 from adamctl.roles.coordinator.core.batch_run import BatchRun
 from adamctl.roles.coordinator.core.bundles import BundleBook, Counted, Given, WorkerKey
 from adamctl.roles.ps.apply import vector_work
@@ -138,7 +138,7 @@ def _in_order_of_reply(operation: str, parts: Iterable[Parts]) -> float:
     return total
 
 
-_combined = batch_run.combined
+_combined = batch_orders.combined
 
 
 # --- workers and programs ---------------------------------------------------------------------------------------------
@@ -188,7 +188,8 @@ MUTANTS = {
         "a gradient that is not finite adds nothing and counts", ((vector_work, "accumulate", _nan_as_zero),)
     ),
     "dots-by-reply": SandblasterFault(
-        "what servers have found is added in the order of their replies", ((batch_run, "combined", _in_order_of_reply),)
+        "what servers have found is added in the order of their replies",
+        ((batch_orders, "combined", _in_order_of_reply),),
     ),
     "moved-at-commit-0": SandblasterFault(
         "a bucket that has moved before its answer says that it is at commit 0",

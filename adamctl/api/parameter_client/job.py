@@ -99,6 +99,10 @@ def rule_config(rule: OptimizerConfig | RuleConfig | None) -> RuleConfig | None:
     if rule is None:
         return None
     if isinstance(rule, OptimizerConfig):
+        if rule.is_batch:
+            raise ConfigurationError(
+                f"rule: {rule.type!r} is a batch algorithm, which evaluates a whole data set; use fit or adamctl train"
+            )
         if rule.schedule != ScheduleConfig():
             raise ConfigurationError(
                 "rule: a schedule needs passes, which a client does not have; use push(learning_rate=)"

@@ -35,6 +35,10 @@ def check(
     --full, reads every example.
     """
     loaded = options.load(experiment, settings, data, flags)
+    if loaded.experiment.optimizer.is_batch:
+        from adamctl.optimizers.configured import check as check_algorithm
+
+        check_algorithm(loaded.experiment)
     if data or full:
         from adamctl.launch.checking import look_at_data
 

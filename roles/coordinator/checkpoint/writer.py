@@ -6,9 +6,11 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
-from adamctl.config.experiment import Experiment
+from adamctl.config.experiment import Experiment, OptimizerConfig
 from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ParameterLayout
+from adamctl.optimizers.descent import CHANGE, GRADIENT, PRECISION
+from adamctl.optimizers.execution import BUDGET
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestFile, ManifestTensor
 from adamctl.roles.coordinator.checkpoint.members import MemberCheckpoints
@@ -17,6 +19,16 @@ from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.wire.messages import CheckpointFile
+
+MAY_CHANGE = frozenset({"gradient_tolerance", "change_tolerance", "evaluations_max"})
+"""Settings of a batch algorithm that may be others when a run goes on: what it holds does not depend on them."""
+
+_GO_ON = {
+    GRADIENT: "set a lower optimizer.gradient_tolerance",
+    CHANGE: "set a lower optimizer.change_tolerance",
+    PRECISION: "there is nothing to ask for, since float32 tells no better point",
+}
 
 
 class CheckpointWriter:
@@ -68,7 +80,7 @@ class CheckpointWriter:
 
         try:
             await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-            files = await self._parameters.checkpoint(str(folder))
+            files = await self._write_shards(str(folder), snapshot)
             await asyncio.to_thread(manifest.finish, folder, files, described)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(manifest.abandon, folder))
@@ -76,6 +88,12 @@ class CheckpointWriter:
         train = self._experiment.train
         await asyncio.to_thread(manifest.clean, self.folder, max(train.checkpoint_keep, 1), train.keep_best)
         return folder
+
+    async def _write_shards(self, folder: str, snapshot: RunSnapshot) -> tuple[CheckpointFile, ...]:
+        if snapshot.batch is None:
+            return await self._parameters.checkpoint(folder)
+        assert isinstance(self._parameters, ParameterClient), "servers hold the vectors of a batch algorithm"
+        return await self._parameters.checkpoint(folder, commit=snapshot.batch.commit)
 
 
 def find_start(
@@ -132,6 +150,19 @@ def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layou
             f"{folder}: it holds the state of rule {found.experiment.optimizer.type!r}; found optimizer.type = "
             f"{experiment.optimizer.type!r}; use the same one, or start over with --resume none"
         )
+    if experiment.optimizer.is_batch:
+        _check_algorithm(found.experiment.optimizer, folder, experiment.optimizer)
+
+
+def _check_algorithm(found: OptimizerConfig, folder: Path, wanted: OptimizerConfig) -> None:
+    """Raises ConfigurationError if the vectors of a checkpoint are those of an algorithm with other settings."""
+    for key in sorted(set(wanted.__struct_fields__) - MAY_CHANGE):
+        before, now = getattr(found, key), getattr(wanted, key)
+        if before != now:
+            raise ConfigurationError(
+                f"{folder}: its vectors were made with optimizer.{key} = {before}; found {now}; use the same, or begin "
+                f"anew from its parameters with --resume none --set train.warmstart_from={folder}"
+            )
 
 
 def check_goes_on(found: Manifest, folder: Path, experiment: Experiment) -> None:
@@ -149,6 +180,9 @@ def _what_is_done(found: Manifest, experiment: Experiment) -> tuple[str, str] | 
     book.restore(state.passes)
     if book.finished:
         return f"finished its {train.passes} passes", f"ask for more with --passes {train.passes + 1} or above"
+    if found.complete and state.batch is not None and state.batch.stop_reason not in ("", BUDGET):
+        reason = state.batch.stop_reason
+        return f"ended by itself ({reason})", _GO_ON.get(reason, "change the setting that ended it")
     seen = [result for result in state.evaluations if result.split == experiment.evaluated_on]
     best = best_of(seen)
     if not found.complete or best is None:

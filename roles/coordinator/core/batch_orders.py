@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from adamctl.model.commands import Command
+from adamctl.kernels.numeric.exact_sums import combined
+from adamctl.model.commands import Command, Parts, Reduce
 from adamctl.roles.coordinator.core.bundles import Given
 from adamctl.roles.coordinator.core.journal import Entry
 
@@ -88,3 +90,20 @@ class Bucket:
     commit_most: int = 0
     counted: bool = False
     point_made: int = 0
+
+
+class Reductions:
+    """The numbers that a round asks for, while servers say what each of them has found."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        self._asked = [command for command in commands if isinstance(command, Reduce)]
+        self._found: list[list[Parts]] = [[] for _ in self._asked]
+
+    def add(self, parts: Sequence[Sequence[Parts]]) -> None:
+        """Takes, for each number, what some buckets have found."""
+        for known, found in zip(self._found, parts, strict=True):
+            known.extend(found)
+
+    def numbers(self) -> list[float]:
+        """Returns the numbers, the same ones in whatever order their parts came."""
+        return [combined(one.operation, parts) for one, parts in zip(self._asked, self._found, strict=True)]

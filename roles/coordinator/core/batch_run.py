@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from math import inf, isfinite
 
-from adamctl.kernels.numeric.exact_sums import combined
-from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Command, Parts, Reduce, Set, inputs_of
+from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Command, Parts, Set, inputs_of
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.vectors import Commit, Evaluate, Round
 from adamctl.roles.coordinator.core.batch_orders import (
@@ -23,6 +22,7 @@ from adamctl.roles.coordinator.core.batch_orders import (
     CommitVectors,
     OpenEvaluation,
     Order,
+    Reductions,
     Sent,
     Task,
 )
@@ -39,7 +39,8 @@ class BatchRun:
         execution: of the program; its `stop_reason` says when it has ended.
         book: who evaluates what.
         restarts: how often the history was dropped.
-        evaluations: the last number of one.
+        evaluations, rounds: the last numbers of one.
+        loss: mean over the batch, as the last evaluation before the last commit found it, without an L2 term.
     """
 
     def __init__(
@@ -53,8 +54,8 @@ class BatchRun:
         self._start = start
         self.execution = start(committed)
         self.book = BundleBook(bundles)
-        self.restarts = 0
-        self.evaluations, self._rounds, self._commit = evaluations, rounds, commit
+        self.restarts, self.loss, self._latest_loss = 0, inf, inf
+        self.evaluations, self.rounds, self._commit = evaluations, rounds, commit
         self._examples = bundles[-1].stop
         self._buckets = [Bucket(commit=commit, commit_most=commit) for _ in range(buckets)]
         self._workers: set[WorkerKey] = set()
@@ -64,7 +65,7 @@ class BatchRun:
         self._numbers: dict[int, int] = {}  # of evaluations, by place in the journal
         self._open_at: str | None = None  # the vector of the evaluation that workers are at
         self._evaluated: list[int] = []  # buckets for which they are
-        self._parts: list[list[Parts]] = []  # of each reduction of the present round
+        self._reductions = Reductions(())  # of the present round
         self._sent: dict[int, Sent] = {}
         self._order_number, self._anew = 0, False
         self._orders: list[Order] = []
@@ -76,8 +77,14 @@ class BatchRun:
 
     @property
     def buckets(self) -> int:
-        """How many there are."""
         return len(self._buckets)
+
+    @property
+    def commit(self) -> int | None:
+        """The number of the commit that all shards are at; None while they may be at different ones."""
+        out = any(isinstance(one.order, CommitVectors) and one.order not in self._orders for one in self._sent.values())
+        begun = self._committing and (out or any(bucket.commit_most == self._commit for bucket in self._buckets))
+        return None if self._anew or begun else self._commit - self._committing
 
     def opened(self) -> OpenEvaluation | None:
         """Returns the evaluation that workers are at, as an order to all buckets; carrying it out changes nothing."""
@@ -167,14 +174,13 @@ class BatchRun:
             known.commit, known.commit_most = result.commit, max(result.commit, result.commit_most)
             back |= result.commit < self._commit - self._committing
             if result.code == ErrorCode.STALE_ROUND:
-                self._rounds = max(self._rounds, result.round)
+                self.rounds = max(self.rounds, result.round)
             elif result.code in (0, ErrorCode.SEQUENCE_GAP):
                 self._carried_out(sent, bucket)
             else:
                 lost.append(bucket)
         if sent.counts and any(result.code == 0 for result in results):
-            for known_parts, found in zip(self._parts, parts, strict=True):
-                known_parts.extend(found)
+            self._reductions.add(parts)
         if back and not self._anew:
             self._restart()
         elif lost:
@@ -212,7 +218,7 @@ class BatchRun:
             elif self._committing:
                 self._send_commit()
             else:
-                self._answer_round()
+                self._answer(self._reductions.numbers())
 
     def _ask(self) -> None:
         """Begins the present request."""
@@ -224,7 +230,7 @@ class BatchRun:
                 self._bits = 0
                 entry = EvaluationEntry(request.at)
             case Round():
-                self._parts = [[] for command in request.commands if isinstance(command, Reduce)]
+                self._reductions = Reductions(request.commands)
                 entry = RoundEntry(request.commands)
             case _:
                 self._commit += 1
@@ -237,12 +243,6 @@ class BatchRun:
     def _answer(self, value: float | list[float] | None) -> None:
         self._asked = False
         self.execution.answer(value)
-
-    def _answer_round(self) -> None:
-        request = self.execution.request
-        assert isinstance(request, Round)
-        reductions = [command for command in request.commands if isinstance(command, Reduce)]
-        self._answer([combined(one.operation, parts) for one, parts in zip(reductions, self._parts, strict=True)])
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -279,8 +279,8 @@ class BatchRun:
             self._round(group, one.commands, place, self._commit - 1 if self._committing else -1, counts)
 
     def _round(self, buckets: Sequence[int], commands: Sequence[Command], place: int, after: int, counts: bool) -> None:
-        self._rounds += 1
-        rest = self._rounds, tuple(commands), self._read_by(commands), after
+        self.rounds += 1
+        rest = self.rounds, tuple(commands), self._read_by(commands), after
         self._send(lambda order: CarryOut(order, tuple(buckets), *rest), place, counts)
 
     def _open(self, entry: EvaluationEntry, buckets: Sequence[int], place: int) -> None:
@@ -310,7 +310,7 @@ class BatchRun:
             self.book.begin(number, self._workers)
 
     def _complete_evaluation(self) -> None:
-        loss = self.book.loss_sum / self._examples
+        loss = self._latest_loss = self.book.loss_sum / self._examples
         for bucket in self._evaluated:
             self._buckets[bucket].left.pop(0)
         self._close_evaluation()
@@ -327,7 +327,7 @@ class BatchRun:
         if not buckets:
             self._journal.clear()
             self._numbers.clear()
-            self._anew = False
+            self._anew, self.loss = False, self._latest_loss
             for bucket in self._buckets:
                 bucket.left.clear()
             self._answer(None)

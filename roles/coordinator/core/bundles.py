@@ -120,10 +120,16 @@ class Evaluation:
 
 
 class BundleBook:
-    """All bundles of a batch, through evaluation after evaluation. One is on its way at a time."""
+    """All bundles of a batch, through evaluation after evaluation. One is on its way at a time.
 
-    def __init__(self, bundles: Sequence[Bundle]) -> None:
+    Attributes:
+        backups, backups_won: of all evaluations.
+    """
+
+    def __init__(self, bundles: Sequence[Bundle], backups: int = 0, backups_won: int = 0) -> None:
+        """`backups`, `backups_won`: of evaluations before."""
         self.bundles = tuple(bundles)
+        self.backups, self.backups_won = backups, backups_won
         self._last_by: dict[int, WorkerKey] = {}
         self._speeds: dict[WorkerKey, float] = {}
         self._now: Evaluation | None = None
@@ -180,6 +186,7 @@ class BundleBook:
             if number is None:
                 return None
             evaluation.backups += 1
+            self.backups += 1
         evaluation.out.setdefault(number, []).append(_Out(worker, now_s))
         return Given(evaluation.number, evaluation.attempt, self.bundles[number])
 
@@ -207,6 +214,7 @@ class BundleBook:
         self._last_by[number] = worker
         by_backup = own is not None and own is not out[0]
         now.backups_won += by_backup
+        self.backups_won += by_backup
         return Counted(True, tuple(one.worker for one in out if one.worker != worker), by_backup)
 
     def give_back(self, worker: WorkerKey, given: Given) -> None:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from adamctl.model.partition.plan import PartitionPlan
+from adamctl.roles.coordinator.core.batch_job import BatchJob, BatchSnapshot
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.wire.messages import GroupDropRequest, GroupWatchRequest, NextTaskRequest, RunStepRequest
 
@@ -80,6 +81,7 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     `evaluation_due` is the mark, in passes, of an evaluation that was ordered and has no result yet. `evaluated`: the
     last of `evaluations` is of these parameters (or of slightly earlier ones, with several free-running replicas).
+    `batch`: of a batch algorithm, whose passes are evaluations of the whole batch.
     """
 
     passes: list[tuple[int, int, list[tuple[int, int]]]]
@@ -98,6 +100,7 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     evaluation_due: float | None = None
     checkpoint: int = 0
     evaluated: bool = False
+    batch: BatchSnapshot | None = None
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -105,11 +108,15 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Servers and data are ready: the run may begin, or resume from a snapshot."""
+    """Servers and data are ready: the run may begin, or resume from a snapshot.
+
+    `batch`: the program of a batch algorithm, whose batch has `train_examples`. The core reads it and never changes it.
+    """
 
     train_examples: int
     evaluation_examples: int
     snapshot: RunSnapshot | None = None
+    batch: BatchJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,11 @@ class StepWanted:
 
     token: int
     request: RunStepRequest
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMoved:
+    """A batch algorithm has begun or finished a commit, or has stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +226,7 @@ Event: TypeAlias = (
     | StepWanted
     | GroupWatched
     | GroupDropWanted
+    | BatchMoved
     | WorkerLost
     | Failed
     | StopWanted

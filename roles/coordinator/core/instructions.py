@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from adamctl.config.records import NodeRecord
 from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.progress import EvaluationResult
+from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.messages import GroupMember, GroupWatchReply, NextTaskReply, RunStepReply
 
 
@@ -69,6 +70,13 @@ class Confirm(Instruction):
     """What was asked for is done."""
 
     token: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveBatch(Instruction):
+    """A worker is gone: its bundles of a batch algorithm are anybody's."""
+
+    worker: WorkerKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def run_progress(
         connections_per_s=per_s * run.plan.connections,
         updates=tally.updates,
         updates_per_s=tally.updates / seconds if seconds > 0 else 0.0,
-        loss=tally.recent_loss,
+        loss=recent_loss(run),
         train_top1=tally.recent_top1,
         evaluations=tuple(results),
         top1=results[-1].top1 if results else None,
@@ -62,10 +62,16 @@ def run_progress(
         computed=computed(run),
         replicas=_replica_rows(run),
         lobby=tuple(run.lobby.guests),
+        batch=None if run.batch is None else run.batch.progress(),
         messages=tuple(messages),
         failure=run.cause if run.final_state in ("failed", "stopped") else "",
         result=run_result(run, role_counts) if run.final_state else None,
     )
+
+
+def recent_loss(run: RunState) -> float | None:
+    """Returns the mean training loss of the most recent ranges, or of the whole batch where there is one."""
+    return run.tally.recent_loss if run.batch is None else run.batch.loss
 
 
 def computed(run: RunState) -> Computed:
@@ -177,7 +183,7 @@ def run_result(run: RunState, role_counts: Mapping[str, int]) -> dict[str, Any]:
         "top1": top1,
         "best_top1": None if best is None else best.top1,
         "best": None if best is None else msgspec.to_builtins(best),
-        "loss": tally.recent_loss,
+        "loss": recent_loss(run),
         "time_to": {name: round(at, 6) for name, at in time_to(results, run.plan.target).items()},
         "partitions": run.plan.partitions,
         "plan_hash": run.plan.plan_hash or None,
@@ -189,9 +195,10 @@ def run_result(run: RunState, role_counts: Mapping[str, int]) -> dict[str, Any]:
         "gradient_age_p99": tally.age_at(0.99),
         "waiting_share": tally.waiting_share,
         "duplicates": tally.duplicates,
-        "consistency": "sync" if run.plan.in_step else "async",
+        "consistency": "batch" if run.batch else "sync" if run.plan.in_step else "async",
         "max_staleness": run.plan.max_staleness,
         "step_waits": run.steps.waits,
         "step_wait_seconds": round(run.steps.wait_s, 6),
         "steps_ahead_max": run.pace.lead_max,
+        "batch": None if run.batch is None else msgspec.to_builtins(run.batch.progress()),
     }

@@ -21,11 +21,13 @@ from math import isfinite
 from typing import Any
 
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.batch_passes import BatchPasses
 from adamctl.roles.coordinator.core.clock import TrainingClock
 from adamctl.roles.coordinator.core.evaluate import EvaluationQueue, Marks, best_of, enough_seen
 from adamctl.roles.coordinator.core.events import Event, RunPlan
 from adamctl.roles.coordinator.core.groups import Groups
-from adamctl.roles.coordinator.core.instructions import Admit, Evaluated, Finished, Instruction, Outbox
+from adamctl.roles.coordinator.core.instructions import Evaluated, Finished, Instruction, LeaveBatch, Outbox
+from adamctl.roles.coordinator.core.joining import Joining
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator, fitting_range
 from adamctl.roles.coordinator.core.report import lost_parameters_text, no_worker_text
@@ -36,9 +38,6 @@ from adamctl.roles.coordinator.core.tasks import Tasks
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import NextTaskReply, NextTaskRequest
-
-JOIN_WAIT_S = 5.0
-"""How long a worker that joins before the run is ready waits for an answer."""
 
 
 class RunCore:
@@ -53,17 +52,24 @@ class RunCore:
         self._out = Outbox()
         self._run_steps = RunSteps(self.run, self._out)
         self._saving = Saving(self.run, self._out, partial(self._finish, "failed"))
-        self._groups = Groups(self.run, self._out, self._admit, self._give_up, partial(self._end, "misfit", wait_s=0.0))
+        self._joining = Joining(self.run, self._out, self._run_steps, self._lose)
+        end_as_misfit = partial(self._end, "misfit", wait_s=0.0)
+        self._batch = BatchPasses(self.run, self._out, self._saving)
+        self._groups = Groups(self.run, self._out, self._joining.admit, self._give_up, end_as_misfit)
         self._tasks = Tasks(self.run, self._order_what_is_due)
         self._evaluation_marks = self._evaluations_due()
         self._diverged = False
-        self._replicas = 0
 
     def as_of(self, now_s: float) -> RunState:
         """Returns the run's state with the clock put forward to `now_s`, unless the run is over."""
         if not self.run.final_state:
             self.run.now_s = max(self.run.now_s, now_s)
         return self.run
+
+    @property
+    def holds_batch(self) -> bool:
+        """Whether the program of a batch algorithm must wait now."""
+        return self._batch.holds
 
     def _evaluations_due(self) -> Marks:
         """Returns when evaluations are due that were not due before."""
@@ -80,9 +86,10 @@ class RunCore:
         assert now_s >= run.now_s, "the clock went backwards"
         run.now_s = now_s
         _HANDLERS[type(event)](self, event)
-        self._admit_early_ones()
+        self._joining.answer_early_ones(self._groups)
         if run.ready and not run.final_state:
             self._settle()
+        self._batch.settle()
         if run.final_state:
             self._tell_the_end()
         self._out.extend(run.steps.end(now_s) if run.final_state else run.steps.look(now_s))
@@ -96,7 +103,9 @@ class RunCore:
         run = self.run
         plan, snapshot = run.plan, event.snapshot
         count = event.train_examples
-        run.book = RangeAllocator(plan.passes, count, fitting_range(plan, count), plan.pass_fraction)
+        run.batch = event.batch
+        range_examples = fitting_range(plan, count) if event.batch is None else count
+        run.book = RangeAllocator(plan.passes, count, range_examples, plan.pass_fraction)
         run.desk = EvaluationQueue(plan.evaluate_on, event.evaluation_examples)
         if snapshot is not None:
             run.book.restore(snapshot.passes)
@@ -114,49 +123,6 @@ class RunCore:
             self._out.say(f"the {plan.evaluate_on} split is empty: nothing will be evaluated")
         elif snapshot is not None and snapshot.evaluation_due is not None:
             self._order_evaluation(snapshot.evaluation_due)
-
-    def _on_join(self, event: events.WorkerJoins) -> None:
-        run = self.run
-        if self._groups.is_former(event):
-            text = f"a later process has the name {event.node}"
-            self._out.refuse(event.token, ErrorCode.STALE_INCARNATION, text)
-            return
-        for other in [*(key for key in run.workers if key[0] == event.node), *run.groups.keys_of(event.node)]:
-            self._lose(other, "it has joined again")
-        if run.final_state:
-            self._out.refuse(event.token, ErrorCode.RUN_ENDED, f"run {run.plan.job} is over ({run.final_state})")
-        elif not run.ready:
-            run.joining.append((event, run.now_s + JOIN_WAIT_S))
-        elif run.plan.partitions > 1:
-            self._groups.join(event)
-        elif len(run.workers) >= run.plan.workers:
-            text = f"run {run.plan.job} has all of its {run.plan.workers} workers (cluster.workers); try another run"
-            self._out.refuse(event.token, ErrorCode.OVER_QUOTA, text)
-        else:
-            self._out.put(Admit(event.token, self._admit((event.node, event.incarnation), event.threads)))
-
-    def _admit(self, key: WorkerKey, threads: int) -> int:
-        """Takes in a worker, or the lead of a group; returns the number of its replica."""
-        run = self.run
-        run.workers[key] = Worker(key, 4 + 2 * max(threads, 1), run.now_s)
-        self._replicas += 1
-        if run.plan.in_step:
-            self._run_steps.gather()
-        return self._replicas - 1
-
-    def _admit_early_ones(self) -> None:
-        """Answers workers that came too early, once the run is ready or over or they have waited long enough."""
-        run = self.run
-        waiting, run.joining = run.joining, []
-        for event, until_s in waiting:
-            if run.ready or run.final_state:
-                self._on_join(event)
-            elif run.now_s < until_s:
-                run.joining.append((event, until_s))
-            else:
-                self._out.refuse(
-                    event.token, ErrorCode.NOT_READY, f"run {run.plan.job} is still starting; try again soon"
-                )
 
     def _on_tasks_wanted(self, event: events.TasksWanted) -> None:
         run = self.run
@@ -210,6 +176,11 @@ class RunCore:
             if result is not None:
                 self._on_evaluated(result, alone)
 
+    def _on_batch_moved(self, event: events.BatchMoved) -> None:
+        if self._batch.follow():
+            self.run.trained_since_evaluation = True
+            self.run.evaluated &= self._saving.wanted
+
     def _on_evaluated(self, result: EvaluationResult, alone: bool) -> None:
         """`alone`: nothing was trained meanwhile."""
         run = self.run
@@ -223,14 +194,8 @@ class RunCore:
             self._saving.want_best(alone)
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
-        run = self.run
-        key = (event.node, event.incarnation)  # the next process with this name may already be waiting
-        waiting, run.joining = run.joining, []
-        for early, until_s in waiting:
-            if (early.node, early.incarnation) == key:
-                self._out.refuse(early.token, ErrorCode.STALE_INCARNATION, event.cause)
-            else:
-                run.joining.append((early, until_s))
+        key = (event.node, event.incarnation)
+        self._joining.lose(key, event.cause)
         self._lose(key, event.cause)
 
     def _on_failed(self, event: events.Failed) -> None:
@@ -262,6 +227,7 @@ class RunCore:
         while not settled and not run.final_state:
             before = len(self._out)
             self._order_what_is_due()
+            self._batch.settle()
             self._advance_ending()
             self._serve()
             settled = len(self._out) == before
@@ -284,9 +250,14 @@ class RunCore:
         """Ends the run step by step: outstanding ranges, a last evaluation, a last checkpoint, the end."""
         run = self.run
         if run.ending is None:
-            if not run.book.finished:
+            why = ("passes", "") if run.book.finished else None
+            why = why if run.batch is None else self._batch.end_text()
+            if why is None:
                 return
-            self._end("passes", "", run.plan.finish_wait_s)
+            if why[1]:
+                self._out.say(why[1])
+            self._end(*why, run.plan.finish_wait_s)
+            self._batch.settle()
         ending = run.ending
         assert ending is not None
         if run.clock.ranges_out:
@@ -302,6 +273,11 @@ class RunCore:
                 return
         if self._saving.writing:
             return
+        if not run.can_be_saved:
+            if run.now_s < ending.wait_until_s:
+                return
+            self._out.say("no last checkpoint is written: servers have not answered the commit that was on its way")
+            ending.checkpoint_wanted = False
         if not ending.checkpoint_wanted or ending.checkpoint or not run.tally.examples:
             self._finish(ending.final_state, ending.cause)
         elif run.now_s >= ending.retry_s:
@@ -346,6 +322,8 @@ class RunCore:
         run.hanging.leave(key)
         run.pace.leave(key)
         run.desk.lose(key)
+        if run.batch is not None:
+            self._out.put(LeaveBatch(key))
         if run.warm_worker == key:
             run.warm_worker = None
         if not run.workers:
@@ -385,11 +363,12 @@ class RunCore:
 _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.Ready: RunCore._on_ready,
     events.Renamed: RunCore._on_renamed,
-    events.WorkerJoins: RunCore._on_join,
+    events.WorkerJoins: lambda core, event: core._joining.join(event, core._groups),
     events.TasksWanted: RunCore._on_tasks_wanted,
     events.StepWanted: lambda core, event: core._run_steps.step_wanted(event),
     events.GroupWatched: lambda core, event: core._groups.watch(event),
     events.GroupDropWanted: lambda core, event: core._groups.drop(event),
+    events.BatchMoved: RunCore._on_batch_moved,
     events.WorkerLost: RunCore._on_worker_lost,
     events.Failed: RunCore._on_failed,
     events.StopWanted: RunCore._on_stop_wanted,

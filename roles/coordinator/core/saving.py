@@ -56,6 +56,8 @@ class Saving:
         run = self._run
         if self._marks.reached(run.book.handed_out) is not None:
             self.wanted = True
+        if not run.can_be_saved:
+            return
         if self.wanted and run.desk.current is None and not self.writing:
             self.wanted = False
             self.write()

@@ -7,6 +7,7 @@ from math import floor, inf
 from typing import Any
 
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.batch_job import BatchJob
 from adamctl.roles.coordinator.core.clock import RunStats, TrainingClock
 from adamctl.roles.coordinator.core.evaluate import EVALUATION_RANGE_EXAMPLES, Evaluation, EvaluationQueue
 from adamctl.roles.coordinator.core.events import RunPlan, RunSnapshot
@@ -50,8 +51,8 @@ class Worker:
 
 @dataclass
 class Ending:
-    """Why and how the run ends: `reason` is `passes`, `target`, `patience`, `stop`, or `misfit` if it has failed
-    because a worker cannot be used.
+    """Why and how the run ends: `reason` is `passes`, `target`, `patience`, `converged` (a batch algorithm stopped by
+    itself), `stop`, or `misfit` if it has failed because a worker cannot be used.
 
     `checkpoint` is the number of the last one, 0 before it begins and after it has failed; it is retried at `retry_s`.
     """
@@ -98,6 +99,7 @@ class RunState:
         lobby, groups: where replicas have several partitions, the workers that wait for a group, and the groups;
             `workers` holds their leads.
         misfits: workers that the run cannot use.
+        batch: the run's batch algorithm; None under the rules of Downpour, and before it is ready.
     """
 
     def __init__(self, plan: RunPlan, now_s: float) -> None:
@@ -122,6 +124,7 @@ class RunState:
         self.alone_since_s = now_s
         self.gather_until_s = inf
         self.lobby, self.groups, self.misfits = Lobby(plan.partitions), GroupBook(), Misfits()
+        self.batch: BatchJob | None = None
 
     def set_up(self, elapsed_before_s: float) -> None:
         """Sets up what depends on how many examples a pass has."""
@@ -188,6 +191,11 @@ class RunState:
         return self.ending is not None or self.desk.exclusive or not self.best_is_written
 
     @property
+    def can_be_saved(self) -> bool:
+        """Whether a checkpoint can be written now: not in the middle of a batch algorithm's commit."""
+        return self.batch is None or self.batch.commit is not None
+
+    @property
     def gathered(self) -> bool:
         """Whether steps of all replicas may begin: all wanted replicas have joined, or the wait for them is over."""
         return self.now_s >= self.gather_until_s
@@ -212,7 +220,7 @@ class RunState:
         if self.needs_worker:
             times.append(self.alone_since_s + self.plan.no_worker_s)
             times.append(self.misfits.due_s(self.alone_since_s))
-        if self.ending is not None and self.clock.ranges_out:
+        if self.ending is not None and (self.clock.ranges_out or not self.can_be_saved):
             times.append(self.ending.wait_until_s)
         if self.ending is not None and self.now_s < self.ending.retry_s:
             times.append(self.ending.retry_s)
@@ -266,6 +274,7 @@ class RunState:
             evaluation_due=self.desk.due,
             checkpoint=self.checkpoint_number,
             evaluated=self.evaluated,
+            batch=None if self.batch is None else self.batch.snapshot(),
         )
 
     @property

@@ -40,6 +40,8 @@ class Tasks:
 
     def train(self, worker: Worker, wanted: int) -> list[TrainTask]:
         run = self._run
+        if run.batch is not None:
+            return []  # bundles go another way
         if run.warming:
             run.warm_worker = run.warm_worker or worker.key
             if run.warm_worker != worker.key:

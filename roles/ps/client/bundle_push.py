@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,10 +33,23 @@ class BundleOutcome:
 
 
 class BundlePush:
-    """One bundle on its way. Every shard counts it once, so it is sent until every shard has answered."""
+    """One bundle on its way. Every shard counts it once, so it is sent until every shard has answered.
 
-    def __init__(self, session: Session, evaluation: int, bundle: int, weight: float, gradient: Array) -> None:
-        """`gradient`: C-contiguous float32 [layout.flat_size]; it does not change until `run` has ended.
+    Members of a group push a part of it each.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        evaluation: int,
+        bundle: int,
+        weight: float,
+        gradient: Array,
+        shards: Sequence[int] | None = None,
+    ) -> None:
+        """Args:
+        gradient: C-contiguous float32 [layout.flat_size]; it does not change until `run` has ended.
+        shards: which of it is pushed, ascending; None: all.
 
         Raises:
             ValueError: it is something else.
@@ -48,6 +62,7 @@ class BundlePush:
             )
         self._session, self._layout, self._gradient = session, layout, gradient
         self._evaluation, self._bundle, self._weight = evaluation, bundle, weight
+        self._wanted = range(len(layout.shards)) if shards is None else tuple(shards)
         self._refused: dict[int, tuple[int, str]] = {}
         # Shards of unanswered requests that name shared memory -> the connections used.
         self._shown: dict[tuple[int, ...], set[Connection]] = {}
@@ -64,7 +79,7 @@ class BundlePush:
 
     async def _run(self, deadline_s: float) -> BundleOutcome:
         session, attempt = self._session, 0
-        wanted = list(range(len(self._layout.shards)))
+        wanted = list(self._wanted)
         try:
             async with asyncio.timeout(deadline_s):
                 while wanted:

@@ -305,10 +305,17 @@ class ParameterClient:
         return VectorClient(self._session)
 
     async def add_bundle(
-        self, evaluation: int, bundle: int, weight: float, gradient: Array, *, deadline_s: float = 60.0
+        self,
+        evaluation: int,
+        bundle: int,
+        weight: float,
+        gradient: Array,
+        *,
+        shards: Sequence[int] | None = None,
+        deadline_s: float = 60.0,
     ) -> BundleOutcome:
         """Adds weight x gradient to the sum of an evaluation, at most once on each shard; see `BundlePush`."""
-        return await BundlePush(self._session, evaluation, bundle, weight, gradient).run(deadline_s)
+        return await BundlePush(self._session, evaluation, bundle, weight, gradient, shards).run(deadline_s)
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 

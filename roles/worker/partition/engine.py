@@ -143,7 +143,7 @@ class PartitionEngine:
         parts = self._parts
 
         def make() -> Member:
-            turn = np.zeros(WORD_BYTES // 8, np.int64)[:1] if self._in_step else None
+            turn = np.ones(WORD_BYTES // 8, np.int64)[:1] if self._in_step else None
             accruing = [self.replica.accruing_of(context, turn) for context in range(parts.group.flights)]
             return Member(
                 parts.network,

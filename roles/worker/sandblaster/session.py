@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import RemoteError, RunFailedError
+from adamctl.errors import RunFailedError
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ELEMENT_BYTES
-from adamctl.roles.ps.client.parameter_client import BundleOutcome, ParameterClient
-from adamctl.roles.worker.core.bundle_work import LOST, BundleWork, Held, Pull, portions_of, weight_of
+from adamctl.roles.worker.core.bundle_work import BundleWork, Held, Pull, portions_of
 from adamctl.roles.worker.core.example_memory import ExampleMemory, Span
-from adamctl.roles.worker.sandblaster.threads import Bundle, BundleDone, BundleThreads
+from adamctl.roles.worker.sandblaster.executor import BundleExecutor, WholeExecutor
+from adamctl.roles.worker.sandblaster.held_out import HeldOutWork
+from adamctl.roles.worker.sandblaster.threads import Bundle, BundleDone
 from adamctl.roles.worker.whole_replica import Session
-from adamctl.wire.constants import GRADIENT_REFUSED
 from adamctl.wire.messages import NextBundlesReply, NextBundlesRequest
 
 POLL_S = 5.0
@@ -36,33 +36,38 @@ PASS = 0
 READS_MAX = 4
 LEAVE_S = 5.0
 """How long a worker that leaves waits for its pushes, so that what it has done need not be done again."""
-JOIN_S = 30.0
 EXAMPLES_BYTES_MAX = 1 << 30
 
 
 class SandblasterRunner:
-    """Runs one session to its end. Everything happens on the event loop except what `BundleThreads` does.
+    """Runs one session to its end. Everything happens on the event loop except what its executor's threads do.
 
     Attributes:
         over: the coordinator has said that the run is over.
         bundles, pushes, abandoned: how many were computed, counted by all servers, and given up.
     """
 
-    def __init__(self, session: Session, examples_bytes_max: int = EXAMPLES_BYTES_MAX) -> None:
-        """`examples_bytes_max`: of decoded examples, beyond those that are worked on."""
-        assert session.network is not None and isinstance(session.parameters, ParameterClient)
-        self._session, self._parameters = session, session.parameters
+    def __init__(
+        self, session: Session, examples_bytes_max: int = EXAMPLES_BYTES_MAX, executor: BundleExecutor | None = None
+    ) -> None:
+        """Args:
+        examples_bytes_max: of decoded examples, beyond those that are worked on.
+        executor: who computes bundles; None: threads of this process.
+        """
+        self._session = session
         self._loop = asyncio.get_running_loop()
-        self._threads = BundleThreads(session.network, session.threads, self._put)
-        self._parameters.shared.add(self._threads.memory)
+        self._executor: BundleExecutor = WholeExecutor(session) if executor is None else executor
+        self._executor.takes(self._put)
         example_bytes = ELEMENT_BYTES * (1 + prod(session.dataset.input_shape))
-        self._work = BundleWork(session.threads, ExampleMemory(example_bytes, examples_bytes_max))
+        self._work = BundleWork(self._executor.parallel, ExampleMemory(example_bytes, examples_bytes_max))
         self._examples: dict[Span, tuple[Array, NDArray[np.int32]]] = {}
         self._reading = asyncio.Semaphore(READS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._pushing: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._latest: NextBundlesRequest | None = None  # the last one, while it is not answered
+        self._held_out = HeldOutWork(session, self._executor, self.status)
+        self._bundles_over = False
         self._failure: BaseException | None = None
         self.over, self._reason = False, ""
         self.bundles = self.pushes = self.abandoned = self.pulls = 0
@@ -77,7 +82,8 @@ class SandblasterRunner:
             RunFailedError: a thread or a network activity failed; the cause is chained.
             UnreachableError: the coordinator or a server is gone.
         """
-        self._threads.start()
+        self._executor.start()
+        self._begin(self._evaluate)
         stop = asyncio.create_task(stopping.wait())
         try:
             return await self._serve(stop)
@@ -96,7 +102,7 @@ class SandblasterRunner:
                 return self._reason
             self._ask_if_due(idle)
             news = asyncio.create_task(self._news.wait())
-            timeout_s = IDLE_S if self._latest is None else None
+            timeout_s = IDLE_S if self._latest is None and not self._bundles_over else None
             happened, _ = await asyncio.wait({stop, news}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             idle = not happened
             news.cancel()
@@ -108,9 +114,13 @@ class SandblasterRunner:
     def _ask_if_due(self, idle: bool) -> None:
         """Reports, and asks for bundles, as soon as there is reason to; else keeps a request waiting, for news.
 
+        Once the program has stopped, there is nothing more to ask for.
+
         A new request has the one before answered, so it asks for all. While one waits that asks for any, there are
         none to be had.
         """
+        if self._bundles_over:
+            return
         waits_for_some = self._latest is not None and self._latest.wanted > 0
         wants = self._work.wanted > 0 and not waits_for_some
         if self._work.has_news or wants or (idle and self._latest is None):
@@ -136,7 +146,7 @@ class SandblasterRunner:
 
     def _take(self, reply: NextBundlesReply) -> None:
         if reply.ended:
-            self.over, self._reason = True, reply.reason
+            self._bundles_over = True
             self._news.set()
         else:
             self._work.take(reply)
@@ -146,23 +156,34 @@ class SandblasterRunner:
         self._work.abandon()
         if self._pushing:
             await asyncio.wait(set(self._pushing), timeout=LEAVE_S)
-        await self._session.coordinator.next_bundles(self._request(0, 0.0, leaving=True))
+        session = self._session
+        await session.coordinator.next_bundles(self._request(0, 0.0, leaving=True))
+        await session.coordinator.leave(session.node, session.incarnation, (), group_epoch=session.group_epoch)
+
+    async def _evaluate(self) -> None:
+        """Evaluates on the held-out split, until the run is over."""
+        self._reason = await self._held_out.run()
+        self.over = True
+        self._news.set()
 
     # --- what is to be done ------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
         """Begins what can begin now."""
         work = self._work
-        for span in work.memory.take_dropped():
+        dropped, reads = work.memory.take_dropped(), work.take_reads()
+        if dropped or reads:
+            self._executor.reads(reads, dropped)
+        for span in dropped:
             self._examples.pop(span, None)
-        for span in work.take_reads():
+        for span in reads:
             self._begin(partial(self._read, span))
         pull = work.to_pull()
         if pull is not None:
             self._begin(partial(self._pull, pull))
         for held in work.to_compute():
             portions = portions_of(held.task, self._session.batch)
-            self._threads.submit(Bundle(held, portions, *self._examples[held.span]))
+            self._executor.submit(Bundle(held, portions, *self._examples[held.span]))
         if work.has_news:
             self._news.set()
 
@@ -192,46 +213,22 @@ class SandblasterRunner:
         self._work.arrived(span)
 
     async def _pull(self, pull: Pull) -> None:
-        into = self._threads.parameters
-        try:
-            await self._parameters.pull(into, vector=pull.at, evaluation=pull.evaluation)
-        except RemoteError as error:
-            buckets = error.details.get("buckets")
-            if error.code not in LOST or not isinstance(buckets, list):
-                raise
-            self._work.pull_refused(buckets)
+        lost = await self._executor.pull(pull)
+        if lost:
+            self._work.pull_refused(lost)
         else:
             self.pulls += 1
             self._work.pulled()
 
     async def _push(self, held: Held, gradient: int) -> None:
-        task = held.task
-        try:
-            outcome = await self._parameters.add_bundle(
-                task.name.evaluation, task.name.bundle, weight_of(task, self._session.batch),
-                self._threads.gradients[gradient],
-            )  # fmt: skip
-        finally:
-            self._threads.free(gradient)
-        refused = self._by_bucket(outcome)
+        refused = await self._executor.push(held, gradient)
         self.pushes += not refused
         self._work.pushed(held, refused)
-
-    def _by_bucket(self, outcome: BundleOutcome) -> dict[int, int]:
-        """Returns the code of each bucket that refused a bundle. Raises RemoteError for a code that nobody expects."""
-        refused: dict[int, int] = {}
-        for shard, (code, message) in outcome.refused.items():
-            if code not in LOST and code not in GRADIENT_REFUSED:
-                raise RemoteError(code, message)
-            bucket = self._parameters.layout.bucket_of_shard[shard]
-            if bucket not in refused or code in LOST:
-                refused[bucket] = code
-        return refused
 
     # --- what comes back ---------------------------------------------------------------------------------------------
 
     def _put(self, done: BundleDone) -> None:
-        """Called by the threads. Drops what comes after the loop was closed: the session is over."""
+        """Called by any thread. Drops what comes after the loop was closed: the session is over."""
         try:
             self._loop.call_soon_threadsafe(self._done, done)
         except RuntimeError:
@@ -253,7 +250,7 @@ class SandblasterRunner:
             push.add_done_callback(self._pushing.discard)
         else:
             self.abandoned += 1
-            self._threads.free(done.gradient)
+            self._executor.free(done.gradient)
         self._advance()
         self._news.set()  # there is room for another one
 
@@ -265,14 +262,13 @@ class SandblasterRunner:
 
     async def _close(self) -> None:
         self._work.abandon()
-        self._threads.stop()
-        await asyncio.to_thread(self._threads.join, JOIN_S)
+        await self._executor.halt()
         while self._tasks:  # one that ends well may have begun another
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
         self._examples.clear()
-        self._threads.memory.close()
+        self._executor.close()
 
     @property
     def trained_s(self) -> float:
@@ -285,13 +281,14 @@ class SandblasterRunner:
             "state": "evaluating" if self._work.busy else "waiting",
             "job": self._session.job,
             "threads": self._session.threads,
-            "batches": self._threads.portions_done,
+            "batches": self._executor.portions_done,
             "bundles": self.bundles,
             "abandoned": self.abandoned,
             "pushes": self.pushes,
             "fetches": self.pulls,
             "example_bytes": self._work.memory.used_bytes,
-            "transport": ", ".join(sorted(set(filter(None, self._parameters.transports().values())))),
+            "transport": ", ".join(sorted(set(filter(None, self._session.parameters.transports().values())))),
             "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
             "computed": [(round(self.compute_s, 6), self._examples_done)],
+            **self._executor.status(),
         }

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from adamctl.kernels.numeric.accrue import Accrual
 from adamctl.kernels.operation import Array
-from adamctl.kernels.step.network import Context, Network
+from adamctl.kernels.step.network import Context, Network, Views
 from adamctl.kernels.step.steps import STEPS_MAX, Accruing, Steps
 from adamctl.kernels.threads import Binder
 from adamctl.net.shared_memory import SharedMemory, array_bytes
@@ -57,6 +57,18 @@ class BundleDone(NamedTuple):
     failure: BaseException | None = None
 
 
+class HeldOut(NamedTuple):
+    """Examples of a held-out split, `images` [n, *input shape] and `labels` [n]; `views` of the parameters.
+
+    `done` is called by the thread with the summed loss and how many were classified correctly, or with a failure.
+    """
+
+    views: Views
+    images: Array
+    labels: NDArray[np.int32]
+    done: Callable[[tuple[float, int] | BaseException], None]
+
+
 class PortionStep(NamedTuple):
     """A portion for native steps; nothing is applied locally, and nothing is left to chance."""
 
@@ -92,7 +104,7 @@ class BundleThreads:
         self._views = network.views(self.parameters)
         self._filled = np.zeros(count, np.int64)
         self._accrual = Accrual(network.backend)
-        self._queue: queue.SimpleQueue[Bundle | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Bundle | HeldOut | None] = queue.SimpleQueue()
         self._free: list[queue.SimpleQueue[int | None]] = [queue.SimpleQueue() for _ in range(threads)]
         for gradient in range(count):
             self.free(gradient)
@@ -108,7 +120,7 @@ class BundleThreads:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, bundle: Bundle) -> None:
+    def submit(self, bundle: Bundle | HeldOut) -> None:
         self._queue.put(bundle)
 
     def free(self, gradient: int) -> None:
@@ -140,6 +152,9 @@ class BundleThreads:
         own = self._prepare(thread)
         clock, idle_since = time.perf_counter, time.perf_counter()
         while (bundle := self._queue.get()) is not None:
+            if isinstance(bundle, HeldOut):
+                bundle.done(self._evaluate(own, bundle))
+                continue
             gradient = self._free[thread].get()
             if gradient is None:
                 return
@@ -153,6 +168,14 @@ class BundleThreads:
                 return
             wait_s, idle_since = started - idle_since, clock()
             self._done(BundleDone(bundle, gradient, loss_sum, idle_since - started, wait_s))
+
+    def _evaluate(self, own: _Own | BaseException, examples: HeldOut) -> tuple[float, int] | BaseException:
+        if isinstance(own, BaseException):
+            return own
+        try:
+            return self._network.evaluate(own.context, examples.views, examples.images, examples.labels)
+        except BaseException as failure:
+            return failure
 
     def _prepare(self, thread: int) -> _Own | BaseException:
         """Binds the calling thread, then makes its context, so that it lies on the thread's node (Adam 3.2.1, 3.3.1).

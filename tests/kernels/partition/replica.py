@@ -60,7 +60,7 @@ class Replica:
                 for one in range(flights if accrues else 0)
             ]
             if in_step:
-                filled, turn = np.zeros(2, np.int64), np.zeros(8, np.int64)[:1]
+                filled, turn = np.zeros(2, np.int64), np.ones(8, np.int64)[:1]
                 accruing = [Accruing(slots[:2], None, filled, turn=turn) for _ in range(flights)]
             self.members.append(
                 Member(network, neighbours, batch, flights, flat, accruing=accruing, clip_norm=clip_norm)

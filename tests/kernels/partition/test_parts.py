@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from adamctl.kernels.backend import Backend
 from adamctl.kernels.operation import Array
-from adamctl.kernels.partition.program import Batch
+from adamctl.kernels.partition.accruing import SlotPlace
+from adamctl.kernels.partition.program import Batch, Program
 from adamctl.kernels.partition.stages import StageCut, cut_network
 from adamctl.kernels.step.clip import LayerNormClip
 from adamctl.kernels.step.network import Network
@@ -92,3 +93,54 @@ def test_parts_that_go_on_in_any_order_leave_the_same_bits(backend: Backend) -> 
         replica.train_in_parts(batch, 1 + 4 * seed, Random(seed))
         found.add(tuple(own.slots[0].tobytes() for own in replica.own))
     assert len(found) == 1
+
+
+def in_bundles(replica: Replica, flights: list[tuple[Batch, int | None]], random: Random) -> list[bytes]:
+    """Runs flights that accrue in a slot each, or evaluate (None), in any order; returns what all slots are then."""
+    for member in replica.members:
+        member._accruing[0].filled[:] = 0
+        turn = member._accruing[0].turn
+        assert turn is not None
+        turn[0] = 1
+    left = [list(enumerate(flights, 1)) for _ in replica.members]
+    running: list[dict[int, Program]] = [{} for _ in replica.members]
+    looks = 0
+    while any(left) or any(running):
+        looks += 1
+        assert looks < 100_000, "every partition waits for another one"
+        one = random.randrange(len(replica.members))
+        member, own = replica.members[one], running[one]
+        if left[one] and left[one][0][0] % replica.flights not in own and random.random() < 0.7:
+            number, (batch, slot) = left[one].pop(0)
+            context = number % replica.flights
+            if slot is None:
+                own[context] = member.evaluating(context, len(batch.labels))
+            else:
+                own[context] = member.training(context, len(batch.labels))
+            own[context].begin(number, batch, SlotPlace(slot or 0))
+        for context in random.sample(sorted(own), len(own)):
+            if own[context].advance():
+                del own[context]
+    return [slot.tobytes() for own in replica.own for slot in own.slots[:2]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_portions_of_bundles_are_added_in_their_order_whatever_else_is_on_its_way(backend: Backend) -> None:
+    """Two bundles in slots of their own, the second with a shorter last portion, and evaluations between."""
+    weights, whole = made(IMAGES, 16, 3)
+    parts = [Batch(whole.images[at : at + 4], whole.labels[at : at + 4], 0, 4) for at in (0, 4, 8, 12)]
+    short = Batch(whole.images[3:4].copy(), whole.labels[3:4].copy(), 0, 4)
+    flights = [(parts[0], 0), (parts[1], None), (parts[1], 0), (parts[2], 1), (parts[3], 1), (short, 1), (short, None)]
+    network = cut_network(IMAGES, UNEVEN, backend)
+    bits = set()
+    for count, seeds in ((1, 1), (2, 3), (3, 6)):
+        for seed in range(seeds):
+            replica = Replica(network, 4, count, weights, in_step=True)
+            bits.add(tuple(in_bundles(replica, flights, Random(seed))))
+    assert len(bits) == 1
+    replica = Replica(network, 4, 2, weights)
+    one, other, last = (found for found, _, _ in replica.run([parts[2], parts[3], short]))
+    for own, slot in enumerate(range(1, 2 * len(replica.members), 2)):
+        views = replica.members[own].tensors.views(np.frombuffer(next(iter(bits))[slot], np.float32))
+        for view, *each in zip(views, one[own], other[own], last[own], strict=True):
+            np.testing.assert_allclose(view, each[0] + each[1] + each[2] / 4, atol=1e-5)

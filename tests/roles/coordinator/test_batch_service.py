@@ -16,7 +16,7 @@ from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.optimizers.vectors import Program, Round, State, Vectors
 from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.coordinator.batch_service import BatchService
-from adamctl.roles.coordinator.core.batch_run import BatchRun
+from adamctl.roles.coordinator.core.batch_job import BatchJob
 from adamctl.roles.coordinator.core.bundles import Bundle
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.constants import ErrorCode
@@ -86,8 +86,9 @@ async def digest(cluster: Any, workers: int, between: Any = None, **stops: int) 
     clients = [await make_client(cluster, JOB, f"w-{n}", attempt_s=1.0) for n in range(workers)]
     edges = np.linspace(0, EXAMPLES, BUNDLES + 1).astype(int)
     bundles = [Bundle(n, int(edges[n]), int(edges[n + 1])) for n in range(BUNDLES)]
-    run = BatchRun(start, None, bundles, len(coordinator.layout.buckets))
-    service = BatchService(run, coordinator.vectors)
+    batch = BatchJob("lbfgs", start, bundles, len(coordinator.layout.buckets))
+    run = batch.run
+    service = BatchService(batch, coordinator.vectors)
     tasks = [
         asyncio.create_task(Worker(one, n).work(service, **stops if n == 0 else {})) for n, one in enumerate(clients)
     ]
@@ -166,8 +167,8 @@ async def test_a_program_that_asks_for_what_cannot_be_ends_the_run_with_the_reas
             yield v.evaluate(at=v.x, into=v.scratch("h"))
             yield from wrong(v, settings, state)
 
-        run = BatchRun(lambda p: Execution(late, None), None, [Bundle(0, 0, 1)], len(coordinator.layout.buckets))
-        service = BatchService(run, coordinator.vectors)
+        batch = BatchJob("lbfgs", lambda p: Execution(late, None), [Bundle(0, 0, 1)], len(coordinator.layout.buckets))
+        service = BatchService(batch, coordinator.vectors)
         ended = asyncio.create_task(service.carry_out())
         task = (await service.next_bundles(NextBundlesRequest("w", 1, 1, 5.0))).tasks[0]
         report = BundleReport(task.name, ErrorCode.NOT_FINITE)
@@ -184,8 +185,8 @@ async def test_bundles_of_an_evaluation_that_is_over_are_cancelled() -> None:
         await add_job(cluster, JOB, ["ps-0"], rule(), coordinator="c-0")
         coordinator = await make_client(cluster, JOB, "c-0", role="coordinator")
         bundles = [Bundle(0, 0, 1), Bundle(1, 1, 2)]
-        run = BatchRun(start, None, bundles, len(coordinator.layout.buckets))
-        service = BatchService(run, coordinator.vectors)
+        batch = BatchJob("lbfgs", start, bundles, len(coordinator.layout.buckets))
+        service = BatchService(batch, coordinator.vectors)
         ended = asyncio.create_task(service.carry_out())
         one = (await service.next_bundles(NextBundlesRequest("one", 1, 1, 5.0))).tasks[0]
         two = (await service.next_bundles(NextBundlesRequest("two", 1, 1, 5.0))).tasks[0]
@@ -208,8 +209,8 @@ async def test_an_observer_that_fails_ends_the_run_with_the_reason() -> None:
         def observe(progress: Progress) -> None:
             raise OSError("a full disk")
 
-        run = BatchRun(start, None, [Bundle(0, 0, 1)], len(coordinator.layout.buckets))
-        service = BatchService(run, coordinator.vectors, observe)
+        batch = BatchJob("lbfgs", start, [Bundle(0, 0, 1)], len(coordinator.layout.buckets))
+        service = BatchService(batch, coordinator.vectors, observe)
         working = asyncio.create_task(Worker(client, 0).work(service))
         with pytest.raises(RunFailedError, match="a full disk"):
             await service.carry_out()

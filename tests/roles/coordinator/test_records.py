@@ -8,8 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from adamctl.roles.coordinator.core.progress import EvaluationResult, RunProgress
+from adamctl.roles.coordinator.core.progress import BatchProgress, EvaluationResult, RunProgress
 from adamctl.roles.coordinator.records import LINES_WAITING_MAX, METRICS_NAME, SUMMARY_NAME, RunRecords
 
 PROGRESS = RunProgress(state="training", job="a", passes_total=1)
@@ -45,6 +46,35 @@ def test_every_event_is_a_line(tmp_path: Path) -> None:
     records.close()
     assert [line["kind"] for line in lines(tmp_path)] == ["progress", "evaluation", "progress"]
     assert (tmp_path / METRICS_NAME).stat().st_mode & 0o077 == 0
+
+
+BATCH = BatchProgress(
+    algorithm="lbfgs", iterations=3, evaluations=5, loss=0.25, gradient_max=0.5, step=0.125, backups=1
+)
+
+
+def test_every_iteration_of_a_batch_algorithm_is_a_line(tmp_path: Path) -> None:
+    records = RunRecords(tmp_path)
+    records.iteration(structs.replace(PROGRESS, train_seconds=1.5, batch=BATCH))
+    records.iteration(structs.replace(PROGRESS, batch=BatchProgress(algorithm="mine", evaluations=1)))
+    records.iteration(PROGRESS)
+    records.close()
+    first, second = ({name: v for name, v in line.items() if name != "time"} for line in lines(tmp_path))
+    assert first == {
+        "kind": "iteration", "iteration": 3, "evaluations": 5, "train_seconds": 1.5, "loss": 0.25, "gradient_max": 0.5,
+        "step": 0.125,
+    }  # fmt: skip
+    assert second["evaluations"] == 1 and second["loss"] is second["iteration"] is None
+
+
+def test_a_summary_tells_evaluations_on_a_split_and_of_the_batch_apart(tmp_path: Path) -> None:
+    records = RunRecords(tmp_path)
+    result = {"state": "ended", "evaluations": 5}
+    records.summary(structs.replace(PROGRESS, evaluations=(evaluation(5),), batch=BATCH, result=result))
+    records.close()
+    summary = json.loads((tmp_path / SUMMARY_NAME).read_text())
+    assert [one["pass"] for one in summary["evaluations"]] == [5]
+    assert summary["batch"]["evaluations"] == 5 and summary["batch"]["backups"] == 1
 
 
 @pytest.mark.parametrize("room_bytes", [0, 1, 50, 300])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.instructions import Admit
+from adamctl.roles.coordinator.core.joining import JOIN_WAIT_S
 from adamctl.roles.coordinator.core.lobby import ASKS_AGAIN_S, GUESTS_MAX, MIX_AFTER_S
-from adamctl.roles.coordinator.core.run_core import JOIN_WAIT_S, RunCore
+from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import GroupMember
 from tests.roles.coordinator.core.grouped_run import GroupedRun

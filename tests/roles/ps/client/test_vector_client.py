@@ -167,6 +167,31 @@ async def test_a_gradient_that_does_not_fit_is_said_to_whoever_sent_it_and_to_th
         await run.close()
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+async def test_a_bundle_in_parts_counts_once_on_each_shard_whoever_pushes_which_part_again(repeated: bool) -> None:
+    """A group that dies has pushed some shards; another one pushes all, in parts of its own."""
+    async with memory_cluster(34) as cluster:
+        await start_servers(cluster, *TWO)
+        await add_job(cluster, JOB, TWO, RULE)
+        run = await Run.begin(cluster)
+        await run.round([Set("t")])
+        await run.coordinator.vectors.evaluate(1, "t", 40, 2)
+        run.flat[:] = np.random.default_rng(5).standard_normal(run.flat.size)
+        shards = range(len(run.worker.layout.shards))
+        for bundle, weight in enumerate((0.25, 0.75)):
+            if repeated:
+                assert not (await run.worker.add_bundle(1, bundle, weight, run.flat, shards=shards[3:7])).refused
+            for part in (shards[5:], *([shards[6:]] if repeated else []), shards[:5]):
+                lacking = (await run.round([READ_SUM], 1)).refused
+                assert set(run.worker.layout.bucket_of_shard[:3]) <= set(lacking), "only what was pushed is there"
+                assert not (await run.worker.add_bundle(1, bundle, weight, run.flat, shards=part)).refused
+        commands = [READ_SUM, dot("h", "h"), Reduce("sum", (("h",),))]
+        found = numbers_of(commands, await run.round(commands, 1))
+        whole = np.concatenate([run.flat[s.offset : s.offset + s.size] for s in run.worker.layout.shards])
+        assert found == pytest.approx([float(whole @ whole), float(whole.sum())], rel=1e-5)
+        await run.close()
+
+
 async def test_gradients_in_shared_memory_are_read_from_there(tmp_path: Path) -> None:
     async with sharing_world(tmp_path, rule=RULE) as world:
         worker = await world.client("auto")

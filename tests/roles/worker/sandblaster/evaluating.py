@@ -32,8 +32,12 @@ from adamctl.wire.messages import (
     BundleName,
     BundleReport,
     BundleTask,
+    EvaluateTask,
     NextBundlesReply,
     NextBundlesRequest,
+    NextTaskReply,
+    NextTaskRequest,
+    TaskReport,
 )
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import add_job, make_client
@@ -69,6 +73,9 @@ class Coordinator:
     codes: set[int] = field(default_factory=set)
     ahead: bool = False
     ended: bool = False
+    to_evaluate: list[EvaluateTask] = field(default_factory=list)
+    evaluated: list[TaskReport] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     gone: bool = False
     open: bool = False
     reopening: asyncio.Task[None] | None = None
@@ -110,6 +117,27 @@ class Coordinator:
                     await asyncio.wait_for(self._changed.wait(), until_s - loop.time())
                 except TimeoutError:
                     continue
+
+    async def next_tasks(self, request: NextTaskRequest) -> NextTaskReply:
+        """Gives out ranges of the test part, and tells the end of the run."""
+        self.evaluated += request.reports
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + request.wait_s
+        async with self._changed:
+            self._changed.notify_all()
+        while not (self.ended or self.gone or self.to_evaluate) and loop.time() < until_s:
+            async with self._changed:
+                try:
+                    await asyncio.wait_for(self._changed.wait(), until_s - loop.time())
+                except TimeoutError:
+                    break
+        if self.gone:
+            raise UnreachableError("the coordinator is gone")
+        tasks, self.to_evaluate = self.to_evaluate[: request.wanted], self.to_evaluate[request.wanted :]
+        return NextTaskReply((), tuple(tasks), ended=self.ended, reason="enough" if self.ended else "")
+
+    async def leave(self, node: str, incarnation: int, reports: Any = (), *, group_epoch: int = 0) -> None:
+        self.left.append(node)
 
     def _take(self, key: tuple[str, int], report: BundleReport) -> None:
         self.reports.append(report)

@@ -14,7 +14,9 @@ import pytest
 from adamctl.errors import UnreachableError
 from adamctl.kernels.step.network import Network
 from adamctl.roles.ps.client.parameter_client import ParameterClient
-from adamctl.roles.worker.sandblaster.threads import GRADIENTS_PER_THREAD
+from adamctl.roles.worker.sandblaster.executor import WholeExecutor
+from adamctl.roles.worker.sandblaster.session import SandblasterRunner
+from adamctl.roles.worker.sandblaster.threads import GRADIENTS_PER_THREAD, BundleThreads
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import BundleName
 from tests.roles.worker.sandblaster.evaluating import (
@@ -36,6 +38,11 @@ async def until(what: Any) -> None:
             await asyncio.sleep(0.002)
 
 
+def threads_of(runner: SandblasterRunner) -> BundleThreads:
+    assert isinstance(runner._executor, WholeExecutor)
+    return runner._executor.threads
+
+
 async def evaluations(w: World, *numbers: int) -> list[tuple[float, ...]]:
     return [await w.coordinator.evaluate(number) for number in numbers]
 
@@ -44,7 +51,7 @@ async def test_an_evaluation_is_the_loss_and_the_gradient_over_the_batch(tmp_pat
     async with world(tmp_path, servers=2) as w:
         runner = await w.start_worker("w-0", threads=2)
         [(loss_sum, squares, total, largest, _)] = await evaluations(w, 1)
-        at = runner._threads.parameters.copy()
+        at = threads_of(runner).parameters.copy()
         await w.coordinator.end()
         assert await w.running["w-0"] == "enough" and runner.over
         points = np.load(w.source)
@@ -115,12 +122,12 @@ async def test_examples_are_read_ahead_of_an_evaluation(tmp_path: Path) -> None:
 async def test_a_gradient_that_does_not_fit_is_reported(tmp_path: Path, bits: int, code: ErrorCode) -> None:
     async with world(tmp_path) as w:
         runner = await w.start_worker("w-0")
-        add = runner._parameters.add_bundle
+        add = runner._session.parameters.add_bundle
 
         async def larger(evaluation: int, bundle: int, weight: float, gradient: Any) -> Any:
             return await add(evaluation, bundle, weight * 1e9, gradient)
 
-        runner._parameters.add_bundle = larger  # type: ignore[method-assign, assignment]
+        runner._session.parameters.add_bundle = larger  # type: ignore[method-assign, assignment]
         await w.coordinator.begin(1, bits)
         await until(lambda: len(w.coordinator.reports) == len(BUNDLES))
         assert {report.code for report in w.coordinator.reports} == {code}
@@ -139,13 +146,13 @@ async def test_a_cancelled_bundle_is_not_pushed(tmp_path: Path, monkeypatch: pyt
     async with world(tmp_path) as w:
         slow = await w.start_worker("w-0")
         held = threading.Event()
-        losses = slow._threads._losses
+        losses = threads_of(slow)._losses
 
         def wait(*arguments: Any) -> list[float]:
             held.wait(ENOUGH_S)
             return losses(*arguments)
 
-        slow._threads._losses = wait  # type: ignore[method-assign]
+        threads_of(slow)._losses = wait  # type: ignore[method-assign]
         await w.coordinator.begin(1)
         await until(lambda: len(w.coordinator.book.outstanding()) == 2)
         await w.start_worker("w-1", threads=2)
@@ -160,7 +167,7 @@ async def test_a_cancelled_bundle_is_not_pushed(tmp_path: Path, monkeypatch: pyt
         again = await w.coordinator.evaluate(2)
         assert again != expected
         await until(lambda: not slow._work.busy)
-        assert slow._threads._free[0].qsize() == GRADIENTS_PER_THREAD, "each is given back once"
+        assert threads_of(slow)._free[0].qsize() == GRADIENTS_PER_THREAD, "each is given back once"
         assert slow.bundles
 
 
@@ -171,7 +178,7 @@ async def test_an_evaluation_that_servers_have_lost_is_reported_with_its_buckets
         w.coordinator.open = True
         await w.coordinator.tell()
         await w.coordinator.complete()
-        assert set(w.coordinator.lost) == set(range(len(runner._parameters.layout.buckets)))
+        assert set(w.coordinator.lost) == set(range(len(runner._session.parameters.layout.buckets)))
         codes = {report.name.attempt: report.code for report in w.coordinator.reports}
         assert codes == {0: ErrorCode.ABANDONED, 1: ErrorCode.OK}
         found = await w.coordinator.found(7)
@@ -187,13 +194,13 @@ async def test_a_primary_that_dies_in_an_evaluation_costs_no_bit(tmp_path: Path)
         async with world(tmp_path, servers=3, copies=3) as w:
             runner = await w.start_worker("w-0")
             first = await w.coordinator.evaluate(1)
-            steps, losses = threading.Semaphore(5), runner._threads._losses
+            steps, losses = threading.Semaphore(5), threads_of(runner)._losses
 
             def wait(*arguments: Any, of: Any = losses, steps: threading.Semaphore = steps) -> list[float]:
                 assert steps.acquire(timeout=ENOUGH_S)
                 return list(of(*arguments))
 
-            runner._threads._losses = wait  # type: ignore[method-assign, assignment]
+            threads_of(runner)._losses = wait  # type: ignore[method-assign, assignment]
             await w.coordinator.begin(2)
             await until(lambda w=w: len(w.coordinator.reports) == len(BUNDLES) + 2)  # type: ignore[misc]
             if dies:
@@ -239,7 +246,7 @@ async def test_a_thread_that_fails_ends_the_session(tmp_path: Path) -> None:
         def fail(*arguments: Any) -> list[float]:
             raise MemoryError("none is left")
 
-        runner._threads._losses = fail  # type: ignore[method-assign]
+        threads_of(runner)._losses = fail  # type: ignore[method-assign]
         await w.coordinator.begin(1)
         with pytest.raises(MemoryError, match="none is left"):
             await w.running["w-0"]

@@ -15,8 +15,8 @@ from adamctl.model.rule import VECTORS, RuleConfig
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.roles.coordinator.batch_service import BatchService
-from adamctl.roles.coordinator.core.batch_run import BatchRun
-from tests.roles.worker.sandblaster.evaluating import BUNDLES, ENOUGH_S, World, world
+from adamctl.roles.coordinator.core.batch_job import BatchJob
+from tests.roles.worker.sandblaster.evaluating import BUNDLES, ENOUGH_S, Coordinator, World, world
 
 EVALUATIONS = 12
 
@@ -30,12 +30,21 @@ def rule() -> RuleConfig:
     return RuleConfig(VECTORS, kept=execution.kept[1:], scratch=execution.scratch)
 
 
+class Both:
+    """The batch from its service, the test part and the end of the run from the test's coordinator."""
+
+    def __init__(self, service: BatchService, other: Coordinator) -> None:
+        self.next_bundles, self.next_tasks, self.leave = service.next_bundles, other.next_tasks, other.leave
+        self.tell = other.tell
+
+
 async def train(w: World, threads: Sequence[int], between: Any = None) -> tuple[str, list[float]]:
     """Returns what the parameters are at the end, and the losses of all iterations."""
-    vectors, losses = w.coordinator.vectors, list[float]()
-    run = BatchRun(start, None, BUNDLES, len(vectors._session.layout.buckets))
-    service = BatchService(run, vectors, lambda progress: losses.append(float(progress.state["loss"])))
-    w.coordinator = service  # type: ignore[assignment]
+    desk, vectors, losses = w.coordinator, w.coordinator.vectors, list[float]()
+    batch = BatchJob("lbfgs", start, BUNDLES, len(vectors._session.layout.buckets))
+    run = batch.run
+    service = BatchService(batch, vectors, lambda progress: losses.append(float(progress.state["loss"])))
+    w.coordinator = Both(service, desk)  # type: ignore[assignment]
     runners = [await w.start_worker(f"w-{number}", threads=count) for number, count in enumerate(threads)]
     if between is not None:
         other = asyncio.create_task(between(service))
@@ -43,6 +52,8 @@ async def train(w: World, threads: Sequence[int], between: Any = None) -> tuple[
         assert await service.carry_out() in ("budget", "gradient", "change", "precision")
         if between is not None:
             await other
+        desk.ended = True
+        await desk.tell()
         for name, running in w.running.items():
             if not w.stops[name].is_set():
                 assert await running

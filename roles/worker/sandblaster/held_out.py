@@ -1,0 +1,68 @@
+"""A worker's evaluations on a held-out split, beside the bundles of a batch algorithm.
+
+A request waits with the coordinator all the time: it brings ranges of the split to evaluate, is this worker's sign of
+life, and is answered at once when the run is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import fsum
+
+import numpy as np
+
+from adamctl.roles.worker.core.batches import parts_of
+from adamctl.roles.worker.sandblaster.executor import BundleExecutor
+from adamctl.roles.worker.whole_replica import Session
+from adamctl.wire.messages import EvaluateTask, NextTaskRequest, TaskReport
+
+POLL_S = 5.0
+TASKS_HELD = 4
+
+
+class HeldOutWork:
+    """The evaluations of one session.
+
+    Attributes:
+        examples: how many it has evaluated.
+    """
+
+    def __init__(self, session: Session, executor: BundleExecutor, status: Callable[[], dict[str, object]]) -> None:
+        """`status`: what the coordinator is told of this worker."""
+        self._session, self._executor, self._status = session, executor, status
+        self._evaluation = 0
+        self.examples = 0
+
+    async def run(self) -> str:
+        """Evaluates what it is given, until the run is over; returns how it ended.
+
+        Raises:
+            RemoteError: the coordinator took this worker for dead.
+            UnreachableError: the coordinator, a server or all data servers are gone.
+        """
+        session, reports = self._session, list[TaskReport]()
+        while True:
+            reply = await session.coordinator.next_tasks(
+                NextTaskRequest(
+                    session.node, session.incarnation, tuple(reports), TASKS_HELD, POLL_S, 0, (), self._status(),
+                    group_epoch=session.group_epoch,
+                )
+            )  # fmt: skip
+            if reply.ended:
+                return reply.reason
+            reports = [await self._evaluate(task) for task in reply.evaluate]
+
+    async def _evaluate(self, task: EvaluateTask) -> TaskReport:
+        session = self._session
+        if task.evaluation != self._evaluation:
+            await self._executor.snapshot()
+            self._evaluation = task.evaluation
+        count = task.stop - task.start
+        images = np.empty((count, *session.dataset.input_shape), np.float32)
+        labels = np.empty(count, np.int32)
+        await session.data.read(session.dataset, task.split, -1, task.start, task.stop, (images, labels))
+        parts = [slice(*part) for part in parts_of(count, session.batch)]
+        found = await asyncio.gather(*(self._executor.evaluate(images[part], labels[part]) for part in parts))
+        self.examples += count
+        return TaskReport(task.id, count, fsum(loss for loss, _ in found), sum(correct for _, correct in found))

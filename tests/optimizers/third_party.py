@@ -1,0 +1,61 @@
+"""Somebody else's package with a batch algorithm, `descent`: plain gradient descent with a step of a fixed length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ALGORITHM = """\
+import msgspec
+from adamctl.optimizers.registry import BatchAlgorithm
+from adamctl.optimizers.vectors import dot, max_abs
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True):
+    step: float = 0.1
+    scales: tuple[float, ...] = (1.0,)
+    gradient_tolerance: float = 0.5
+
+def descend(v, settings, state):
+    h = v.scratch("h")
+    iteration = state.get("iteration", 0)
+    while True:
+        loss = yield v.evaluate(at=v.x, into=h)
+        (largest,) = yield v.round(max_abs(h))
+        if largest <= settings.gradient_tolerance:
+            return "flat"
+        step, iteration = settings.step * settings.scales[0], iteration + 1
+        shown = {"iteration": iteration, "loss": loss, "gradient_max": largest, "step": step}
+        yield v.commit(v.x.set(v.x - step * h), state=shown)
+
+def stumble(v, settings, state):
+    v.kept("g")
+    yield v.evaluate(at=v.x, into=[][0])
+
+class Taken(msgspec.Struct):
+    weight_decay: float = 0.1
+
+ALGORITHM = BatchAlgorithm("Plain descent", descend, Settings)
+STUMBLING = BatchAlgorithm("Fails before it asks for anything", stumble, Settings)
+TAKING = BatchAlgorithm("Has a setting that is not its own", descend, Taken)
+NOTHING = 3
+"""
+ENTRY_POINTS = """\
+[adamctl.optimizers]
+descent = descent_package.algorithm:ALGORITHM
+broken = descent_package.no_such_module:ALGORITHM
+nothing = descent_package.algorithm:NOTHING
+stumbling = descent_package.algorithm:STUMBLING
+taking = descent_package.algorithm:TAKING
+sgd = descent_package.no_such_module:ALGORITHM
+"""
+NAMES = ["broken", "descent", "nothing", "stumbling", "taking"]
+
+
+def install(folder: Path) -> None:
+    """Writes the package, as an installed one, into a folder; it is found once that is in `sys.path`."""
+    code, information = folder / "descent_package", folder / "descent_package-1.0.dist-info"
+    code.mkdir()
+    information.mkdir()
+    (code / "__init__.py").touch()
+    (code / "algorithm.py").write_text(ALGORITHM)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: descent-package\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(ENTRY_POINTS)
