@@ -24,6 +24,7 @@ from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import Exchange, Lockstep, place_of
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
 from adamctl.roles.worker.pace import Pacer, StepGate
+from adamctl.roles.worker.partition.engine import PartitionEngine
 from adamctl.roles.worker.partition.lead import Lead, added
 from adamctl.roles.worker.partition.steps import GroupSteps
 from adamctl.roles.worker.whole_replica import Session, make_whole_replica
@@ -51,7 +52,7 @@ class SessionRunner:
         self._local_rate = 0.0 if experiment.train.local_lr == "auto" else experiment.train.local_lr
         applies_locally = (factor if factor is not None else self._local_rate) != 0.0
         train = experiment.train
-        self._threads: ComputeThreads | Lead
+        self._threads: ComputeThreads | Lead[PartitionEngine]
         self._pacer: Pacer[StepGate] | Pacer[FlightGrants] | None = None
         self._loop = asyncio.get_running_loop()
         if session.lead is None:

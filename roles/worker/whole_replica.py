@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from adamctl.config.experiment import Experiment
 from adamctl.kernels.step.network import Network
@@ -53,7 +53,7 @@ class Session:
     parameters: ParameterClient | OwnPlace
     data: DataClient
     log: logging.Logger
-    lead: Lead | None = None
+    lead: Lead[Any] | None = None
     group_epoch: int = 0
 
 

@@ -12,6 +12,7 @@ from adamctl.kernels.partition import program as program_module
 from adamctl.model.partition import plan as plan_module
 from adamctl.roles.worker import session as session_module
 from adamctl.roles.worker.partition import engine as engine_module
+from adamctl.roles.worker.partition import flight_engine
 from adamctl.roles.worker.partition import lead as lead_module
 from adamctl.roles.worker.partition import threads as threads_module
 from adamctl.roles.worker.partition import work as work_module
@@ -31,7 +32,7 @@ RIG: Sequence[Change] = (
     (member_module, "Program", SimProgram),
     (program_module, "post_by_python", post_by_seat),
     (engine_module, "Member", SimMember),
-    (engine_module, "FlightThreads", SimThreads),
+    (flight_engine, "FlightThreads", SimThreads),
     (threads_module, "Binder", _nothing),
     (threads_module, "threadpool_limits", _nothing),
     (threads_module, "time", TIME_OF_NOBODY),

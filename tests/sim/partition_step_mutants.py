@@ -96,7 +96,7 @@ _push_step = MemberSession._push_step
 async def _fetched_after_own_push(self: MemberSession, request: Any, flight: int) -> None:
     """A member fetches as soon as its own push is answered, and not when all are."""
     await _push_step(self, request, flight)
-    assert self.engine is not None and isinstance(self.engine.downpour, Downpour)
+    assert isinstance(self.engine, PartitionEngine) and isinstance(self.engine.downpour, Downpour)
     await self.engine.downpour.fetch()
 
 

@@ -7,64 +7,34 @@ many steps. A partition pushes the rows that it alone holds or owns, and fetches
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
-from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from adamctl.config.experiment import Experiment
 from adamctl.kernels.partition.accruing import SlotPlace
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.memory import WORD_BYTES
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
 from adamctl.model.layout import ParameterLayout, Tensor
 from adamctl.roles.ps.client.parameter_client import ParameterClient
-from adamctl.roles.worker.core.open_flights import SERVERS, Standing
 from adamctl.roles.worker.core.slots import Slot, StepActions
-from adamctl.roles.worker.core.waiting import Waiting
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.own.place import OwnPlace
 from adamctl.roles.worker.own.updates import OwnUpdates
-from adamctl.roles.worker.partition.links import Group, Links
-from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
+from adamctl.roles.worker.partition.flight_engine import Counts, FlightEngine, Parts
+from adamctl.roles.worker.partition.links import Links
+from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica, slots_in_step
 
-ALL_FLIGHTS = sys.maxsize
-JOIN_S = 30.0
-"""How long a thread's call may take, before and after it is told to stop: until its flight waits, or is done."""
 
-
-@dataclass(frozen=True)
-class Parts:
-    """What an engine is made of.
-
-    Attributes:
-        threads: compute threads.
-        spins: see `adamctl.roles.worker.partition.threads.SPINS`.
-    """
-
-    group: Group
-    network: CutNetwork
-    layout: ParameterLayout
-    experiment: Experiment
-    threads: int
-    spins: int
-    log: logging.Logger
-
-
-class PartitionEngine:
+class PartitionEngine(FlightEngine):
     """See the module. Everything runs on the event loop except what `FlightThreads` does.
 
     Attributes:
         replica: this partition's weights and slots.
         downpour: its pushes and fetches.
-        flights_done: flights that this partition has finished.
     """
 
     def __init__(
@@ -75,8 +45,8 @@ class PartitionEngine:
         done: Callable[[FlightDone], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`done` is called on the event loop for each flight, in the order in which they finish here."""
-        self._parts, self._links, self._done, self._failed = parts, links, done, failed
+        """`done`: see `FlightEngine`."""
+        super().__init__(parts, links, done, failed)
         experiment, group = parts.experiment, parts.group
         self._in_step = experiment.train.in_step
         self.local_factor = experiment.local_learning_rate_factor()
@@ -93,7 +63,6 @@ class PartitionEngine:
                 applies_locally=applies_locally,
                 log=parts.log,
             )
-        self._threads: FlightThreads | None = None
         self.replica = Replica(
             parts.network,
             parts.layout,
@@ -105,12 +74,12 @@ class PartitionEngine:
             applies_locally,
             _slots(parts),
             ranges=tensors.ranges,
-            freed=self._freed,
+            freed=self._look,
             rows={held.tensor: held.rows for held in tensors.held},
             skips=protocol is not None and protocol.skips_gradients,
         )
-        self._held: deque[Flight] = deque()
-        self._granted = 0 if experiment.train.max_staleness is not None else ALL_FLIGHTS
+        if experiment.train.max_staleness is not None:
+            self._granted = 0
         self.downpour: Downpour | OwnUpdates
         # Without servers all members apply the same gradients to what they share in one order, and keep the same bits.
         # In step, the parts of a batch are counted in one slot.
@@ -123,22 +92,11 @@ class PartitionEngine:
         else:
             parameters.shared.add(self.replica.memory)
             self.downpour = Downpour(self.replica, parameters, failed, protocol, owned)
-        self._loop = asyncio.get_running_loop()
-        self._evaluation: tuple[int, asyncio.Task[None]] | None = None
-        self._halting: asyncio.Future[None] | None = None
-        self.flights_done = 0
+        self._updates_taken = 0
 
     async def start(self) -> None:
-        """Attaches to the other members, fetches the first parameters, compiles, and starts the threads.
-
-        Raises:
-            NeighbourError: a member cannot be reached or used.
-        """
-        neighbours = await self._links.attach()
-        self._links.watch(self._failed)
-        group = self._parts.group
-        for one, how in sorted(self._links.transports.items()):
-            self._parts.log.info("run %s: blocks to and from %s go by %s", group.job, group.name(one), how)
+        """As `FlightEngine.start`; the first parameters are fetched."""
+        neighbours = await self._attach()
         await self.downpour.start()
         parts = self._parts
 
@@ -156,55 +114,13 @@ class PartitionEngine:
                 snapshot=self.replica.snapshot,
             )
 
-        member = await asyncio.to_thread(make)
-        threads = FlightThreads(
-            member, parts.group.flights, parts.threads, self._links.sleeping, self._finished, self, spins=parts.spins
-        )
-        self._threads = threads
-        threads.start()
-
-    def submit(self, flight: Flight) -> None:
-        """Takes the next flight, in the order of their numbers; it begins when it is granted."""
-        self._held.append(flight)
-        self._submit_granted()
-
-    def grant(self, flight: int) -> None:
-        """Says that flights up to this one may begin, where replicas may be only so many steps apart."""
-        self._granted = max(self._granted, flight)
-        self._submit_granted()
-
-    def _submit_granted(self) -> None:
-        assert self._threads is not None
-        while self._held and self._held[0].number <= self._granted:
-            flight = self._held.popleft()
-            self._links.submitted(flight.number, len(flight.batch.labels))
-            self._threads.submit(flight)
-
-    @property
-    def open_flights(self) -> dict[int, tuple[int, int]]:
-        return {} if self._threads is None else self._threads.open_flights
-
-    def standing(self, number: int) -> Standing:
-        """Returns where a flight stands here."""
-        return Standing(SERVERS) if self._threads is None else self._threads.standing(number)
-
-    def told(self) -> dict[str, Any]:
-        """Returns what is told of this member: how many flights are open, how much threads wait, and for whom."""
-        waiting = Waiting(0.0, {}) if self._threads is None else self._threads.waiting
-        own = {"partition": self._parts.group.own, "flights": len(self.open_flights)}
-        return own | waiting.for_status()
-
-    @property
-    def hangs(self) -> bool:
-        """Whether a thread has not ended, though it was stopped and waited for."""
-        return self._threads is not None and self._threads.running
+        self._run(await asyncio.to_thread(make), self)
 
     def begin(self, context: int, flight: Flight) -> SlotPlace | None:
         """See `adamctl.roles.worker.partition.threads.Slots`."""
         return self.replica.try_step(0 if self._in_step else context, flight.rate)
 
     def _finished(self, done: FlightDone) -> None:
-        """Counts a flight; called by its thread."""
         actions: StepActions | None = None
         flight = done.flight
         if done.failure is None and flight.trains and not self._in_step:
@@ -248,44 +164,28 @@ class PartitionEngine:
         """Returns, once, the gradient of the batch in step whose last part this flight was."""
         return self._accrued.pop(flight)
 
-    def _freed(self) -> None:
-        """A slot may be free again: its push is answered, or what lacked it is installed."""
-        if self._threads is not None:
-            self._threads.look()
-
     async def flush(self) -> None:
-        """Pushes what is accrued, while no flight trains, and waits until all pushes are answered."""
         for slot in self.replica.flush():
             self.downpour.push(slot)
         await self.downpour.settled()
 
-    async def snapshot(self, evaluation: int) -> None:
-        """Pulls the parameters of an evaluation, once."""
-        if self._evaluation is None or self._evaluation[0] != evaluation:
-            pulling = asyncio.create_task(self.downpour.snapshot(self.replica.snapshot))
-            self._evaluation = evaluation, pulling
-        await asyncio.shield(self._evaluation[1])
+    async def _pull_snapshot(self) -> None:
+        await self.downpour.snapshot(self.replica.snapshot)
+
+    def take_counts(self) -> Counts:
+        updates, self._updates_taken = self.downpour.updates - self._updates_taken, self.downpour.updates
+        return Counts(updates, self.downpour.take_staleness(), self.downpour.take_ages())
+
+    @property
+    def pushes(self) -> int:
+        return self.downpour.pushes
 
     def stop(self) -> None:
-        """Stops the threads after their current work."""
         self.replica.stop()
-        if self._threads is not None:
-            self._threads.stop()
-
-    async def halt(self) -> None:
-        """Stops the threads, and waits until they have ended, or their time is over: then `hangs` is true."""
-        self.stop()
-        if self._threads is not None:
-            if self._halting is None:
-                left_s = max(JOIN_S - self._threads.held_s, 1.0)  # what has hung for long has been waited for
-                self._halting = asyncio.get_running_loop().run_in_executor(None, self._threads.join, left_s)
-            await asyncio.shield(self._halting)
+        super().stop()
 
     async def close(self) -> None:
-        """Stops everything; the links may then be closed, unless it `hangs`."""
-        await self.halt()
-        if self._evaluation is not None:
-            self._evaluation[1].cancel()
+        await super().close()
         await self.downpour.close()
         self.replica.memory.close()
 

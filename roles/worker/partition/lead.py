@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from adamctl.kernels.partition.program import Batch as FlightBatch
 from adamctl.net.transport import Request
@@ -18,7 +18,7 @@ from adamctl.roles.worker.compute import NOTHING, Batch, BatchDone
 from adamctl.roles.worker.core.batches import Task
 from adamctl.roles.worker.core.grants import FlightGrants
 from adamctl.roles.worker.core.open_flights import Patience, Standing
-from adamctl.roles.worker.partition.engine import PartitionEngine
+from adamctl.roles.worker.partition.flight_engine import Counts, FlightEngine
 from adamctl.roles.worker.partition.hanging import HangWatcher, Oldest
 from adamctl.roles.worker.partition.links import Group, Links, NeighbourError, ways
 from adamctl.roles.worker.partition.threads import Flight, FlightDone
@@ -55,21 +55,15 @@ class _Out:
     wait_s: float = 0.0
 
 
-@dataclass
-class Counts:
-    """What the other members have told of their pushes, since it was taken."""
-
-    updates: int = 0
-    staleness: tuple[int, ...] = ()
-    ages: tuple[int, ...] = ()
-
-
 def added(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
     """Returns the sum of two histograms."""
     return tuple(first + second for first, second in zip_longest(one, other, fillvalue=0))
 
 
-class Lead:
+EngineT = TypeVar("EngineT", bound=FlightEngine)
+
+
+class Lead(Generic[EngineT]):
     """See the module. Everything runs on the event loop.
 
     Attributes:
@@ -97,7 +91,7 @@ class Lead:
         """
         self._group, self._links, self._reporter, self._failed = group, links, reporter, failed
         self._cut = cut
-        self.engine: PartitionEngine
+        self.engine: EngineT
         self.counts = Counts()
         self.statuses: dict[int, dict[str, Any]] = {}
         self.computed_s = [0.0] * len(group.members)

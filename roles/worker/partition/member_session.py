@@ -21,6 +21,7 @@ from adamctl.roles.worker.core.batches import Task
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import place_of
 from adamctl.roles.worker.partition.engine import PartitionEngine
+from adamctl.roles.worker.partition.flight_engine import FlightEngine
 from adamctl.roles.worker.partition.links import Group, Links, ways
 from adamctl.roles.worker.partition.taking import InOrder, Rates, flights_of_step, flights_of_task
 from adamctl.roles.worker.partition.threads import FlightDone
@@ -66,7 +67,7 @@ class MemberSession:
     data: DataClient
     log: logging.Logger
     threads: int
-    engine: PartitionEngine | None = None
+    engine: FlightEngine | None = None
     _ranges: dict[int, _Range] = field(default_factory=dict)  # by their last flight
     _to_come: dict[int, asyncio.Task[Examples]] = field(default_factory=dict)  # of ranges in step, by their task
     _steps: dict[int, Request] = field(default_factory=dict)  # by their last flight
@@ -77,7 +78,6 @@ class MemberSession:
     _failure: BaseException | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _training: int = 0
-    _updates_reported: int = 0
     flights_done: int = 0
     cause: str = ""
 
@@ -157,12 +157,12 @@ class MemberSession:
             "threads": self.threads,
             "batches": self.flights_done,
             "blocks_by": ways(self.links.transports),
-            **({"pushes": engine.downpour.pushes, **engine.told()} if engine is not None else {}),
+            **({"pushes": engine.pushes, **engine.told()} if engine is not None else {}),
         }
 
     async def _take(self, message: PartTaskRequest) -> None:
         engine = self.engine
-        assert engine is not None
+        assert isinstance(engine, PartitionEngine)
         task: Task = message.train[0] if message.train else message.evaluate[0]
         trains = isinstance(task, TrainTask)
         if isinstance(task, TrainTask):
@@ -201,7 +201,7 @@ class MemberSession:
     async def _take_step(self, request: Request, message: PartStepRequest) -> None:
         """Computes this member's share of a part of a step, from the weights that the lead says."""
         engine, task, first = self.engine, message.task, message.first_flight
-        assert engine is not None and isinstance(engine.downpour, Downpour)
+        assert isinstance(engine, PartitionEngine) and isinstance(engine.downpour, Downpour)
         self._forget(message.over)
         examples = await asyncio.shield(self._read_ahead(task))
         if message.fetch:
@@ -216,7 +216,8 @@ class MemberSession:
     async def _push_step(self, request: Request, flight: int) -> None:
         """Pushes what this member owns of a part; a push that fails ends the session by itself."""
         engine, message = self.engine, request.message
-        assert engine is not None and isinstance(engine.downpour, Downpour) and isinstance(message, PartStepRequest)
+        assert isinstance(engine, PartitionEngine) and isinstance(engine.downpour, Downpour)
+        assert isinstance(message, PartStepRequest)
         place = place_of(message.task, message.number)
         if await engine.downpour.push(engine.accrued(flight), place, message.channel):
             self._reporting.set()  # the last step of a pass is counted, too
@@ -244,16 +245,14 @@ class MemberSession:
     async def _report(self) -> None:
         """Tells the lead what is finished, as soon as there is something."""
         assert self.engine is not None
-        downpour = self.engine.downpour
         while True:
             await self._reporting.wait()
             self._reporting.clear()
             reports, self._reports = tuple(self._reports), []
-            updates, self._updates_reported = downpour.updates - self._updates_reported, downpour.updates
+            counts = self.engine.take_counts()
             message = PartDoneRequest(
-                self.group.epoch, self.group.own, reports, updates, downpour.take_staleness(), downpour.take_ages(),
-                self.status(),
-            )  # fmt: skip
+                self.group.epoch, self.group.own, reports, counts.updates, counts.staleness, counts.ages, self.status()
+            )
             await self.links.tell(LEAD, message, REPORT_S)
 
     async def _flush(self, request: Request) -> None:

@@ -16,6 +16,7 @@ from adamctl.roles.worker.compute import Batch, BatchDone
 from adamctl.roles.worker.core.batches import parts_of
 from adamctl.roles.worker.core.slots import Slot, StepActions
 from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.partition.engine import PartitionEngine
 from adamctl.roles.worker.partition.lead import Lead
 from adamctl.wire.messages import PartStepRequest, PartTaskRequest, TrainTask
 
@@ -35,7 +36,7 @@ class _Step:
 class GroupSteps:
     """See the module. Everything runs on the event loop."""
 
-    def __init__(self, lead: Lead) -> None:
+    def __init__(self, lead: Lead[PartitionEngine]) -> None:
         assert isinstance(lead.engine.downpour, Downpour), "replicas in step have servers"
         self._lead, self._downpour = lead, lead.engine.downpour
         self._answers: dict[tuple[Place, int], list[asyncio.Task[bool]]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 from adamctl.config.partitioning import flight_size, flights_of, plan_of
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
@@ -19,7 +20,8 @@ from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.open_flights import Patience
 from adamctl.roles.worker.own.place import OwnPlace
-from adamctl.roles.worker.partition.engine import PartitionEngine, Parts, held_shards, owned_shards
+from adamctl.roles.worker.partition.engine import PartitionEngine, held_shards, owned_shards
+from adamctl.roles.worker.partition.flight_engine import FlightEngine, Parts
 from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.partition.links import Group, Links, NeighbourError, NotAttachedError
 from adamctl.roles.worker.partition.member_session import LEAD, MemberSession
@@ -64,9 +66,9 @@ class GroupWork:
         self.runner: SessionRunner | None = None
         self.member: MemberSession | None = None
         self.own: OwnPlace | None = None
-        self._lead: Lead | None = None
+        self._lead: Lead[Any] | None = None
         self._links: Links | None = None
-        self._engine: PartitionEngine | None = None
+        self._engine: FlightEngine | None = None
         self._telling: asyncio.Task[None] | None = None
         self._own = joined.reply.partition
 
@@ -197,7 +199,9 @@ class GroupWork:
             if self.runner is not None:
                 self.runner.fail(failure)
 
-        lead = Lead(group, self._links, reporter_of(parts.network), fail, PATIENCE, self.plan.in_short)
+        lead: Lead[PartitionEngine] = Lead(
+            group, self._links, reporter_of(parts.network), fail, PATIENCE, self.plan.in_short
+        )
         lead.engine = PartitionEngine(parts, self._links, parameters, lead.flight_done, fail)
         self._engine = lead.engine
         self._lead = lead
