@@ -77,6 +77,7 @@ SHORT = {
     "kernels/rules/*": "one rule, one file: whoever adds one copies it",
     "kernels/tiling.py": "lies below backend.py, which layers that cut by it need",
     "roles/*/role.py": "what the registry loads to know a role, without the role's imports",
+    "roles/coordinator/batch_start.py": "above the cores, which know no experiment, and below the process",
     "roles/coordinator/core/membership.py": "pure, as losses.py, which uses it, is not",
     "roles/data/translation.py": "one operation on images",
     "roles/ps/apply/load_meter.py": "lies below both ways to apply, by threads and while a push arrives",

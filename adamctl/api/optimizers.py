@@ -113,7 +113,8 @@ def Optimizer(type: str, **settings: Any) -> OptimizerConfig:  # noqa: N802
             before anything starts.
     """
     keys = {name: settings[name] for name in settings if name in OptimizerConfig.__struct_fields__}
-    own = {name: settings[name] for name in settings if name not in keys}
+    others = {name: value for name, value in settings.items() if name not in keys}
+    own = {name: tuple(value) if isinstance(value, list) else value for name, value in others.items()}
     if own:
         keys["settings"] = own
     return OptimizerConfig(type=type, **keys)

@@ -286,7 +286,12 @@ def _fits(value: object, kind: inspect.Type) -> bool:
     return False
 
 
+_PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType, inspect.StrType)
+
+
 def _allowed(kind: inspect.Type) -> str:
+    if {type(option) for option in _options(kind)} >= set(_PLAIN):
+        return "a number, text in quotes, true, false, or a list of these"
     words: list[str] = []
     for option in _options(kind):
         if isinstance(option, inspect.LiteralType):

@@ -5,7 +5,8 @@ Another package adds `[optimizer] type = "mine"` by declaring
     [project.entry-points."adamctl.optimizers"]
     mine = "mypackage.module:ALGORITHM"
 
-where ALGORITHM is a `BatchAlgorithm`; how its program is written is told in `adamctl.optimizers.vectors`.
+where ALGORITHM is a `BatchAlgorithm` (docs/algorithms.md); how its program is written is told in
+`adamctl.optimizers.vectors`.
 """
 
 from __future__ import annotations

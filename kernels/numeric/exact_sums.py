@@ -48,6 +48,7 @@ class Totals:
         self.counts = np.zeros(n, np.int64)
         self.scratch: Any = None
         self._sums = [0] * n  # in units of 2^-LOWEST_BIT
+        self._merged: list[NDArray[np.float64]] = []  # [n, terms] each, of other threads
 
     def add(self, number: int, terms: NDArray[np.float64]) -> None:
         """Adds terms [any] to the sum of one reduction, without error."""
@@ -63,11 +64,13 @@ class Totals:
             self.others += other.others
         np.maximum(self.largest, other.largest, out=self.largest)
         self.counts += other.counts
-        self._sums = [a + b for a, b in zip(self._settled(), other._settled(), strict=True)]
+        self._merged += [other._terms().copy(), *other._merged]
+        self._sums = [a + b for a, b in zip(self._sums, other._units(), strict=True)]
 
     def parts(self) -> list[Parts]:
         """Returns the answer to each reduction; equal totals give equal numbers."""
-        sums = self._settled()
+        terms = np.concatenate((self._terms(), *self._merged), axis=1).tolist()
+        units = self._units()
         found = []
         for number, operation in enumerate(self.operations):
             if operation == "count_nonzero":
@@ -76,20 +79,23 @@ class Totals:
                 numbers = (float(np.uint32(self.largest[number]).view(np.float32)),)
             elif self.others[number] != 0:
                 numbers = (float(self.others[number]),)
+            elif units[number]:
+                numbers = expansion(units[number] + sum(map(_units_of, terms[number])))
             else:
-                numbers = expansion(sums[number])
+                numbers = _expansion_of(terms[number])
             found.append(Parts(numbers))
         return found
 
-    def _settled(self) -> list[int]:
-        """Moves what the compiled kernels' arrays hold to the integers, and returns these."""
+    def _terms(self) -> NDArray[np.float64]:
+        """Returns the float64 sums and what they lost, [n, terms]."""
+        return self.pairs.reshape(len(self.operations), 2 * LANES)
+
+    def _units(self) -> list[int]:
+        """Returns all that is not in such sums."""
+        units = list(self._sums)
         for number in np.flatnonzero(self.additions):
-            self._sums[number] += sum(int(digit) << (32 * place) for place, digit in enumerate(self.digits[number]))
-        for number in np.flatnonzero(self.pairs.any(axis=(1, 2))):
-            self._sums[number] += sum(map(_units, self.pairs[number].reshape(-1).tolist()))
-        for array in (self.pairs, self.digits, self.additions):
-            array.fill(0)
-        return self._sums
+            units[number] += sum(int(digit) << (32 * place) for place, digit in enumerate(self.digits[number]))
+        return units
 
 
 def combined(operation: Reduction, parts: Iterable[Parts]) -> float:
@@ -124,11 +130,20 @@ def expansion(total: int) -> tuple[float, ...]:
     while total:
         nearest = total / (1 << LOWEST_BIT)  # Python rounds quotients of integers correctly
         numbers.append(nearest)
-        total -= _units(nearest)
+        total -= _units_of(nearest)
     return tuple(numbers) or (0.0,)
 
 
-def _units(number: float) -> int:
+def _expansion_of(terms: list[float]) -> tuple[float, ...]:
+    """Returns the `expansion` of the exact sum of finite terms. `math.fsum` rounds it correctly, and takes no time."""
+    numbers, rest = [], list(terms)
+    while nearest := math.fsum(rest):
+        numbers.append(nearest)
+        rest.append(-nearest)
+    return tuple(numbers) or (0.0,)
+
+
+def _units_of(number: float) -> int:
     return int(math.ldexp(number, LOWEST_BIT))
 
 

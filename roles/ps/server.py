@@ -117,8 +117,8 @@ class ParameterServer:
             context, self.core, self._storing, options.memory_bytes_max, self._carry_out, self._spawn
         )
         self._keeper.roots = roots
-        self._saver = Saver(self.core, context.node, context.log, roots, self._coordinator)
-        self._vectors = VectorService(self.core, self._coordinator)
+        self._saver = Saver(self.core, context.node, context.log, roots, self._keeper.coordinator)
+        self._vectors = VectorService(self.core, self._keeper.coordinator)
         self._keeper.prepare = lambda rule: asyncio.to_thread(load_rule, rule)
         self._carriers: dict[type[Any], Callable[[Any], None]] = {
             Apply: self._threads.submit,
@@ -184,10 +184,6 @@ class ParameterServer:
             arriving=self.arriving if options.applies_arriving else None,
             region_bytes_max=options.region_bytes_max,
         )
-
-    def _coordinator(self, job: str) -> str:
-        view = self._keeper.view(job)
-        return "" if view is None else view.record.coordinator
 
     def _replicate(self) -> None:
         """Starts replication; called once this server is a member of the cluster."""

@@ -121,3 +121,14 @@ def test_values_given_in_python_are_checked_alike() -> None:
     said = [str(problem) for problem in experiment_problems(made)]
     assert any("optimizer.type" in one and 'Did you mean "lbfgs"?' in one for one in said)
     assert any("optimizer.history: found 99" in one for one in said)
+
+
+@pytest.mark.parametrize("value", ["nan", "1979-05-27", "[[1]]", "{a = 1}"])
+def test_settings_of_another_package_are_plain_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    third_party.install(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    wanted = r"expected a number, text in quotes, true, false, or a list of these\."
+    with pytest.raises(ConfigurationError, match=rf"optimizer\.settings\.step: found .*; {wanted}"):
+        load(tmp_path, "optimizer.type=descent", f"optimizer.settings.step={value}")

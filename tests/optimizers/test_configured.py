@@ -86,6 +86,10 @@ def test_one_of_another_package_takes_its_settings_from_both_tables_and_runs(pac
     assert outcome.x == pytest.approx(np.full(3, 0.125))
 
 
+def test_lists_given_in_python_are_what_a_file_would_give(package: Path) -> None:
+    assert adam.Optimizer("descent", scales=[0.5, 1.0]).settings == {"scales": (0.5, 1.0)}
+
+
 def test_a_key_of_ours_has_our_default_whoever_reads_it(package: Path) -> None:
     settings: Any = settings_of(experiment(adam.Optimizer("descent")))
     assert settings.gradient_tolerance == OptimizerConfig().gradient_tolerance

@@ -14,7 +14,7 @@ import msgspec
 
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.roles.coordinator.core.batch_run import BatchRun
-from adamctl.roles.coordinator.core.bundles import Bundle
+from adamctl.roles.coordinator.core.bundles import Bundle, WorkerKey
 from adamctl.roles.coordinator.core.progress import BatchProgress
 
 Phase: TypeAlias = Literal["commands", "evaluation", "rest"]
@@ -25,7 +25,8 @@ class BatchSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch algorithm needs to be resumed, with the kept vectors that servers hold.
 
     `state`, `evaluations`, `further_trials`: what its last commit said. `commit`: its number; in the job that goes on
-    from here they are counted from 0 again. `loss`: see `BatchJob`.
+    from here they are counted from 0 again. `iterations_before`, `pairs_skipped_before`: up to the last restart, where
+    the program began anew. `loss`: see `BatchJob`.
     """
 
     state: dict[str, Any] = {}
@@ -33,6 +34,8 @@ class BatchSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     further_trials: int = 0
     commit: int = 0
     restarts: int = 0
+    iterations_before: int = 0
+    pairs_skipped_before: int = 0
     backups: int = 0
     backups_won: int = 0
     command_seconds: float = 0.0
@@ -94,7 +97,7 @@ class BatchJob:
         self.run = BatchRun(start, committed, bundles, buckets)
         self.run.book.backups, self.run.book.backups_won = former.backups, former.backups_won
         self.phases = Phases(former.command_seconds, former.evaluation_seconds)
-        self._restarts = former.restarts
+        self._former = former
         if former.loss is not None:
             self.run.loss = former.loss
 
@@ -132,7 +135,11 @@ class BatchJob:
     def restarts(self) -> int:
         """How often the history was dropped, by the program or because servers had lost iterations."""
         own = self.committed.state.get("restarts")
-        return self._restarts + self.run.restarts + (own if isinstance(own, int) else 0)
+        return self._former.restarts + self.run.restarts + (own if isinstance(own, int) else 0)
+
+    def is_at_work(self, worker: WorkerKey) -> bool:
+        """Whether a worker has a bundle now."""
+        return any(worker in holders for holders in self.run.book.outstanding().values())
 
     def snapshot(self) -> BatchSnapshot:
         """Returns what is needed to go on from the last commit."""
@@ -142,7 +149,9 @@ class BatchJob:
             evaluations=self.committed.evaluations,
             further_trials=self.committed.further_trials,
             commit=self.commit or 0,
-            restarts=self._restarts + run.restarts,
+            restarts=self._former.restarts + run.restarts,
+            iterations_before=self._before("iteration", self._former.iterations_before),
+            pairs_skipped_before=self._before("pairs_skipped", self._former.pairs_skipped_before),
             backups=book.backups,
             backups_won=book.backups_won,
             command_seconds=self.phases.command_s,
@@ -151,20 +160,29 @@ class BatchJob:
             stop_reason=self.stop_reason or "",
         )
 
+    def _before(self, name: str, former: int) -> int:
+        """Returns what a program had counted before it began anew."""
+        return former + sum(_whole(one.state, name) or 0 for one in self.run.dropped)
+
+    def _counted(self, name: str, former: int) -> int | None:
+        """Returns what a program has counted in the whole run; None if it does not say."""
+        now, before = _whole(self.committed.state, name), self._before(name, former)
+        return now if now is None and not before else before + (now or 0)
+
     def progress(self) -> BatchProgress:
         """Returns what people are shown."""
         execution, book, state = self.run.execution, self.run.book, self.committed.state
         now = book.evaluation
         return BatchProgress(
             algorithm=self.algorithm,
-            iterations=_whole(state, "iteration"),
+            iterations=self._counted("iteration", self._former.iterations_before),
             evaluations=execution.evaluations,
             loss=_finite(state, "loss"),
             gradient_max=_finite(state, "gradient_max"),
             step=_finite(state, "step"),
             bundles=0 if now is None else len(now.done),
             bundles_total=len(book.bundles),
-            pairs_skipped=_whole(state, "pairs_skipped"),
+            pairs_skipped=self._counted("pairs_skipped", self._former.pairs_skipped_before),
             restarts=self.restarts,
             backups=book.backups,
             backups_won=book.backups_won,

@@ -38,7 +38,7 @@ class BatchRun:
     Attributes:
         execution: of the program; its `stop_reason` says when it has ended.
         book: who evaluates what.
-        restarts: how often the history was dropped.
+        dropped: the last commit before each time that the history was dropped.
         evaluations, rounds: the last numbers of one.
         loss: mean over the batch, as the last evaluation before the last commit found it, without an L2 term.
     """
@@ -54,7 +54,8 @@ class BatchRun:
         self._start = start
         self.execution = start(committed)
         self.book = BundleBook(bundles)
-        self.restarts, self.loss, self._latest_loss = 0, inf, inf
+        self.dropped: list[Progress] = []
+        self.loss = self._latest_loss = inf
         self.evaluations, self.rounds, self._commit = evaluations, rounds, commit
         self._examples = bundles[-1].stop
         self._buckets = [Bucket(commit=commit, commit_most=commit) for _ in range(buckets)]
@@ -78,6 +79,10 @@ class BatchRun:
     @property
     def buckets(self) -> int:
         return len(self._buckets)
+
+    @property
+    def restarts(self) -> int:
+        return len(self.dropped)
 
     @property
     def commit(self) -> int | None:
@@ -381,8 +386,7 @@ class BatchRun:
 
     def _restart(self) -> None:
         """Drops the history: iterations are mixed, or cannot be made whole."""
-        self.restarts += 1
-        progress = self.execution.committed
+        self.dropped.append(progress := self.execution.committed)
         self.execution = self._start(Progress({}, progress.evaluations, progress.further_trials))
         self._commit = max(self._commit, *(bucket.commit_most for bucket in self._buckets))
         self._journal.clear()

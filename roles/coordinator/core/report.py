@@ -10,7 +10,7 @@ import msgspec
 from adamctl.roles.coordinator.core.evaluate import best_of, time_to
 from adamctl.roles.coordinator.core.progress import Computed, ReplicaRow, RoleRow, RunProgress
 from adamctl.roles.coordinator.core.replica_rows import computed_by, replica_row
-from adamctl.roles.coordinator.core.state import RunState
+from adamctl.roles.coordinator.core.state import RunState, Worker
 from adamctl.roles.coordinator.core.work import WorkerKey
 
 SCHEMA_VERSION: Final = 1
@@ -87,7 +87,7 @@ def worker_rows(run: RunState) -> list[RoleRow]:
     """Returns a row for each worker of the run; where replicas have several partitions, for each member and spare."""
     if run.plan.partitions == 1:
         return [
-            RoleRow(role="worker", node=key[0], state=_state(run, key), detail=f"{worker.examples} examples")
+            RoleRow(role="worker", node=key[0], state=_state(run, key), detail=f"{_examples(run, worker)} examples")
             for key, worker in run.workers.items()
         ]
     rows = []
@@ -110,7 +110,17 @@ def _state(run: RunState, key: WorkerKey) -> str:
         return "evaluating"
     if worker is not None and worker.starting:
         return "starting"
+    if run.batch is not None:
+        return "training" if run.batch.is_at_work(key) else "waiting"
     return "training" if run.work.out(key) else "waiting"
+
+
+def _examples(run: RunState, worker: Worker) -> int:
+    """Returns how many training examples a worker has processed: with a batch algorithm, those that it has told of."""
+    if run.batch is None:
+        return worker.examples
+    told = computed_by(worker.status, run.plan.partitions)
+    return told[0][1] if told else 0
 
 
 def _replica_rows(run: RunState) -> tuple[ReplicaRow, ...]:

@@ -84,6 +84,7 @@ class JobKeys:
         self.problems: dict[str, str] = {}
         self._entries: dict[str, dict[str, ConfigEntry]] = {}
         self._layouts: dict[str, tuple[bytes, ParameterLayout]] = {}
+        self._coordinators: dict[str, tuple[bytes, str]] = {}
         self._watched = 0  # the revision that the watch has reached
         self._read: dict[str, int] = {}  # job -> the revision at which its keys were last read directly
 
@@ -113,9 +114,9 @@ class JobKeys:
             entries.pop(key, None)
             if not entries:
                 self._entries.pop(name, None)
-        for name in tuple(self._layouts):
-            if name not in self._entries:
-                del self._layouts[name]
+        for known in (self._layouts, self._coordinators):
+            for name in known.keys() - self._entries.keys():
+                del known[name]
         return touched
 
     def take_job(self, name: str, entries: list[ConfigEntry], revision: int) -> None:
@@ -170,6 +171,21 @@ class JobKeys:
         except UNREADABLE as error:
             self.problems[name] = f"the records of job {name!r} cannot be read: {error}"
             return None
+
+    def coordinator(self, name: str) -> str:
+        """Returns who coordinates a running job; "" if nobody, or if its record is not known or cannot be read."""
+        entry = self._entries.get(name, {}).get(job_key(name))
+        if entry is None:
+            return ""
+        known = self._coordinators.get(name)
+        if known is None or known[0] != entry.value:
+            try:
+                record = decode(entry.value, JobRecord)
+                coordinator = "" if record.state == "ended" else record.coordinator
+            except UNREADABLE:
+                coordinator = ""
+            known = self._coordinators[name] = (entry.value, coordinator)
+        return known[1]
 
     def _layout(self, name: str, value: bytes) -> ParameterLayout:
         known = self._layouts.get(name)

@@ -127,6 +127,10 @@ class JobKeeper:
         """Returns what is known of a job."""
         return self._keys.view(name)
 
+    def coordinator(self, name: str) -> str:
+        """Returns who coordinates a job, "" if nobody; asked for each request of a coordinator."""
+        return self._keys.coordinator(name)
+
     def refresh(self, name: str) -> None:
         """Reads a job's keys again: somebody knows a newer epoch than we do."""
         if name not in self._refreshing:

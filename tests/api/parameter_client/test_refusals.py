@@ -141,6 +141,7 @@ def test_what_cannot_be_registered(url: str, arrays: Any, words: str) -> None:
     [
         (lambda: adam.SGD(0.1, schedule=adam.Schedule("cosine")), "learning_rate="),
         (lambda: adam.SGD(0.1, clip_norm=1.0), "clip_norm"),
+        (lambda: adam.LBFGS(), "'lbfgs' is a batch algorithm, which evaluates a whole data set"),
         (lambda: adam.Momentum(0.1, 1.5), "momentum"),
         (lambda: RuleConfig("nothing"), "expected one of"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from adamctl.config.experiment import DataConfig, Experiment, TrainConfig
+from adamctl.config.experiment import DataConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import build_layout
@@ -20,7 +21,7 @@ from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestFile
 from adamctl.roles.coordinator.checkpoint.writer import check_goes_on, check_resumable
 from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.progress import EvaluationResult
-from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
+from adamctl.roles.manifest_bytes import FORMAT_VERSION, decode_manifest, encode_manifest
 from adamctl.wire.messages import CheckpointFile
 from tests.roles.manifests_for_tests import as_version_1, cuts, flips
 
@@ -37,7 +38,9 @@ class CrashedError(BaseException):
     """The process ends here."""
 
 
-def described(number: int, complete: bool = False) -> Callable[[tuple[ManifestFile, ...]], Manifest]:
+def described(
+    number: int, complete: bool = False, experiment: Experiment = EXPERIMENT
+) -> Callable[[tuple[ManifestFile, ...]], Manifest]:
     return lambda files: Manifest(
         format_version=FORMAT_VERSION,
         job="small",
@@ -48,7 +51,7 @@ def described(number: int, complete: bool = False) -> Callable[[tuple[ManifestFi
         tensors=tuple(ManifestTensor.of(tensor) for tensor in LAYOUT.tensors),
         files=files,
         state=SNAPSHOT,
-        experiment=EXPERIMENT,
+        experiment=experiment,
         complete=complete,
     )
 
@@ -282,3 +285,43 @@ class TestResume:
         other = build_layout(Model((8,), (Softmax(5),)), 1)
         with pytest.raises(ConfigurationError, match=r"softmax1\.bias, softmax1\.weight"):
             check_resumable(manifest.read_manifest(folder), folder, EXPERIMENT, other)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"history": 5}, r"optimizer\.history = 10; found 5; .* train\.warmstart_from="),
+            ({"weight_decay": 0.5}, r"optimizer\.weight_decay = 0\.0; found 0\.5"),
+            ({"batch": 50}, r"optimizer\.batch = full; found 50"),
+            ({"settings": {"step": 2}}, r"optimizer\.settings = \{\}; found \{'step': 2\}"),
+            ({"change_tolerance": 0.0, "gradient_tolerance": 0.0, "evaluations_max": 5}, ""),
+        ],
+    )
+    def test_a_batch_algorithm_goes_on_with_what_its_history_is_of(
+        self, tmp_path: Path, change: dict[str, Any], said: str
+    ) -> None:
+        made, wanted = (
+            msgspec.structs.replace(EXPERIMENT, optimizer=OptimizerConfig(type="lbfgs", **one)) for one in ({}, change)
+        )
+        found = described(1, experiment=made)(())
+        with pytest.raises(ConfigurationError, match=said) if said else nullcontext():
+            check_resumable(found, tmp_path, wanted, LAYOUT)
+
+
+def test_one_from_before_there_were_batch_algorithms_is_read(tmp_path: Path) -> None:
+    folder = finish(tmp_path, 1)
+    path = folder / "manifest.json"
+    content = decode_manifest(path.read_bytes())
+    new = ("batch", "history", "gradient_tolerance", "change_tolerance", "evaluations_max", "l1", "settings")
+    for key in new:
+        del content["experiment"]["optimizer"][key]
+    del content["checksum"]
+    path.write_bytes(encode_manifest(content))
+    assert manifest.verify(folder).experiment == EXPERIMENT
+
+
+def test_settings_of_another_package_are_read_back(tmp_path: Path) -> None:
+    optimizer = OptimizerConfig(type="descent", settings={"step": 1.0, "scales": (0.5, 2), "on": True})
+    folder = manifest.checkpoint_folder(tmp_path, 1)
+    experiment = msgspec.structs.replace(EXPERIMENT, optimizer=optimizer)
+    manifest.finish(folder, written(folder, b"part"), described(1, experiment=experiment))
+    assert manifest.verify(folder).experiment == experiment

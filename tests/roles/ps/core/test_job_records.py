@@ -80,6 +80,20 @@ def test_an_ended_job_is_gone() -> None:
     assert keys.view("a") is None and not keys.problems
 
 
+def test_who_coordinates_a_job_is_what_its_record_says_at_present() -> None:
+    keys = JobKeys()
+    assert keys.coordinator("a") == ""
+    for revision, (name, state) in enumerate([("c-0", "running"), ("c-1", "running"), ("c-1", "ended")], 1):
+        record = JobRecord(state, "", RuleConfig("sgd"), 1, name)  # type: ignore[arg-type]
+        keys.take(Changes(revision, (ConfigEntry(job_key("a"), encode(record), revision),)))
+        for _ in range(2):
+            assert keys.coordinator("a") == ("" if state == "ended" else name)
+    keys.take(Changes(8, (ConfigEntry(job_key("a"), b"\xc1", 8),)))
+    assert keys.coordinator("a") == ""
+    keys.take(Changes(9, (), (job_key("a"),)))
+    assert keys.coordinator("a") == "" and not keys._coordinators
+
+
 def test_what_cannot_be_read_is_a_problem_of_that_job_and_no_other() -> None:
     keys = JobKeys()
     keys.take(Changes(1, (*entries("a"), *entries("b", layout_hash="wrong"))))

@@ -80,6 +80,7 @@ class Coordinator:
     open: bool = False
     reopening: asyncio.Task[None] | None = None
     round_number: int = 0
+    commits: int = 0
     step: float = 0.0
     on_report: Callable[[BundleReport], None] = lambda report: None
     _last: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -182,6 +183,11 @@ class Coordinator:
         self.book.begin(evaluation, list(self._news))
         self.open = True
         await self.tell()
+
+    async def commit_half(self) -> None:
+        """Makes the accepted parameters half of what they are."""
+        self.commits += 1
+        await self.vectors.commit(self.commits, [Set("x", ((0.5, "x"),))])
 
     async def _reopen(self, buckets: tuple[int, ...]) -> None:
         """Makes the point of the evaluation again where it was lost, and has all bundles done again."""
