@@ -90,6 +90,10 @@ class Opcode(IntEnum):
     PART_STATUS = 87
     PART_GRANT = 88
     PART_STEP = 89
+    PART_EXAMPLES = 90
+    PART_PULL = 91
+    PART_PORTIONS = 92
+    PART_BUNDLE = 93
     BENCH_BLOCK = 96
 
 
@@ -182,6 +186,10 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.PART_STATUS: 0,
     Opcode.PART_GRANT: 0,
     Opcode.PART_STEP: 0,
+    Opcode.PART_EXAMPLES: 0,
+    Opcode.PART_PULL: 0,
+    Opcode.PART_PORTIONS: 0,
+    Opcode.PART_BUNDLE: 0,
 }
 
 

@@ -97,6 +97,10 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.PART_STATUS: _PARTITION,
     Opcode.PART_GRANT: _PARTITION,
     Opcode.PART_STEP: _PARTITION,
+    Opcode.PART_EXAMPLES: _PARTITION,
+    Opcode.PART_PULL: _PARTITION,
+    Opcode.PART_PORTIONS: _PARTITION,
+    Opcode.PART_BUNDLE: _PARTITION,
     Opcode.BENCH_BLOCK: Permission(frozenset({"bench"})),
 }
 

@@ -143,7 +143,7 @@ class RunService:
     def _bundles(self, request: Request, message: NextBundlesRequest) -> None:
         """Answers a worker of a batch algorithm, when there are bundles for it or news."""
         run = self.core.run
-        refused = None if run.final_state else run.refusal((message.node, message.incarnation), 0)
+        refused = None if run.final_state else run.refusal((message.node, message.incarnation), message.group_epoch)
         if refused is not None:
             request.fail(*refused)
         elif self.batch is None:

@@ -43,11 +43,15 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     CheckpointRequest,
     PartAttachRequest,
+    PartBundleRequest,
     PartDataRequest,
     PartDoneRequest,
     PartEndRequest,
+    PartExamplesRequest,
     PartFlushRequest,
     PartGrantRequest,
+    PartPortionsRequest,
+    PartPullRequest,
     PartReadyRequest,
     PartStatusRequest,
     PartStepRequest,
@@ -63,7 +67,8 @@ REJOINS_FORGOTTEN_AFTER_S = 300.0
 """After this much training, losses count from zero again: a run of a week may see many servers restarted."""
 PARTITION_REQUESTS = (
     PartAttachRequest, PartReadyRequest, PartTaskRequest, PartDoneRequest, PartFlushRequest, PartEndRequest,
-    PartDataRequest, PartStatusRequest, PartGrantRequest, PartStepRequest,
+    PartDataRequest, PartStatusRequest, PartGrantRequest, PartStepRequest, PartExamplesRequest, PartPullRequest,
+    PartPortionsRequest, PartBundleRequest,
 )  # fmt: skip
 
 

@@ -79,6 +79,10 @@ MAY: dict[str, set[str]] = {
     "PART_STATUS": {"worker"},
     "PART_GRANT": {"worker"},
     "PART_STEP": {"worker"},
+    "PART_EXAMPLES": {"worker"},
+    "PART_PULL": {"worker"},
+    "PART_PORTIONS": {"worker"},
+    "PART_BUNDLE": {"worker"},
     "BENCH_BLOCK": {"bench"},
 }
 """The contract, written out once more: a message that is not here fails the test below."""

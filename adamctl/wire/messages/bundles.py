@@ -48,7 +48,8 @@ class NextBundlesRequest(Message, frozen=True):
     A worker's next request has the one that waits answered at once. A worker keeps one waiting even if it wants no
     bundle, to hear of those that were cancelled.
     `lost_buckets`: those that have answered that they do not have the evaluation, or its vector; it is the one of the
-    ABANDONED bundles among the `reports`, where several, the newest.
+    ABANDONED bundles among the `reports`, where several, the newest. `group_epoch`: of the group that the worker leads,
+    where replicas are groups.
     """
 
     node: str
@@ -58,6 +59,7 @@ class NextBundlesRequest(Message, frozen=True):
     reports: tuple[BundleReport, ...] = ()
     lost_buckets: tuple[int, ...] = ()
     leaving: bool = False
+    group_epoch: int = 0
 
 
 class NextBundlesReply(Message, frozen=True):

@@ -102,6 +102,66 @@ class PartStepRequest(Message, frozen=True):
     over: tuple[int, ...] = ()
 
 
+class PartExamplesRequest(Message, frozen=True):
+    """Of a batch algorithm: the lead has the other members read ranges of the batch, and forget others.
+
+    `read`, `forget`: [start, stop) of examples. A range that was read is there until it is forgotten.
+    """
+
+    group_epoch: int
+    read: tuple[tuple[int, int], ...] = ()
+    forget: tuple[tuple[int, int], ...] = ()
+
+
+class PartPullRequest(Message, frozen=True):
+    """The lead has a member pull its part of the vector `at` of an evaluation, while no portion is on its way."""
+
+    group_epoch: int
+    evaluation: int
+    at: str
+
+
+class PartPullReply(Message, frozen=True):
+    """`lost_buckets`: of those that the member pulls, the ones that do not have the evaluation; none: it was pulled."""
+
+    lost_buckets: tuple[int, ...] = ()
+
+
+class PartPortionsRequest(Message, frozen=True):
+    """The lead hands portions of a bundle to the other members: flights from `first_flight` on, one for each.
+
+    They are examples [start, stop), counted from the bundle's first; the bundle is the `range` of the batch, which was
+    to be read. `bundle`: the first flight of it, by which it is known in the group.
+    """
+
+    group_epoch: int
+    bundle: int
+    first_flight: int
+    range: tuple[int, int]
+    start: int
+    stop: int
+
+
+class PartBundleRequest(Message, frozen=True):
+    """All members have finished the flights of a bundle: a member is to push what it owns of their sum, or forget it.
+
+    Answered when servers have answered. `bundle`: as in `PartPortionsRequest`. `evaluation`, `number`, `weight`: what
+    servers are told of it. `number` -1: it is forgotten.
+    """
+
+    group_epoch: int
+    bundle: int
+    evaluation: int = 0
+    number: int = -1
+    weight: float = 0.0
+
+
+class PartBundleReply(Message, frozen=True):
+    """`refused`: the code of each bucket of this member's that has not counted the bundle."""
+
+    refused: dict[int, int] = {}
+
+
 class PartStatusRequest(Message, frozen=True):
     """The lead asks a member where a flight stands with it, because no flight has been finished for long."""
 

@@ -19,6 +19,9 @@ from adamctl.roles.worker.core.example_memory import ExampleMemory, Span
 from adamctl.wire.constants import GRADIENT_REFUSED, ErrorCode
 from adamctl.wire.messages import BundleName, BundleReport, BundleTask, NextBundlesReply
 
+PASS = 0
+"""Examples are those of this pass, evaluation after evaluation: a part of them as the batch is a random part."""
+READS_MAX = 4
 HELD_PER_THREAD = 2
 """Bundles: one that is computed, and one so that the thread has the next at once."""
 LOST = frozenset({ErrorCode.NO_VECTOR, ErrorCode.STALE_EVALUATION})

@@ -169,7 +169,7 @@ class PartitionEngine(FlightEngine):
             self.downpour.push(slot)
         await self.downpour.settled()
 
-    async def _pull_snapshot(self) -> None:
+    async def pull_snapshot(self) -> None:
         await self.downpour.snapshot(self.replica.snapshot)
 
     def take_counts(self) -> Counts:

@@ -99,7 +99,7 @@ class FlightEngine(ABC):
         """Pushes what is accrued, while no flight trains, and waits until all pushes are answered."""
 
     @abstractmethod
-    async def _pull_snapshot(self) -> None:
+    async def pull_snapshot(self) -> None:
         """Pulls the parameters of an evaluation that does not train."""
 
     @abstractmethod
@@ -168,7 +168,7 @@ class FlightEngine(ABC):
     async def snapshot(self, evaluation: int) -> None:
         """Pulls the parameters of an evaluation, once."""
         if self._evaluation is None or self._evaluation[0] != evaluation:
-            self._evaluation = evaluation, asyncio.create_task(self._pull_snapshot())
+            self._evaluation = evaluation, asyncio.create_task(self.pull_snapshot())
         await asyncio.shield(self._evaluation[1])
 
     # --- the end ------------------------------------------------------------------------------------------------------

@@ -145,8 +145,11 @@ class Lead(Generic[EngineT]):
         self._grants = FlightGrants(changed, self._grant, asyncio.get_running_loop().time)
         return self._grants
 
-    def submit(self, batch: Batch) -> None:
-        """Gives a batch the next number, and announces its task to the others with its first one."""
+    def submit(self, batch: Batch, done: Callable[[BatchDone], None] | None = None) -> None:
+        """Gives a batch the next number, and announces its task to the others with its first one.
+
+        `done`: who is told of it; None: who is told of all.
+        """
         if batch.task is not self._announced:
             self._announced = batch.task
             first, epoch = self.next_flight, self._group.epoch
@@ -154,7 +157,7 @@ class Lead(Generic[EngineT]):
                 self.tell_others(PartTaskRequest(epoch, first, train=(batch.task,)))
             else:
                 self.tell_others(PartTaskRequest(epoch, first, evaluate=(batch.task,)))
-        self.begin_flight(batch, FlightBatch(batch.images, batch.labels, batch.key), self.batch_done)
+        self.begin_flight(batch, FlightBatch(batch.images, batch.labels, batch.key), done or self.batch_done)
 
     def begin_flight(self, batch: Batch, made: FlightBatch, done: Callable[[BatchDone], None]) -> None:
         """Gives a batch, or a part of one, the next number; `done` is told when all members have finished it."""
@@ -199,6 +202,14 @@ class Lead(Generic[EngineT]):
             self._failed(failure)
             return False
         return True
+
+    async def answers_of(self, message: Message, deadline_s: float) -> list[Message]:
+        """Returns what all other members answer. Raises NeighbourError for one that does not; it ends the group."""
+        try:
+            return await asyncio.gather(*(self._links.ask(one, message, deadline_s) for one in self._links.others))
+        except NeighbourError as failure:
+            self._failed(failure)
+            raise
 
     def flight_done(self, done: FlightDone) -> None:
         """Notes a flight of this member's own."""

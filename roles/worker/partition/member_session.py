@@ -48,7 +48,7 @@ REPORT_S = 60.0
 
 
 @dataclass
-class _Range:
+class Range:
     """A range that this member works on, or a batch of one. `examples`: to be released then, if any."""
 
     task: Task
@@ -68,7 +68,7 @@ class MemberSession:
     log: logging.Logger
     threads: int
     engine: FlightEngine | None = None
-    _ranges: dict[int, _Range] = field(default_factory=dict)  # by their last flight
+    _ranges: dict[int, Range] = field(default_factory=dict)  # by their last flight
     _to_come: dict[int, asyncio.Task[Examples]] = field(default_factory=dict)  # of ranges in step, by their task
     _steps: dict[int, Request] = field(default_factory=dict)  # by their last flight
     _in_order: InOrder = field(default_factory=InOrder)
@@ -162,22 +162,23 @@ class MemberSession:
 
     async def _take(self, message: PartTaskRequest) -> None:
         engine = self.engine
-        assert isinstance(engine, PartitionEngine)
+        assert engine is not None
         task: Task = message.train[0] if message.train else message.evaluate[0]
         trains = isinstance(task, TrainTask)
         if isinstance(task, TrainTask):
             split, pass_number = "train", task.pass_number
+            assert isinstance(engine, PartitionEngine)
+            rates = Rates(engine.local_factor, engine.local_rate)
             if not self._training:
                 await engine.downpour.freshen()
         else:
-            split, pass_number = task.split, -1
+            split, pass_number, rates = task.split, -1, Rates(None, 0.0)
             await engine.snapshot(task.evaluation)
         self._training += trains
         examples = await self.data.read(self.dataset, split, pass_number, task.start, task.stop)
-        rates = Rates(engine.local_factor, engine.local_rate)
         first = message.first_flight
         flights = flights_of_task(task, examples, first, self.group.batch, self.experiment, rates)
-        self._ranges[first + len(flights) - 1] = _Range(task, examples, len(flights))
+        self._ranges[first + len(flights) - 1] = Range(task, examples, len(flights))
         for flight in self._in_order.add(first, flights):
             engine.submit(flight)
 
@@ -209,7 +210,7 @@ class MemberSession:
         flights = flights_of_step(task, message.number, examples, first, self.group.batch, self.experiment)
         self._training += 1
         last = first + len(flights) - 1
-        self._ranges[last], self._steps[last] = _Range(task, None, len(flights)), request
+        self._ranges[last], self._steps[last] = Range(task, None, len(flights)), request
         for flight in self._in_order.add(first, flights):
             engine.submit(flight)
 

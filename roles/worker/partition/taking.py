@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from adamctl.config.experiment import Experiment
 from adamctl.config.schedule import learning_rate
 from adamctl.kernels.numeric.mix import step_key
+from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.program import Batch
 from adamctl.roles.data.client import Batch as Examples
 from adamctl.roles.worker.core.batches import Task, cut, parts_of
+from adamctl.roles.worker.core.bundle_work import PASS
 from adamctl.roles.worker.partition.threads import Flight
 from adamctl.wire.messages import TrainTask
 
@@ -51,6 +56,23 @@ def flights_of_step(
     return [
         Flight(flight, Batch(images[start:stop], labels[start:stop], key, len(labels), start), True, 0.0, rate)
         for flight, (start, stop) in enumerate(parts_of(len(labels), size), first_flight)
+    ]
+
+
+def portion_range(bundle: int, start: int, stop: int) -> TrainTask:
+    """Returns examples [start, stop) of the batch of a batch algorithm as a range, known by their bundle."""
+    return TrainTask(bundle, PASS, start, stop, 0.0, 0.0)
+
+
+def flights_of_portions(images: Array, labels: NDArray[np.int32], first_flight: int, portion: int) -> list[Flight]:
+    """Returns the flights of portions that lie side by side, from number `first_flight` on.
+
+    Each has `portion` examples; only the batch's last one may have fewer, and counts by its share. Nothing is applied
+    to the weights, and nothing is left to chance.
+    """
+    parts = [slice(*part) for part in parts_of(len(labels), portion)]
+    return [
+        Flight(flight, Batch(images[part], labels[part], 0, portion)) for flight, part in enumerate(parts, first_flight)
     ]
 
 

@@ -20,12 +20,16 @@ from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.open_flights import Patience
 from adamctl.roles.worker.own.place import OwnPlace
+from adamctl.roles.worker.partition.bundle_engine import BundleEngine
+from adamctl.roles.worker.partition.bundle_member import BundleMember
 from adamctl.roles.worker.partition.engine import PartitionEngine, held_shards, owned_shards
+from adamctl.roles.worker.partition.executor import GroupExecutor
 from adamctl.roles.worker.partition.flight_engine import FlightEngine, Parts
 from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.partition.links import Group, Links, NeighbourError, NotAttachedError
 from adamctl.roles.worker.partition.member_session import LEAD, MemberSession
-from adamctl.roles.worker.partition.threads import SPINS
+from adamctl.roles.worker.partition.threads import SPINS, FlightDone
+from adamctl.roles.worker.sandblaster.session import SandblasterRunner
 from adamctl.roles.worker.session import SessionRunner
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.constants import ErrorCode
@@ -63,7 +67,7 @@ class GroupWork:
         self._context, self._job, self._coordinator, self._joined = context, job, coordinator, joined
         self._experiment = joined.experiment
         self.plan: PartitionPlan = plan_of(self._experiment)
-        self.runner: SessionRunner | None = None
+        self.runner: SessionRunner | SandblasterRunner | None = None
         self.member: MemberSession | None = None
         self.own: OwnPlace | None = None
         self._lead: Lead[Any] | None = None
@@ -184,10 +188,11 @@ class GroupWork:
     ) -> str:
         assert self._links is not None
         group, context = parts.group, self._context
+        is_batch = parts.experiment.optimizer.is_batch
         if self._own != LEAD:
-            member = MemberSession(group, self._links, parts.experiment, dataset, data, context.log, parts.threads)
-            member.engine = PartitionEngine(parts, self._links, parameters, member.flight_done, member.fail)
-            self._engine = member.engine
+            kind = BundleMember if is_batch else MemberSession
+            member = kind(group, self._links, parts.experiment, dataset, data, context.log, parts.threads)
+            member.engine = self._make_engine(parts, parameters, member.flight_done, member.fail)
             self.member = member
             return await member.run(context.stopping)
         failures: list[BaseException] = []
@@ -199,35 +204,34 @@ class GroupWork:
             if self.runner is not None:
                 self.runner.fail(failure)
 
-        lead: Lead[PartitionEngine] = Lead(
-            group, self._links, reporter_of(parts.network), fail, PATIENCE, self.plan.in_short
-        )
-        lead.engine = PartitionEngine(parts, self._links, parameters, lead.flight_done, fail)
-        self._engine = lead.engine
+        lead: Lead[Any] = Lead(group, self._links, reporter_of(parts.network), fail, PATIENCE, self.plan.in_short)
+        lead.engine = self._make_engine(parts, parameters, lead.flight_done, fail)
         self._lead = lead
         await lead.begin()
         if failures:
             raise failures[0]
-        self.runner = SessionRunner(
-            Session(
-                group.job,
-                context.node,
-                context.incarnation,
-                parts.experiment,
-                dataset,
-                None,
-                parts.experiment.train.batch,
-                parts.layout,
-                parts.threads,
-                1,
-                self._coordinator,
-                parameters,
-                data,
-                context.log,
-                lead,
-                group.epoch,
-            )
+        session = Session(
+            group.job,
+            context.node,
+            context.incarnation,
+            parts.experiment,
+            dataset,
+            None,
+            parts.experiment.train.batch,
+            parts.layout,
+            parts.threads,
+            1,
+            self._coordinator,
+            parameters,
+            data,
+            context.log,
+            lead,
+            group.epoch,
         )
+        if is_batch:
+            self.runner = SandblasterRunner(session, executor=GroupExecutor(lead, group.flights))
+        else:
+            self.runner = SessionRunner(session)
         context.log.info("run %s: replica of %d partitions, led here", group.job, len(group.members))
         try:
             cause = await self.runner.run(context.stopping)
@@ -236,6 +240,21 @@ class GroupWork:
             return cause
         finally:
             await lead.close()
+
+    def _make_engine(
+        self,
+        parts: Parts,
+        parameters: ParameterClient | OwnPlace,
+        done: Callable[[FlightDone], None],
+        failed: Callable[[BaseException], None],
+    ) -> FlightEngine:
+        assert self._links is not None
+        if parts.experiment.optimizer.is_batch:
+            assert isinstance(parameters, ParameterClient), "batch algorithms have servers"
+            self._engine = BundleEngine(parts, self._links, parameters, done, failed)
+        else:
+            self._engine = PartitionEngine(parts, self._links, parameters, done, failed)
+        return self._engine
 
     async def _watch(self, group: Group) -> None:
         """Waits for news of the group. Raises GroupEndedError when it is no more."""

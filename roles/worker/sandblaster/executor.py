@@ -18,11 +18,13 @@ from adamctl.errors import RemoteError
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.ps.client.parameter_client import BundleOutcome, ParameterClient
+from adamctl.roles.worker.core.batches import parts_of
 from adamctl.roles.worker.core.bundle_work import LOST, Held, Pull, weight_of
 from adamctl.roles.worker.core.example_memory import Span
 from adamctl.roles.worker.sandblaster.threads import Bundle, BundleDone, BundleThreads, HeldOut
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.constants import GRADIENT_REFUSED
+from adamctl.wire.messages import EvaluateTask
 
 JOIN_S = 30.0
 
@@ -73,11 +75,11 @@ class BundleExecutor(Protocol):
         """Pulls the accepted parameters, for `evaluate`; bundles go on."""
         ...
 
-    async def evaluate(self, images: Array, labels: NDArray[np.int32]) -> tuple[float, int]:
-        """Returns the summed loss of examples of a held-out split, and how many are classified correctly.
+    async def evaluate(self, task: EvaluateTask, images: Array, labels: NDArray[np.int32]) -> list[tuple[float, int]]:
+        """Returns the summed loss of each part of the examples of a task, and how many are classified correctly.
 
         Args:
-            images: [n, *input shape], at most a portion.
+            images: [n, *input shape].
             labels: [n].
         """
         ...
@@ -144,7 +146,11 @@ class WholeExecutor:
             self._views = self._network.views(self._snapshot)
         await self._parameters.pull(self._snapshot)
 
-    async def evaluate(self, images: Array, labels: NDArray[np.int32]) -> tuple[float, int]:
+    async def evaluate(self, task: EvaluateTask, images: Array, labels: NDArray[np.int32]) -> list[tuple[float, int]]:
+        parts = [slice(*part) for part in parts_of(len(labels), self._batch)]
+        return await asyncio.gather(*(self._evaluate(images[part], labels[part]) for part in parts))
+
+    async def _evaluate(self, images: Array, labels: NDArray[np.int32]) -> tuple[float, int]:
         loop = asyncio.get_running_loop()
         found: asyncio.Future[tuple[float, int]] = loop.create_future()
         put = partial(_settle, loop, found)

@@ -6,13 +6,11 @@ life, and is answered at once when the run is over.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from math import fsum
 
 import numpy as np
 
-from adamctl.roles.worker.core.batches import parts_of
 from adamctl.roles.worker.sandblaster.executor import BundleExecutor
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.messages import EvaluateTask, NextTaskRequest, TaskReport
@@ -62,7 +60,6 @@ class HeldOutWork:
         images = np.empty((count, *session.dataset.input_shape), np.float32)
         labels = np.empty(count, np.int32)
         await session.data.read(session.dataset, task.split, -1, task.start, task.stop, (images, labels))
-        parts = [slice(*part) for part in parts_of(count, session.batch)]
-        found = await asyncio.gather(*(self._executor.evaluate(images[part], labels[part]) for part in parts))
+        found = await self._executor.evaluate(task, images, labels)
         self.examples += count
         return TaskReport(task.id, count, fsum(loss for loss, _ in found), sum(correct for _, correct in found))

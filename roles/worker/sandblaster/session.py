@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from adamctl.errors import RunFailedError
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ELEMENT_BYTES
-from adamctl.roles.worker.core.bundle_work import BundleWork, Held, Pull, portions_of
+from adamctl.roles.worker.core.bundle_work import PASS, READS_MAX, BundleWork, Held, Pull, portions_of
 from adamctl.roles.worker.core.example_memory import ExampleMemory, Span
 from adamctl.roles.worker.sandblaster.executor import BundleExecutor, WholeExecutor
 from adamctl.roles.worker.sandblaster.held_out import HeldOutWork
@@ -31,9 +31,6 @@ EMPTY_PAUSE_S = 0.05
 """Before it asks again after an answer that came at once and said nothing."""
 IDLE_S = 0.02
 """A worker that has all it may hold soon reports something; if not, it waits for news."""
-PASS = 0
-"""Examples are those of this pass, evaluation after evaluation: a part of them as the batch is a random part."""
-READS_MAX = 4
 LEAVE_S = 5.0
 """How long a worker that leaves waits for its pushes, so that what it has done need not be done again."""
 EXAMPLES_BYTES_MAX = 1 << 30
@@ -129,7 +126,9 @@ class SandblasterRunner:
 
     def _request(self, wanted: int, wait_s: float, leaving: bool = False) -> NextBundlesRequest:
         session, (reports, lost) = self._session, self._work.take_reports()
-        return NextBundlesRequest(session.node, session.incarnation, wanted, wait_s, reports, lost, leaving)
+        return NextBundlesRequest(
+            session.node, session.incarnation, wanted, wait_s, reports, lost, leaving, session.group_epoch
+        )
 
     async def _ask(self, request: NextBundlesRequest) -> None:
         began_s = self._loop.time()

@@ -61,7 +61,7 @@ async def led(monkeypatch: pytest.MonkeyPatch, *, over: bool, failure: bool = Fa
     part.plan = SimpleNamespace(in_short="rows conv2d1")
     part._context, part._own, part._links, part._coordinator = context, 0, object(), None
     group = SimpleNamespace(job="job", members=(1, 2), batch=4, epoch=3)
-    experiment = SimpleNamespace(train=SimpleNamespace(batch=4))
+    experiment = SimpleNamespace(train=SimpleNamespace(batch=4), optimizer=SimpleNamespace(is_batch=False))
     parts = SimpleNamespace(group=group, network=None, experiment=experiment, layout=None, threads=1)
     try:
         assert await part._work(parts, None, None, None) == CAUSE
