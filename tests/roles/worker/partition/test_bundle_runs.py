@@ -55,7 +55,7 @@ def digest(folder: Path, run: str = "001") -> str:
 
 async def trained(folder: Path, experiment: Any, threads: int = 1) -> str:
     """Returns what the parameters of a run are at the end."""
-    os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    os.makedirs(folder, exist_ok=True)
     cluster = experiment.cluster
     async with world(folder, cluster.ps, 0) as w:
         for number in range(cluster.workers):
