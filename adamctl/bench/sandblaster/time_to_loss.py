@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adamctl.bench.peer import PeerProcess, require
-from adamctl.bench.sandblaster.experiments import SEED, SHAPES, Workload
+from adamctl.bench.sandblaster.experiments import SEED, SHAPES, WEIGHT_DECAY, Workload
 from adamctl.bench.sandblaster.whole_runs import Trained, train
 from adamctl.config.experiment import DataConfig
 from adamctl.errors import ConfigurationError, RunFailedError
@@ -154,7 +154,7 @@ def _peer(workload: Workload, data: Sequence[str], python: str) -> Iterator[_Pee
         return
     threads = available_cores()
     with TemporaryDirectory(prefix="adamctl-bench-") as folder, PeerProcess(python, PROGRAM, threads) as process:
-        request = {"do": "load", "weight_decay": workload.weight_decay, "threads": threads}
+        request = {"do": "load", "weight_decay": WEIGHT_DECAY, "threads": threads}
         loaded = process.ask(request | _files(workload, data, Path(folder)), LOAD_S)
         if not loaded["ok"]:
             raise ConfigurationError(f"PyTorch: {loaded['error']}")
