@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adamctl.config.load import load_experiment
@@ -54,9 +55,39 @@ def test_the_digits_example_makes_the_same_bits_on_other_numbers_of_servers_and_
 def test_the_digits_example_reaches_a_loss_of_a_thousandth_and_97_percent(adamctl: Runner) -> None:
     result = trained(adamctl, DIGITS)
     assert result["test_top1"] >= 0.97
-    code, stdout, stderr = adamctl.run("eval", result["run_folder"], "--split", "train", "--json")
+    assert loss_of(adamctl, result["run_folder"]) < 1e-3
+
+
+def loss_of(adamctl: Runner, run: str) -> float:
+    """Returns the loss of a run's last checkpoint on the training part, without the L2 term."""
+    code, stdout, stderr = adamctl.run("eval", run, "--split", "train", "--json")
     assert code == 0, stderr
-    assert json.loads(stdout)["loss"] < 1e-3, "without the L2 term"
+    return float(json.loads(stdout)["loss"])
+
+
+@pytest.mark.slow
+def test_it_begins_where_downpour_ended_and_downpour_where_it_ended(adamctl: Runner) -> None:
+    """DistBelief 5, figure 4: a few passes of Downpour, then L-BFGS."""
+    momentum = ("--set", "optimizer.type=momentum", "--set", "optimizer.lr=0.02", "--set", "optimizer.weight_decay=0")
+    downpour = trained(adamctl, DIGITS, *momentum, "--passes", "2", "--ps", "2", "--set", "name=downpour")
+    begun = loss_of(adamctl, downpour["run_folder"])
+    warm = (DIGITS, "--set", f"train.warmstart_from={downpour['run_folder']}", "--set", "optimizer.weight_decay=0")
+    batch = trained(adamctl, *warm, "--passes", "10")
+    losses = [line["loss"] for line in iterations(batch)]
+    assert losses[0] == pytest.approx(begun, rel=1e-5) and losses[-1] < losses[0]
+    ended = loss_of(adamctl, batch["run_folder"])
+    assert ended == pytest.approx(losses[-1], rel=1e-5)
+
+    still = ("--set", "optimizer.type=momentum", "--set", "optimizer.lr=1e-9", "--set", "optimizer.weight_decay=0")
+    start = f"train.warmstart_from={batch['run_folder']}"
+    back = trained(adamctl, DIGITS, *still, "--passes", "1", "--set", start, "--set", "name=back")
+    assert loss_of(adamctl, back["run_folder"]) == pytest.approx(ended, rel=1e-4)
+
+    exported = adamctl.folder / "parameters.npz"
+    code, _, stderr = adamctl.run("export", batch["run_folder"], exported)
+    assert code == 0, stderr
+    with np.load(exported) as arrays:
+        assert len(arrays.files) == 8 and all(np.isfinite(arrays[name]).all() for name in arrays.files)
 
 
 @pytest.mark.slow
