@@ -96,8 +96,8 @@ class SandblasterSettings:
     rounds: int = 3
     small_batch: int = 12_000
     small_portion: int = 100
-    slices: int = 15
-    seconds: float = 0.3
+    slices: int = 45
+    seconds: float = 0.1
     iterations: int = 60
     elements: int = 1 << 24
     turns: int = 7
