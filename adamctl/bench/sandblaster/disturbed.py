@@ -20,6 +20,7 @@ from adamctl.bench.sandblaster.experiments import Workload
 from adamctl.bench.sandblaster.whole_runs import Iteration, Trained, train
 from adamctl.bench.watched_run import WatchedRun
 from adamctl.errors import RunFailedError
+from adamctl.kernels.threads import available_cores
 
 Progress = Callable[[str], None]
 CORES = 0.4
@@ -94,11 +95,15 @@ class DisturbedRuns:
         )
 
     def measure_copies(self, rounds: int) -> dict[str, Any]:
-        """Returns the time of an iteration with three copies of everything that is kept, over that with one."""
+        """Returns the time of an iteration with three copies of everything that is kept, over that with one.
+
+        Of the whole training set and with as many threads as cores, on three servers.
+        """
+        whole = {"optimizer.batch": "full", "cluster.threads": available_cores(), "cluster.ps": 3}
         pairs = []
         for _ in range(rounds):
             one, three = (
-                self._train(f"{copies} copies", {"cluster.ps": 3, "cluster.replication": copies}) for copies in (1, 3)
+                self._train(f"copies: {copies}", whole | {"cluster.replication": copies}) for copies in (1, 3)
             )
             pairs.append((one.evaluation_s(SETTLED), three.evaluation_s(SETTLED)))
         return _figures(

@@ -211,20 +211,20 @@ def _bytes(settings: SandblasterSettings, progress: Progress, groups: Groups) ->
     return {"bytes": measure_bytes(settings.small, passes, settings.small_batch, settings.data, progress)}
 
 
-def _runs(settings: SandblasterSettings, progress: Progress, groups: Groups) -> DisturbedRuns:
-    return DisturbedRuns(settings.small, settings.passes, settings.small_batch, settings.data, progress, groups)
+def _runs(settings: SandblasterSettings, progress: Progress, groups: Groups, workload: Workload) -> DisturbedRuns:
+    return DisturbedRuns(workload, settings.passes, settings.small_batch, settings.data, progress, groups)
 
 
 def _slow(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
-    return {"slow-worker": _runs(settings, progress, groups).measure_slow(settings.rounds)}
+    return {"slow-worker": _runs(settings, progress, groups, settings.small).measure_slow(settings.rounds)}
 
 
 def _stopped(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
-    return {"stopped-worker": _runs(settings, progress, groups).measure_stopped(settings.rounds)}
+    return {"stopped-worker": _runs(settings, progress, groups, settings.small).measure_stopped(settings.rounds)}
 
 
 def _copies(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
-    return {"copies": _runs(settings, progress, groups).measure_copies(settings.rounds)}
+    return {"copies": _runs(settings, progress, groups, settings.workload).measure_copies(settings.rounds)}
 
 
 PARTS: Mapping[Sequence[str], Callable[[SandblasterSettings, Progress, Groups], dict[str, Found]]] = {
