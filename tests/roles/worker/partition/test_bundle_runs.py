@@ -16,7 +16,17 @@ from adamctl.config.experiment import DataConfig, OptimizerConfig
 from adamctl.model.description import Conv2D, Dense, Model, Softmax
 from adamctl.roles.coordinator.checkpoint.manifest import find_latest
 from adamctl.roles.ps.client.parameter_client import load_parameters
-from tests.roles.worker.test_server import CHANCE, EXAMPLES, World, make_experiment, plain_kernels, until, world
+from adamctl.roles.worker.partition.bundle_engine import BundleEngine
+from tests.roles.worker.test_server import (
+    CHANCE,
+    ENOUGH_S,
+    EXAMPLES,
+    World,
+    make_experiment,
+    plain_kernels,
+    until,
+    world,
+)
 
 __all__ = ["plain_kernels"]
 BATCH = 7
@@ -55,7 +65,7 @@ def digest(folder: Path, run: str = "001") -> str:
 
 async def trained(folder: Path, experiment: Any, threads: int = 1) -> str:
     """Returns what the parameters of a run are at the end."""
-    os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    os.makedirs(folder, exist_ok=True)
     cluster = experiment.cluster
     async with world(folder, cluster.ps, 0) as w:
         for number in range(cluster.workers):
@@ -122,6 +132,35 @@ async def test_a_killed_member_costs_no_bit(tmp_path: Path, others: int, victim:
         await w.start_worker("late")
         summary = await w.summary(node)
         check(summary, experiment)
+    assert digest(tmp_path) == right
+
+
+@pytest.mark.slow
+async def test_shards_that_have_half_of_a_bundle_ignore_it_when_another_group_pushes_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = await trained(tmp_path / "right", wanted(tmp_path, 3, workers=2))
+    push, pushed, half = BundleEngine.push, list[tuple[int, int, int]](), asyncio.Event()
+
+    async def halves(self: BundleEngine, bundle: int, evaluation: int, number: int, weight: float) -> dict[int, int]:
+        group = self._parts.group
+        if (group.own, evaluation) == (1, 2) and group.epoch == 1 and number > 9:
+            await asyncio.Event().wait()  # it dies before it pushes
+        refused = await push(self, bundle, evaluation, number, weight)
+        pushed.append((group.own, evaluation, number))
+        if (0, 2, 10) in pushed:
+            half.set()
+        return refused
+
+    monkeypatch.setattr(BundleEngine, "push", halves)
+    async with world(tmp_path, workers=2) as w:
+        experiment = wanted(tmp_path, 3, workers=2)
+        node = await w.start_run(experiment)
+        await asyncio.wait_for(half.wait(), ENOUGH_S)
+        await w.cluster.kill("worker-1")
+        await w.start_worker("late")
+        check(await w.summary(node), experiment)
+    assert pushed.count((0, 2, 10)) == 2 and pushed.count((1, 2, 10)) == 1
     assert digest(tmp_path) == right
 
 
