@@ -1,4 +1,4 @@
-"""Plots of benchmark reports, in the style of Adam's figures 8 and 9."""
+"""Plots of benchmark reports, in the style of Adam's figures 8 and 9, and what other pictures are made with."""
 
 from __future__ import annotations
 
@@ -110,18 +110,38 @@ def _rate(row: dict[str, Any], side: str) -> float | None:
 
 
 def _figure(height: float = 5.0) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigurationError("--plot needs matplotlib: pip install 'adamctl[plot]'") from None
-    figure = Figure(figsize=(8, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.grid(alpha=0.3)
+    figure, (axes,) = new_figure(height=height)
     return figure, axes
 
 
 def _save(figure: Any, path: Path) -> None:
+    save_figure(figure, path, f"--plot {path}")
+
+
+def new_figure(width: float = 8.0, height: float = 5.0, columns: int = 1) -> tuple[Any, Sequence[Any]]:
+    """Returns a figure, of so many inches, and its axes side by side, which have one vertical axis.
+
+    Raises:
+        ConfigurationError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigurationError("pictures need matplotlib: pip install 'adamctl[plot]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
+    for one in axes:
+        one.grid(alpha=0.3)
+    return figure, tuple(axes)
+
+
+def save_figure(figure: Any, path: Path, what: str) -> None:
+    """Writes a picture; its kind is told by the ending. `what`: for the error.
+
+    Raises:
+        ConfigurationError: it cannot be written, or not with this ending.
+    """
     try:
         figure.savefig(path, dpi=120)
     except (ValueError, OSError) as error:
-        raise ConfigurationError(f"--plot {path}: {error}") from None
+        raise ConfigurationError(f"{what}: {error}") from None

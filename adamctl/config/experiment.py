@@ -97,8 +97,8 @@ class OptimizerConfig(_Section, frozen=True):
         weight_decay: each update also subtracts lr * weight_decay * w, decoupled from the gradient, under every rule.
             Under a batch algorithm it is an L2 term instead: the loss has weight_decay / 2 * |w|^2 more, its gradient
             weight_decay * w.
-        batch: for batch algorithms: how many examples of the training set an evaluation is of, always the same
-            ones; `full`: all. Not to be confused with `train.batch`, of which each is one step of a thread.
+        batch: for batch algorithms: how many examples of the training set an evaluation is of, always the same, which
+            `seed` chooses; `full`: all. (`train.batch` is how many of them are one step of a thread.)
         history: for `lbfgs` and `owlqn`: pairs of vectors that are kept; each is 8 bytes a parameter, and as many more
             for each further copy.
         gradient_tolerance: for `lbfgs`, `cg` and `owlqn`: stop once no element of the gradient is larger than this.
@@ -329,6 +329,11 @@ class Experiment(_Section, frozen=True):
     def steps_per_update(self) -> int:
         """How many steps of a thread the rule takes together: one where nothing is sent, else `train.n_push`."""
         return 1 if self.has_own_parameters else self.train.steps_per_push
+
+    @property
+    def push_protocol(self) -> Literal["auto", "gradient", "factors"]:
+        """How dense layers are pushed: always as gradients where those are added up."""
+        return "gradient" if self.optimizer.is_batch else self.train.push_protocol
 
     def local_learning_rate_factor(self) -> float | None:
         """Returns the factor of lr for local updates, or None if `local_lr` is a fixed number."""

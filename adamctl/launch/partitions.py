@@ -64,8 +64,8 @@ def conditions_of(
         threads = available_cores() if cluster.threads == "auto" else cluster.threads
     fetches = 1.0 if train.n_fetch == "auto" else train.steps_per_push / train.steps_per_fetch
     pushing = Pushing(
-        train.batch * train.steps_per_push, cluster.ps, train.push_protocol, train.wire_push, train.wire_pull, fetches,
-        experiment.applies_locally, experiment.optimizer.clip_norm is not None,
+        train.batch * train.steps_per_push, cluster.ps, experiment.push_protocol, train.wire_push, train.wire_pull,
+        fetches, experiment.applies_locally, experiment.optimizer.clip_norm is not None,
     )  # fmt: skip
     own_bytes = memory_of_worker(experiment)
     return Conditions(

@@ -108,14 +108,21 @@ def memory_of(experiment: Experiment, threads: int) -> tuple[Part, ...]:
     processes = cluster.workers + cluster.ps + cluster.data + _OTHERS
     return (
         Part("processes", processes * PROCESS_BYTES, "cluster.workers"),
-        _servers(experiment, layout.flat_size),
+        servers_part(experiment, layout.flat_size),
         Part("workers", replicas * model_bytes * (_VECTORS + 2 * threads), "the sizes of model.layers"),
         Part("batches", replicas * threads * batch * outputs * ELEMENT_BYTES, "train.batch"),
     )
 
 
-def _servers(experiment: Experiment, parameters: int) -> Part:
-    """Returns the least memory of the parameter servers: all copies of what they keep, and one of what they do not."""
+def servers_part(experiment: Experiment, parameters: int) -> Part:
+    """Returns the least memory of the parameter servers: all copies of what they keep, and one of what they do not.
+
+    Args:
+        parameters: of the model.
+
+    Raises:
+        ConfigurationError: a batch algorithm cannot be found or run.
+    """
     copies, keys = experiment.cluster.replication, "the sizes of model.layers"
     if not experiment.optimizer.is_batch:
         rule = RULES[experiment.optimizer.type]

@@ -14,7 +14,7 @@ import msgspec
 
 from adamctl.config.check import Problem, show, suggestion
 from adamctl.config.experiment import Experiment, OptimizerConfig
-from adamctl.errors import AdamctlError, ConfigurationError
+from adamctl.errors import AdamctlError, ConfigurationError, ProgramError
 from adamctl.model.rule import VECTORS, RuleConfig
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.registry import BatchAlgorithm, find
@@ -55,10 +55,12 @@ def vectors_of(experiment: Experiment) -> tuple[tuple[str, ...], tuple[str, ...]
     """Returns the names of the kept vectors, besides the parameters, and of the scratch vectors.
 
     Raises:
-        ConfigurationError: as `settings_of`; or the program fails before its first request.
+        ConfigurationError: as `settings_of`; or the program fails before its first request, or that is refused.
     """
     try:
         execution = start_of(experiment)(None)
+    except ProgramError as error:
+        raise ProgramError(f"optimizer {experiment.optimizer.type!r}: {error}") from error
     except AdamctlError:
         raise
     except Exception as error:  # the code is another's
@@ -147,7 +149,7 @@ def _problems(optimizer: OptimizerConfig, algorithm: BatchAlgorithm) -> Iterator
 
 
 def _fields(struct: type[msgspec.Struct]) -> set[str]:
-    return set(struct.__struct_fields__)
+    return set(struct.__struct_encode_fields__)
 
 
 def _with_key(error: ConfigurationError, optimizer: OptimizerConfig) -> str:

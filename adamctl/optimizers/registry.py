@@ -69,4 +69,6 @@ def find(name: str) -> BatchAlgorithm:
         raise ConfigurationError(f"optimizer {name!r} ({points[0].value}) cannot be loaded: {error}") from error
     if not isinstance(found, BatchAlgorithm):
         raise ConfigurationError(f"entry point {name!r} ({points[0].value}) is not an {GROUP}.registry.BatchAlgorithm")
+    if not (isinstance(found.settings, type) and issubclass(found.settings, msgspec.Struct)):
+        raise ConfigurationError(f"optimizer {name!r} ({points[0].value}): its settings are no msgspec.Struct type")
     return found

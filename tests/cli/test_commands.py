@@ -13,6 +13,7 @@ from adamctl.cli.main import application
 from adamctl.cli.output import print_json, table
 from adamctl.errors import ConfigurationError
 from adamctl.launch.run_folder import create_run_folder
+from tests.config.small_network import NETWORK
 
 EXPERIMENTS = Path(__file__).parents[2] / "examples"
 
@@ -136,6 +137,18 @@ def test_summary_obeys_a_forced_protocol() -> None:
     values = json.loads(invoke(*arguments).stdout)
     assert {layer["protocol"] for layer in values["layers"]} == {"gradient", None}
     assert values["push_bytes"] == values["push_gradient_bytes"]
+
+
+def test_summary_of_a_batch_algorithm_shows_what_servers_hold_and_gradients(tmp_path: Path) -> None:
+    path = tmp_path / "wide.toml"
+    path.write_text(NETWORK.replace("units = 4", "units = 400"))
+    arguments = ("summary", str(path), "--json", "--set", "train.batch=4")
+    plain = json.loads(invoke(*arguments).stdout)
+    values = json.loads(invoke(*arguments, "--set", "optimizer.type=lbfgs", "--set", "optimizer.history=4").stdout)
+    assert plain["layers"][0]["protocol"] == "factors"
+    assert {layer["protocol"] for layer in values["layers"]} == {"gradient"}
+    assert plain["server_bytes"] == plain["parameters_bytes"]
+    assert values["server_bytes"] == (2 * 4 + 7) * values["parameters_bytes"]
 
 
 def test_logs_of_a_run(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from tests.optimizers import third_party
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    third_party.install(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    third_party.use(tmp_path, monkeypatch)
     return tmp_path
 
 
@@ -36,6 +35,11 @@ def test_our_own_types_are_known_without_a_search(monkeypatch: pytest.MonkeyPatc
 def test_a_type_of_another_package_is_known_without_loading_it(package: Path) -> None:
     assert load(package, "optimizer.type=broken").optimizer.type == "broken"
     assert "descent_package" not in sys.modules
+
+
+def test_settings_of_another_package_may_stand_in_the_environment(package: Path) -> None:
+    environment = {"ADAMCTL_OPTIMIZER__TYPE": "descent", "ADAMCTL_OPTIMIZER__SETTINGS__STEP": "0.5"}
+    assert load(package, environment=environment).optimizer.settings == {"step": 0.5}
 
 
 def test_an_unknown_type_is_refused_with_all_there_are_and_the_nearest(package: Path) -> None:

@@ -109,8 +109,7 @@ def test_an_l1_term_must_be_given_where_it_is_the_purpose(tmp_path: Path) -> Non
 
 
 def test_another_package_may_read_a_fixed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    third_party.install(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    third_party.use(tmp_path, monkeypatch)
     assert load(tmp_path, "optimizer.type=descent", "optimizer.lr=0.5", "optimizer.history=3").optimizer.lr == 0.5
     with pytest.raises(ConfigurationError, match=r"optimizer\.clip_norm"):
         load(tmp_path, "optimizer.type=descent", "optimizer.clip_norm=1.0")
@@ -127,8 +126,7 @@ def test_values_given_in_python_are_checked_alike() -> None:
 def test_settings_of_another_package_are_plain_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    third_party.install(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    third_party.use(tmp_path, monkeypatch)
     wanted = r"expected a number, text in quotes, true, false, or a list of these\."
     with pytest.raises(ConfigurationError, match=rf"optimizer\.settings\.step: found .*; {wanted}"):
         load(tmp_path, "optimizer.type=descent", f"optimizer.settings.step={value}")

@@ -44,6 +44,13 @@ def test_in_step_there_is_nothing_to_follow_or_to_look_ahead_for(rule: str) -> N
     assert (found.fetch_follows_push, found.kept_direction, found.local_learning_rate_factor()) == (False, 0.0, 0.0)
 
 
+@pytest.mark.parametrize("name", ["lbfgs", "descent"])
+def test_under_a_batch_algorithm_workers_change_nothing_and_push_what_can_be_added_up(name: str) -> None:
+    found = experiment(name)
+    assert (found.fetch_follows_push, found.kept_direction, found.applies_locally) == (False, 0.0, False)
+    assert (found.push_protocol, experiment("sgd").push_protocol) == ("gradient", "auto")
+
+
 def test_numbers_fix_what_auto_chooses() -> None:
     found = experiment("momentum", n_fetch=1)
     assert (found.fetch_follows_push, found.kept_direction, found.local_learning_rate_factor()) == (False, 0.0, 1.0)

@@ -48,8 +48,7 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_settings_of_another_package_are_read_back_with_their_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    third_party.install(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    third_party.use(tmp_path, monkeypatch)
     settings = {"step": 1.0, "count": 1, "on": False, 'a "name"': "\n#", "scales": (0.5, 2), "none": ()}
     optimizer = OptimizerConfig(type="descent", batch=100, settings=settings)
     wanted = Experiment(name="x", model=Model((4,), (Softmax(3),)), optimizer=optimizer)

@@ -12,6 +12,5 @@ from tests.optimizers import third_party
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which somebody else's package is installed, for this test."""
-    third_party.install(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    third_party.use(tmp_path, monkeypatch)
     return tmp_path

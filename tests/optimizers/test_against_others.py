@@ -8,10 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adamctl.bench.sandblaster.problems import perceptron, softmax_regression, watched
+from adamctl.bench.sandblaster.searches import evaluations_to
 from adamctl.kernels.array import Array
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.optimizers.local import LocalVectors, Objective, Outcome
-from tests.optimizers.problems import perceptron, quadratic, rosenbrock, softmax_regression, watched
+from tests.optimizers.problems import quadratic, rosenbrock
 
 TO_THE_END = LBFGSSettings(gradient_tolerance=0.0, change_tolerance=0.0)
 CONVEX = {f"quadratic of condition 1e{power}": lambda power=power: quadratic(10.0**power) for power in range(7)} | {
@@ -55,11 +57,6 @@ def of_torch(problem: tuple[Objective, Array], evaluations: int) -> Array:
 
     optimizer.step(closure)
     return np.minimum.accumulate(losses[:evaluations])
-
-
-def evaluations_to(losses: Array, target: float) -> float:
-    reached = np.flatnonzero(losses <= target)
-    return float(reached[0] + 1) if reached.size else np.inf
 
 
 def slow_unless_quick(name: str) -> object:

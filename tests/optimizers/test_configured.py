@@ -86,6 +86,11 @@ def test_one_of_another_package_takes_its_settings_from_both_tables_and_runs(pac
     assert outcome.x == pytest.approx(np.full(3, 0.125))
 
 
+def test_settings_go_by_the_names_that_files_have(package: Path) -> None:
+    settings: Any = settings_of(experiment(adam.Optimizer("twice", **{"first-step": 0.5})))
+    assert settings.first_step == 0.5
+
+
 def test_lists_given_in_python_are_what_a_file_would_give(package: Path) -> None:
     assert adam.Optimizer("descent", scales=[0.5, 1.0]).settings == {"scales": (0.5, 1.0)}
 
@@ -119,6 +124,7 @@ def test_settings_that_it_does_not_read_are_refused_by_name(package: Path, keys:
     [
         ("stumbling", r"its program failed before its first request: IndexError"),
         ("taking", r'optimizer\.weight_decay: "taking" has a setting of this name, which is not its own'),
+        ("twice", r"optimizer 'twice': vector 'g' is declared twice"),
         ("broken", r"cannot be loaded"),
         ("elsewhere", r"expected one of lbfgs"),
     ],

@@ -62,7 +62,8 @@ def test_one_of_another_package_runs(package: Path) -> None:
     [
         ("broken", "cannot be loaded: No module named 'descent_package.no_such_module'"),
         ("nothing", "is not an adamctl.optimizers.registry.BatchAlgorithm"),
-        ("unknown", "expected one of lbfgs, cg, owlqn, broken, descent, nothing, stumbling, taking"),
+        ("plain", "its settings are no msgspec.Struct type"),
+        ("unknown", "expected one of lbfgs, cg, owlqn, broken, descent, nothing, plain, stumbling, taking, twice"),
     ],
 )
 def test_what_cannot_be_used_is_named(package: Path, name: str, said: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+import pytest
 
 ALGORITHM = """\
 import msgspec
@@ -30,12 +33,20 @@ def stumble(v, settings, state):
     v.kept("g")
     yield v.evaluate(at=v.x, into=[][0])
 
+def twice(v, settings, state):
+    yield v.evaluate(at=v.kept("g"), into=v.kept("g"))
+
+class Renamed(msgspec.Struct, rename="kebab"):
+    first_step: float = 0.1
+
 class Taken(msgspec.Struct):
     weight_decay: float = 0.1
 
 ALGORITHM = BatchAlgorithm("Plain descent", descend, Settings)
 STUMBLING = BatchAlgorithm("Fails before it asks for anything", stumble, Settings)
 TAKING = BatchAlgorithm("Has a setting that is not its own", descend, Taken)
+TWICE = BatchAlgorithm("Declares a vector twice", twice, Renamed)
+PLAIN = BatchAlgorithm("Has no settings type", descend, {"step": 0.1})
 NOTHING = 3
 """
 ENTRY_POINTS = """\
@@ -45,9 +56,11 @@ broken = descent_package.no_such_module:ALGORITHM
 nothing = descent_package.algorithm:NOTHING
 stumbling = descent_package.algorithm:STUMBLING
 taking = descent_package.algorithm:TAKING
+twice = descent_package.algorithm:TWICE
+plain = descent_package.algorithm:PLAIN
 sgd = descent_package.no_such_module:ALGORITHM
 """
-NAMES = ["broken", "descent", "nothing", "stumbling", "taking"]
+NAMES = ["broken", "descent", "nothing", "plain", "stumbling", "taking", "twice"]
 
 
 def install(folder: Path) -> None:
@@ -59,3 +72,11 @@ def install(folder: Path) -> None:
     (code / "algorithm.py").write_text(ALGORITHM)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: descent-package\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(ENTRY_POINTS)
+
+
+def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installs the package for one test, which finds it not loaded yet."""
+    install(folder)
+    monkeypatch.syspath_prepend(folder)
+    for name in ("descent_package", "descent_package.algorithm"):
+        monkeypatch.delitem(sys.modules, name, raising=False)

@@ -20,6 +20,7 @@ from adamctl.roles.coordinator.job import job_changes
 from adamctl.wire.messages import StatusReply, StatusRequest
 
 CALL_S = 10.0
+ADD = RuleConfig("add")
 
 
 class PsCluster(RoleProcesses):
@@ -50,16 +51,16 @@ class PsCluster(RoleProcesses):
         pids = self.roles.pids()
         return [psutil.Process(pids[node]) for node in self.servers]
 
-    def create_job(self, name: str, record: LayoutRecord, copies: int = 1) -> ParameterLayout:
-        """Creates a job with the rule `add` on all servers; with several copies, two of them acknowledge a push."""
-        return run(self._create_job(name, record, copies))
+    def create_job(self, name: str, record: LayoutRecord, copies: int = 1, rule: RuleConfig = ADD) -> ParameterLayout:
+        """Creates a job on all servers; with several copies, two of them acknowledge a push."""
+        return run(self._create_job(name, record, copies, rule))
 
-    async def _create_job(self, name: str, record: LayoutRecord, copies: int) -> ParameterLayout:
+    async def _create_job(self, name: str, record: LayoutRecord, copies: int, rule: RuleConfig) -> ParameterLayout:
         store = connect_store(self.controller)
         try:
             layout = record.layout()
             _, entries = await store.read("/nodes/")
-            job = JobRecord("running", layout.hash, RuleConfig("add"), 1)
+            job = JobRecord("running", layout.hash, rule, 1)
             if copies > 1:
                 job = msgspec.structs.replace(job, acks="replicated", replication=copies, min_in_sync=2)
             nodes = nodes_of(list(entries), "ps")

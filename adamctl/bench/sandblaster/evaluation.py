@@ -12,7 +12,7 @@ import statistics
 import threading
 import time
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,16 +29,20 @@ WARM_UP_S = 0.3
 
 
 class EvaluationSpeed(NamedTuple):
-    """Images per second: medians over the rounds, and of the rounds' ratios.
+    """What the threads of one worker did: medians over the slices, and of the ratios of each pair.
 
-    `portions`: of a bundle.
+    Attributes:
+        portions: of a bundle.
+        processor_ratio: of images in a second of processor time, which other programs on these cores change little.
+        spread: the first and the third quartile of the pairs' ratios.
     """
 
     portions: int
     evaluation_images_per_s: float
     downpour_images_per_s: float
     ratio_vs_downpour: float
-    ratios_vs_downpour: tuple[float, ...]
+    processor_ratio: float
+    spread: tuple[float, float]
 
 
 class Evaluator:
@@ -117,34 +121,50 @@ class Evaluator:
                 self._idle.notify_all()
 
 
+class _Slice(NamedTuple):
+    """What one side did in one slice."""
+
+    images_per_s: float
+    images_per_processor_s: float
+
+
 def measure_evaluation(
-    experiment: Experiment, threads: int, batch: int, examples: int, *, rounds: int = 5, seconds: float = 1.0
+    experiment: Experiment, threads: int, batch: int, examples: int, *, slices: int = 15, seconds: float = 0.3
 ) -> EvaluationSpeed:
-    """Measures both, in turns.
+    """Measures both in turns, in short slices: what disturbs one side disturbs its neighbour.
 
     Args:
         experiment: the source of the model, and of what Downpour does.
         batch: examples of a step, and of a portion.
         examples: of the whole batch; with the model it decides about bundles.
-        rounds, seconds: number and length of each side's rounds.
+        slices, seconds: number and length of each side's slices.
     """
-    pairs: list[tuple[float, float]] = []
+    pairs: list[tuple[_Slice, _Slice]] = []
     with (
         closing(Evaluator(experiment, threads, batch, examples)) as evaluator,
         closing(Trainer(experiment, threads, batch)) as trainer,
     ):
-        sides: tuple[Any, ...] = (evaluator, trainer)
-        for side in sides:
+        for side in (evaluator, trainer):
             side.run(WARM_UP_S)
-        for number in range(rounds):
-            order = sides if number % 2 else sides[::-1]  # whoever is first has no advantage
-            rates = {id(side): side.run(seconds).images_per_s for side in order}
-            pairs.append((rates[id(evaluator)], rates[id(trainer)]))
-    ratios = [mine / theirs for mine, theirs in pairs]
+        for number in range(slices):
+            if number % 2:  # whoever is first has no advantage
+                mine, theirs = _run(evaluator, seconds), _run(trainer, seconds)
+            else:
+                theirs, mine = _run(trainer, seconds), _run(evaluator, seconds)
+            pairs.append((mine, theirs))
+    ratios = [mine.images_per_s / theirs.images_per_s for mine, theirs in pairs]
     return EvaluationSpeed(
         evaluator.portions,
-        statistics.median(mine for mine, _ in pairs),
-        statistics.median(theirs for _, theirs in pairs),
+        statistics.median(mine.images_per_s for mine, _ in pairs),
+        statistics.median(theirs.images_per_s for _, theirs in pairs),
         statistics.median(ratios),
-        tuple(round(ratio, 3) for ratio in ratios),
+        statistics.median(mine.images_per_processor_s / theirs.images_per_processor_s for mine, theirs in pairs),
+        (float(np.quantile(ratios, 0.25)), float(np.quantile(ratios, 0.75))),
     )
+
+
+def _run(side: Evaluator | Trainer, seconds: float) -> _Slice:
+    """All threads of this process are the side's, or sleep."""
+    began_s = time.process_time()
+    rate = side.run(seconds)
+    return _Slice(rate.images_per_s, rate.examples / max(time.process_time() - began_s, 1e-9))

@@ -41,6 +41,10 @@ command = TableGroup(
             "adamctl.cli.bench.partition:partition",
             "Replicas of several partitions against one process with as many threads",
         ),
+        "sandblaster": (
+            "adamctl.cli.bench.sandblaster:sandblaster",
+            "L-BFGS over parameter servers against SciPy, PyTorch, Downpour and limits",
+        ),
     },
 )
 COUNT = click.IntRange(min=1)

@@ -96,9 +96,17 @@ def _totals(figures: dict[str, Any]) -> list[str]:
         f"{figures['shards']} shards in {figures['buckets']} buckets on {figures['servers']} server(s)"
         if figures["servers"]
         else "no parameter servers: the replica updates its own weights, and nothing is pushed",
+        *([_held_line(figures)] if figures["servers"] else []),
         f"a training context takes {size(figures['context_bytes'])} for batches of {figures['batch']}",
         *([_push_line(figures)] if figures["servers"] else []),
     ]
+
+
+def _held_line(figures: dict[str, Any]) -> str:
+    from adamctl.live.units import size
+
+    held = size(figures["server_bytes"])
+    return f"servers hold {held}: the parameters and what {figures['optimizer']} keeps for each, in all copies"
 
 
 def _push_line(figures: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from adamctl.config.experiment import Experiment
 from adamctl.kernels.operation import Buffers
 from adamctl.kernels.step.network import Network
+from adamctl.launch.reckoning import servers_part
 from adamctl.model.layout import ELEMENT_BYTES, build_layout
 from adamctl.model.protocol import bytes_per_push
 from adamctl.model.shapes import infer
@@ -17,7 +18,8 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
     """Returns totals and, per layer, shape, parameters, connections, context memory and bytes per push.
 
     Raises:
-        ConfigurationError: the layers do not fit together, or the model has no parameters.
+        ConfigurationError: the layers do not fit together, the model has no parameters, or a batch algorithm cannot be
+            found or run.
     """
     model, train, servers = experiment.model, experiment.train, experiment.cluster.ps
     layout = build_layout(model, servers)
@@ -58,6 +60,8 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
         "shards": len(layout.shards),
         "buckets": len(layout.buckets),
         "layout_hash": layout.hash,
+        "optimizer": experiment.optimizer.type,
+        "server_bytes": servers_part(experiment, layout.parameter_count).size_bytes if servers else 0,
         "wire_push": train.wire_push,
         "push_bytes": sum(layer["push_bytes"] for layer in layers),
         "push_gradient_bytes": sum(layer["gradient_bytes"] for layer in layers),
@@ -67,7 +71,7 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
 
 def _forced(experiment: Experiment, push: Any) -> tuple[str, int]:
     """Returns how a tensor is pushed (by `train.protocol`) and its bytes; a tensor without factors stays a gradient."""
-    wanted = experiment.train.push_protocol
+    wanted = experiment.push_protocol
     protocol = push.protocol if wanted == "auto" or push.factors_bytes is None else wanted
     return protocol, push.gradient_bytes if protocol == "gradient" else push.factors_bytes
 

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 WorkerKey: TypeAlias = tuple[str, int]
 """Node and incarnation of a worker."""
 BUNDLES_LEAST, BUNDLES_MOST = 32, 65_536
+"""The least for a batch that is worth it."""
 LAST = 8
 """The last eighth of the examples is cut into smaller bundles, so that workers end at about the same time."""
 SMALLER = 4
@@ -27,6 +28,10 @@ COPIES_MOST = 2
 """Workers that do one bundle at the same time."""
 COMPUTED_PER_PUSHED = 200
 """Multiply-adds of a bundle for each parameter that it pushes, about: to push it takes hundredths of its time."""
+COMPUTED_LEAST = 1 << 22
+"""Multiply-adds of a bundle, about: less work than this costs less than to hand it out, push and report it."""
+BUNDLES_FEWEST = 8
+"""However little work a batch is, so that several threads have some of it."""
 REMEMBERED = 0.5
 """Share of a new duration in the mean of a worker's."""
 
@@ -53,8 +58,9 @@ def cut_bundles(examples: int, portion: int, connections: int, parameters: int) 
     """
     portions = ceil(examples / portion)
     wanted = ceil(COMPUTED_PER_PUSHED * parameters / (3 * connections * portion))
-    per_bundle = max(min(wanted, portions // BUNDLES_LEAST), ceil(portions / BUNDLES_MOST), 1)
-    smaller = max(per_bundle // SMALLER, ceil(portions / LAST / BUNDLES_MOST), 1)
+    least = max(min(ceil(COMPUTED_LEAST / (3 * connections * portion)), portions // BUNDLES_FEWEST), 1)
+    per_bundle = max(min(wanted, portions // BUNDLES_LEAST), ceil(portions / BUNDLES_MOST), least)
+    smaller = max(per_bundle // SMALLER, ceil(portions / LAST / BUNDLES_MOST), least)
     bundles: list[Bundle] = []
     begun = 0
     while begun < portions:

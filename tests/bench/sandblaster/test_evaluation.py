@@ -6,7 +6,9 @@ from contextlib import closing
 
 import pytest
 
+from adamctl.bench.sandblaster import evaluation
 from adamctl.bench.sandblaster.evaluation import Evaluator, measure_evaluation
+from adamctl.bench.worker.trainer import Rate
 from adamctl.config.experiment import DataConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.model.description import Dense, Model, Softmax
 
@@ -24,10 +26,22 @@ def experiment(monkeypatch: pytest.MonkeyPatch) -> Experiment:
 
 
 def test_both_sides_are_measured(experiment: Experiment) -> None:
-    found = measure_evaluation(experiment, 2, 4, 4096, rounds=2, seconds=0.02)
+    found = measure_evaluation(experiment, 2, 4, 4096, slices=3, seconds=0.02)
     assert found.portions == 20, "about 200 multiply-adds for a parameter: 12 of each portion"
-    assert len(found.ratios_vs_downpour) == 2
-    assert min(found.evaluation_images_per_s, found.downpour_images_per_s, found.ratio_vs_downpour) > 0
+    assert 0 < found.spread[0] <= found.ratio_vs_downpour <= found.spread[1]
+    assert min(found.evaluation_images_per_s, found.downpour_images_per_s, found.processor_ratio) > 0
+
+
+def test_ratios_are_of_what_was_measured(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each pair, and the median of them: one disturbed slice changes nothing."""
+    evaluations = iter([Rate(1, 1.0), Rate(300, 1.0), Rate(30, 1.0), Rate(3000, 100.0)])  # the first warms up
+    trainings = iter([Rate(1, 1.0), Rate(100, 1.0), Rate(10, 1.0), Rate(10, 0.01)])
+    monkeypatch.setattr(evaluation.Evaluator, "run", lambda self, seconds: next(evaluations))
+    monkeypatch.setattr(evaluation.Trainer, "run", lambda self, seconds: next(trainings))
+    found = measure_evaluation(experiment, 1, 4, 4096, slices=3, seconds=0.01)
+    assert found.ratio_vs_downpour == 3.0
+    assert (found.evaluation_images_per_s, found.downpour_images_per_s) == (30.0, 100.0)
+    assert found.spread == (pytest.approx(1.515), 3.0)
 
 
 def test_a_round_ends_with_whole_bundles_and_says_what_failed(experiment: Experiment) -> None:

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adamctl.roles.coordinator.core.bundles import (
+    BUNDLES_FEWEST,
     BUNDLES_LEAST,
     BUNDLES_MOST,
+    COMPUTED_LEAST,
     COPIES_MOST,
     Bundle,
     BundleBook,
@@ -49,15 +51,23 @@ def test_bundles_are_whole_portions_and_cover_the_batch(
     assert all(one.examples % portion == 0 and one.examples for one in bundles[:-1])
     assert [one.number for one in bundles] == list(range(len(bundles)))
     portions = -(-examples // portion)
-    assert min(BUNDLES_LEAST, portions) <= len(bundles) <= 2 * BUNDLES_MOST
+    least = BUNDLES_LEAST if 3 * connections * portion >= COMPUTED_LEAST else BUNDLES_FEWEST
+    assert min(least, portions) <= len(bundles) <= 2 * BUNDLES_MOST
 
 
 def test_what_pushes_much_for_its_work_has_larger_bundles_and_smaller_ones_at_the_end() -> None:
-    dense, local = (cut_bundles(60_000, 10, 100_000, parameters) for parameters in (100_000, 1_000))
+    dense, local = (cut_bundles(60_000, 10, 150_000, parameters) for parameters in (100_000, 1_000))
     assert len(local) == 6_000
     sizes = [one.examples for one in dense]
-    assert sizes[0] == 70 and sizes[-1] < 20 and sizes == sorted(sizes, reverse=True)
-    assert sum(size for size in sizes if size < 70) == pytest.approx(60_000 / 8, rel=0.02)
+    assert sizes[0] == 50 and sizes[-1] < 20 and sizes == sorted(sizes, reverse=True)
+    assert sum(size for size in sizes if size < 50) == pytest.approx(60_000 / 8, rel=0.02)
+
+
+def test_a_batch_of_little_work_is_cut_into_few_bundles() -> None:
+    bundles = cut_bundles(1437, 64, 4_736, 4_810)
+    assert len(bundles) == 12, "two portions each: with five, there would be fewer than eight"
+    assert len(cut_bundles(1437, 8, 4_736, 4_810)) == 9, "37 portions each have enough work"
+    assert len(cut_bundles(1437, 64, 474_000, 4_810)) == 23, "one portion has enough work"
 
 
 # --- who does what --------------------------------------------------------------------------------------------------

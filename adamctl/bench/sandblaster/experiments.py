@@ -1,0 +1,99 @@
+"""The experiments that batch algorithms are measured on, and their files for `adamctl train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+from adamctl.config.experiment import DataConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.model.description import Dense, Model, Softmax
+from adamctl.model.layout import build_layout
+
+SHAPES = {"mnist": (28, 28, 1), "digits": (8, 8, 1)}
+EXAMPLES = {"mnist": 60_000, "digits": 1_437}
+CLASSES = 10
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A perceptron on images, trained by L-BFGS.
+
+    Attributes:
+        data: `mnist`, which is looked up in folders with data, or `digits`, which install with scikit-learn.
+        hidden: units of each layer between images and classes, rectified.
+        batch: examples of a portion.
+    """
+
+    data: Literal["mnist", "digits"] = "mnist"
+    hidden: tuple[int, ...] = (300,)
+    batch: int = 200
+    weight_decay: float = 1e-4
+
+    @property
+    def name(self) -> str:
+        sizes = (prod(SHAPES[self.data]), *self.hidden, CLASSES)
+        return f"{self.data} {'-'.join(map(str, sizes))}"
+
+    @property
+    def model(self) -> Model:
+        return Model(SHAPES[self.data], (*(Dense(units, "relu") for units in self.hidden), Softmax(CLASSES)))
+
+    @property
+    def examples(self) -> int:
+        """Of the whole batch."""
+        return EXAMPLES[self.data]
+
+    @property
+    def parameters(self) -> int:
+        return build_layout(self.model, 1).parameter_count
+
+    def downpour(self) -> Experiment:
+        """Returns the same network and batch as Downpour trains them."""
+        return Experiment(
+            name="downpour",
+            model=self.model,
+            data=DataConfig(format="idx", source=self.data),
+            optimizer=OptimizerConfig(type="sgd", lr=0.01),
+            train=TrainConfig(batch=self.batch),
+            seed=SEED,
+        )
+
+    def toml(self, passes: int, settings: Mapping[str, Any]) -> str:
+        """Returns the file of an experiment.
+
+        Args:
+            passes: evaluations, at most.
+            settings: further lines, as key = value under `table.key`.
+        """
+        tables: dict[str, dict[str, Any]] = {
+            "data": {"format": "idx" if self.data == "mnist" else "digits", **self._source()},
+            "model": {"input": list(SHAPES[self.data])},
+            "optimizer": {
+                "type": "lbfgs", "history": 10, "weight_decay": self.weight_decay, "gradient_tolerance": 0.0,
+                "change_tolerance": 0.0,
+            },
+            "train": {"passes": passes, "batch": self.batch},
+            "cluster": {},
+        }  # fmt: skip
+        for key, value in settings.items():
+            table, _, name = key.partition(".")
+            tables[table][name] = value
+        lines = ['name = "bench"', f"seed = {SEED}"]
+        for table, values in tables.items():
+            lines += [f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+        for units in self.hidden:
+            lines += ["[[model.layers]]", 'type = "dense"', f"units = {units}", 'activation = "relu"']
+        lines += ["[[model.layers]]", 'type = "softmax"', f"units = {CLASSES}"]
+        return "\n".join(lines) + "\n"
+
+    def _source(self) -> dict[str, str]:
+        return {"source": self.data} if self.data == "mnist" else {}
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value).lower() if isinstance(value, bool) else str(value)

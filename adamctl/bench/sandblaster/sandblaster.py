@@ -1,0 +1,167 @@
+"""Every bar that batch algorithms are built to meet, measured in one run, each as a ratio to a peer or to a limit.
+
+Parts stand alone, and some share a measurement. What cannot be measured on this machine is said in its row.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from adamctl.bench.kernels.lbfgs_rounds import measure_rounds
+from adamctl.bench.report import make_report
+from adamctl.bench.sandblaster.evaluation import measure_evaluation
+from adamctl.bench.sandblaster.experiments import Workload
+from adamctl.bench.sandblaster.problems import PROBLEMS, Problem
+from adamctl.bench.sandblaster.rounds import measure_server_rounds
+from adamctl.bench.sandblaster.searches import evaluations_row, measure_searches, per_iteration_row
+from adamctl.errors import ConfigurationError
+from adamctl.kernels.threads import available_cores
+
+PACKAGES = ("adamctl", "numpy", "numba", "scipy", "uvloop", "msgspec")
+Progress = Callable[[str], None]
+Found = Mapping[str, Any]
+"""What is known of one part: `ratio`, or `cannot`, and whatever else is reported beside it."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a part is measured against: at most, or at least, `limit`; `what` says of what the ratio is."""
+
+    what: str
+    limit: float
+    at_least: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {self.limit:g}"
+
+    def is_met(self, ratio: float) -> bool:
+        return bool((operator.ge if self.at_least else operator.le)(ratio, self.limit))
+
+
+BARS: Mapping[str, Bar] = {
+    "evaluations": Bar("evaluations to the loss of SciPy's L-BFGS-B, ten pairs; the worst problem", 1.1),
+    "per-iteration": Bar("evaluations an iteration", 1.15),
+    "images": Bar("images/s in an evaluation, against Downpour", 0.95, at_least=True),
+    "rounds": Bar("milliseconds between evaluations: R1, commit, R3, 10,000 parameters", 5.0),
+    "kernels": Bar("R1 and R3 against copying the history once, one core", 3.0),
+}
+
+
+@dataclass(frozen=True)
+class SandblasterSettings:
+    """What to measure, and how much of it.
+
+    Attributes:
+        only: names of parts; empty: all.
+        evaluations: of SciPy on each problem.
+        problems: those, by name.
+        workload: of evaluations, and of whole runs.
+        slices, seconds: of each side, and their length, where evaluations and Downpour take turns.
+        iterations: with a full history, whose rounds on a server are timed.
+        elements, turns: of vectors, and of R1 and R3 on them.
+    """
+
+    only: tuple[str, ...] = ()
+    evaluations: int = 100
+    problems: Mapping[str, Problem] = field(default_factory=lambda: PROBLEMS)
+    workload: Workload = field(default_factory=Workload)
+    slices: int = 15
+    seconds: float = 0.3
+    iterations: int = 60
+    elements: int = 1 << 24
+    turns: int = 7
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError: a part is unknown."""
+        unknown = [name for name in self.only if name not in BARS]
+        if unknown:
+            raise ConfigurationError(f"--only: expected some of {', '.join(BARS)}; found {', '.join(unknown)}")
+
+    def wants(self, names: Iterable[str]) -> bool:
+        return not self.only or not set(self.only).isdisjoint(names)
+
+
+def run_sandblaster_benchmark(settings: SandblasterSettings, progress: Progress = lambda line: None) -> dict[str, Any]:
+    """Measures and returns the report that `adamctl bench sandblaster --json` prints.
+
+    Raises:
+        ConfigurationError: a package that a part needs is not installed.
+        RunFailedError: a process ended, or a run failed.
+    """
+    rows: list[dict[str, Any]] = []
+    for names, measure in PARTS.items():
+        if settings.wants(names):
+            load = round(os.getloadavg()[0], 2)
+            found = measure(settings, progress)
+            rows += [row_of(name, found[name], load) for name in names if name in found and settings.wants((name,))]
+    return make_report("sandblaster", PACKAGES, rows)
+
+
+def row_of(name: str, found: Found, load: float) -> dict[str, Any]:
+    """Returns what is reported of a part.
+
+    Args:
+        load: of the machine before it was measured, over a minute.
+    """
+    bar, ratio = BARS[name], found.get("ratio")
+    rest = {key: value for key, value in found.items() if key != "ratio"}
+    meets = None if ratio is None else bar.is_met(ratio)
+    return {
+        "part": name, "what": bar.what, "ratio": ratio, "bar": bar.text, "meets": meets, "load_1_minute": load,
+        "details": rest,
+    }  # fmt: skip
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _searches(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+    found = measure_searches(settings.problems, settings.evaluations, progress)
+    return {"evaluations": evaluations_row(found), "per-iteration": per_iteration_row(found)}
+
+
+def _images(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+    workload, threads = settings.workload, available_cores()
+    progress(f"{workload.name}: evaluations and Downpour in turn, {threads} thread(s)")
+    found = measure_evaluation(
+        workload.downpour(), threads, workload.batch, workload.examples, slices=settings.slices,
+        seconds=settings.seconds,
+    )  # fmt: skip
+    figures = found._asdict()
+    return {"images": {"ratio": figures.pop("ratio_vs_downpour"), "network": workload.name, **figures}}
+
+
+def _rounds(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+    progress(f"one server: {settings.iterations} iterations of 10,000 parameters")
+    found = measure_server_rounds(iterations=settings.iterations)
+    return {
+        "rounds": {
+            "ratio": 1e3 * found.median_s, "p10_ms": 1e3 * found.p10_s, "p90_ms": 1e3 * found.p90_s,
+            "parameters": found.parameters, "iterations": found.iterations,
+        }
+    }  # fmt: skip
+
+
+def _kernels(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+    progress(f"R1 and R3 on vectors of {settings.elements:,} elements")
+    found = measure_rounds(settings.elements, turns=settings.turns)
+    return {
+        "kernels": {
+            "ratio": found.ratio, "elements": found.elements, "copy_s": found.copy_s, "measure_s": found.measure_s,
+            "commit_s": found.commit_s, "step_s": found.step_s,
+        }
+    }  # fmt: skip
+
+
+PARTS: Mapping[Sequence[str], Callable[[SandblasterSettings, Progress], dict[str, Found]]] = {
+    ("evaluations", "per-iteration"): _searches,
+    ("images",): _images,
+    ("rounds",): _rounds,
+    ("kernels",): _kernels,
+}
+"""What measures which parts."""

@@ -1,0 +1,83 @@
+"""`adamctl bench sandblaster`: every bar of batch algorithms, such as L-BFGS over parameter servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.bench.bench import COUNT
+from adamctl.cli.number_types import ABOVE_ZERO
+from adamctl.cli.output import echo, print_json, table
+
+PARTS = ("evaluations", "per-iteration", "images", "rounds", "kernels")
+"""Repeats `adamctl.bench.sandblaster.sandblaster.BARS`, so that `--help` need not import it; a test compares them."""
+
+
+@click.command("sandblaster")
+@click.option(
+    "--only", multiple=True, type=click.Choice(PARTS), help="Measure only this part; repeatable.  [default: all]"
+)
+@click.option("--evaluations", type=COUNT, default=100, show_default=True, help="Of SciPy, on each problem.")
+@click.option("--slices", type=COUNT, default=15, show_default=True, help="Slices of evaluations, and of Downpour.")
+@click.option("--seconds", type=ABOVE_ZERO, default=0.3, show_default=True, help="Length of a slice.")
+@click.option("--iterations", type=COUNT, default=60, show_default=True, help="Whose rounds on a server are timed.")
+@click.option("--elements", type=COUNT, default=1 << 24, show_default=True, help="Of the vectors of R1 and R3.")
+@click.option("--turns", type=COUNT, default=7, show_default=True, help="Of R1 and R3; the median counts.")
+@options.json_option
+def sandblaster(
+    only: tuple[str, ...], evaluations: int, slices: int, seconds: float, iterations: int, elements: int, turns: int,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Measure L-BFGS over parameter servers against its bars: SciPy, PyTorch, Downpour, and limits of this machine.
+
+    R1, commit and R3 are the rounds of an iteration on the servers: measure, accept, step.
+    """
+    from adamctl.bench.sandblaster.sandblaster import SandblasterSettings, run_sandblaster_benchmark
+
+    settings = SandblasterSettings(
+        only=only,
+        evaluations=evaluations,
+        slices=slices,
+        seconds=seconds,
+        iterations=iterations,
+        elements=elements,
+        turns=turns,
+    )
+    report = run_sandblaster_benchmark(settings, lambda line: echo(line, err=True))
+    if as_json:
+        print_json(report)
+    else:
+        show(report)
+
+
+def show(report: dict[str, Any]) -> None:
+    """Prints a row for each part, what else was found, and the machine."""
+    rows = [
+        [row["part"], row["what"], _number(row["ratio"]), row["bar"], _yes(row["meets"]), f"{row['load_1_minute']:.1f}"]
+        for row in report["results"]
+    ]
+    echo(table(["part", "what", "ratio", "bar", "meets it", "load"], rows, right=[2, 5]))
+    echo()
+    for row in report["results"]:
+        echo(f"{row['part']}: " + ", ".join(f"{key} {_shown(value)}" for key, value in row["details"].items()))
+    echo()
+    for title in ("machine", "versions"):
+        echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
+
+
+def _number(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3g}"
+
+
+def _yes(meets: bool | None) -> str:
+    return "-" if meets is None else "yes" if meets else "no"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if isinstance(value, (list, tuple)):
+        return " to ".join(map(_shown, value))
+    return f"{value:,}" if type(value) is int else str(value)

@@ -1,0 +1,60 @@
+"""`bench sandblaster` on little: every part that is asked for has a row, and is judged by its own ratio and bar."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from adamctl.bench.sandblaster import sandblaster
+from adamctl.bench.sandblaster.sandblaster import BARS, PARTS, SandblasterSettings, row_of
+from adamctl.cli.bench import sandblaster as cli
+from adamctl.cli.main import application
+from adamctl.errors import ConfigurationError
+from tests.optimizers.problems import quadratic
+
+LITTLE = ("--only", "kernels", "--only", "evaluations", "--elements", "2048", "--turns", "1", "--evaluations", "3")
+
+
+@pytest.fixture(autouse=True)
+def easy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandblaster, "PROBLEMS", {"bowl": lambda: quadratic(10.0, 8)})
+
+
+def test_the_parts_that_are_asked_for_are_measured() -> None:
+    result = CliRunner().invoke(application, ["bench", "sandblaster", *LITTLE, "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    rows = {row["part"]: row for row in report["results"]}
+    assert list(rows) == ["evaluations", "kernels"], "not evaluations an iteration, which are measured with them"
+    kernels = rows["kernels"]["details"]
+    assert rows["kernels"]["ratio"] == pytest.approx((kernels["measure_s"] + kernels["step_s"]) / kernels["copy_s"])
+    assert rows["evaluations"]["bar"] == "<= 1.1" and rows["evaluations"]["details"]["problems"] == 1
+
+
+def test_a_table_shows_each_row_with_its_bar() -> None:
+    result = CliRunner().invoke(application, ["bench", "sandblaster", *LITTLE])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].split()[:2] == ["part", "what"]
+    assert lines[1].startswith("evaluations") and "<= 1.1" in lines[1]
+    assert "elements 2,048" in result.stdout
+
+
+def test_a_part_is_judged_by_its_bar_and_says_what_else_was_found() -> None:
+    row = row_of("images", {"ratio": 0.94, "network": "n"}, 1.5)
+    assert (row["bar"], row["meets"], row["load_1_minute"], row["details"]) == (">= 0.95", False, 1.5, {"network": "n"})
+    assert row_of("images", {"ratio": 0.95}, 0.0)["meets"] is True
+    assert row_of("kernels", {"ratio": 3.01}, 0.0)["meets"] is False
+    assert row_of("kernels", {"cannot": "no memory"}, 0.0)["meets"] is None
+
+
+def test_every_bar_is_measured_by_one_part_and_is_a_choice_of_the_command() -> None:
+    assert [name for names in PARTS for name in names] == list(BARS) == list(cli.PARTS)
+
+
+def test_an_unknown_part_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"--only: expected some of evaluations, .*; found nothing"):
+        SandblasterSettings(only=("nothing",))
+    assert CliRunner().invoke(application, ["bench", "sandblaster", "--only", "nothing"]).exit_code == 2
