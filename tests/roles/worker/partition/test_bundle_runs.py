@@ -80,7 +80,7 @@ def check(summary: dict[str, Any], experiment: Any) -> None:
     passes, batch = experiment.train.passes, summary["batch"]
     assert (batch["evaluations"], batch["restarts"]) == (passes, 0)
     assert summary["examples"] == passes * EXAMPLES
-    assert batch["bundles"] == batch["bundles_total"] > 30
+    assert batch["bundles"] == batch["bundles_total"] > 6
 
 
 async def test_the_bits_depend_neither_on_threads_nor_on_flights(tmp_path: Path) -> None:
@@ -144,11 +144,11 @@ async def test_shards_that_have_half_of_a_bundle_ignore_it_when_another_group_pu
 
     async def halves(self: BundleEngine, bundle: int, evaluation: int, number: int, weight: float) -> dict[int, int]:
         group = self._parts.group
-        if (group.own, evaluation) == (1, 2) and group.epoch == 1 and number > 9:
+        if (group.own, evaluation) == (1, 2) and group.epoch == 1 and number > 3:
             await asyncio.Event().wait()  # it dies before it pushes
         refused = await push(self, bundle, evaluation, number, weight)
         pushed.append((group.own, evaluation, number))
-        if (0, 2, 10) in pushed:
+        if (0, 2, 4) in pushed:
             half.set()
         return refused
 
@@ -160,7 +160,7 @@ async def test_shards_that_have_half_of_a_bundle_ignore_it_when_another_group_pu
         await w.cluster.kill("worker-1")
         await w.start_worker("late")
         check(await w.summary(node), experiment)
-    assert pushed.count((0, 2, 10)) == 2 and pushed.count((1, 2, 10)) == 1
+    assert pushed.count((0, 2, 4)) == 2 and pushed.count((1, 2, 4)) == 1
     assert digest(tmp_path) == right
 
 
@@ -171,7 +171,7 @@ async def killed(w: World, node: str, victim: int) -> None:
     while True:
         batch = (await client.status()).batch
         assert batch is not None
-        if 5 < batch.bundles < 25:
+        if 1 < batch.bundles < batch.bundles_total - 1:
             break
         await asyncio.sleep(0.001)
     await w.cluster.kill(f"worker-{victim}")
