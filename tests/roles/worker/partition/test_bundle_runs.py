@@ -128,10 +128,22 @@ async def test_a_killed_member_costs_no_bit(tmp_path: Path, others: int, victim:
     async with world(tmp_path, workers=workers) as w:
         experiment = wanted(tmp_path, 8, workers=workers)
         node = await w.start_run(experiment)
-        await killed(w, node, victim)
+        await killed(w, node, f"worker-{victim}")
         await w.start_worker("late")
         summary = await w.summary(node)
         check(summary, experiment)
+    assert digest(tmp_path) == right
+
+
+@pytest.mark.slow
+async def test_a_primary_that_dies_costs_no_bit(tmp_path: Path) -> None:
+    """Scratch vectors and sums are lost; both members hear of it, and the lead has the evaluation made again."""
+    right = await trained(tmp_path / "right", wanted(tmp_path, 8, workers=2))
+    async with world(tmp_path, servers=3, workers=2) as w:
+        experiment = wanted(tmp_path, 8, workers=2, ps=3, replication=3)
+        node = await w.start_run(experiment)
+        await killed(w, node, "ps-0")
+        check(await w.summary(node), experiment)
     assert digest(tmp_path) == right
 
 
@@ -164,8 +176,8 @@ async def test_shards_that_have_half_of_a_bundle_ignore_it_when_another_group_pu
     assert digest(tmp_path) == right
 
 
-async def killed(w: World, node: str, victim: int) -> None:
-    """Kills a worker in the middle of an evaluation."""
+async def killed(w: World, node: str, victim: str) -> None:
+    """Kills a process in the middle of an evaluation."""
     client = await w.watch(node)
     await until(client, EXAMPLES)
     while True:
@@ -174,4 +186,4 @@ async def killed(w: World, node: str, victim: int) -> None:
         if 1 < batch.bundles < batch.bundles_total - 1:
             break
         await asyncio.sleep(0.001)
-    await w.cluster.kill(f"worker-{victim}")
+    await w.cluster.kill(victim)
