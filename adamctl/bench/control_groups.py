@@ -18,6 +18,8 @@ FIRST_VERSION = {"cpu": "cpu.cfs_quota_us", "memory": "memory.limit_in_bytes"}
 PERIOD_US = 10_000
 """A process runs for a part of each 10 ms. With 5 ms it does 0.95 of the work that it is due, since it is stopped more
 often; with the usual 100 ms it would stand still for as long as a whole stage of a network takes, or not at all."""
+WEIGHT_MOST, SHARES_MOST = 10_000, 262_144
+"""Of a group among groups and processes that want the same cores, where 100 and 1,024 are usual: versions 2 and 1."""
 CORES_LEAST = 0.1
 """A thousandth of a second of each period: the kernel takes nothing shorter."""
 
@@ -57,11 +59,17 @@ class ControlGroups:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def share_cores(self, name: str, pid: int, cores: float) -> None:
-        """Gives a process, with all its threads, so many cores together; at least CORES_LEAST."""
+    def share_cores(self, name: str, pid: int, cores: float, *, before_others: bool = False) -> None:
+        """Gives a process, with all its threads, so many cores together; at least CORES_LEAST.
+
+        `before_others`: it has them even where other programs keep all cores busy.
+        """
         allowed_us = round(cores * PERIOD_US)
+        new: dict[str, int | str] = {"cpu.max": f"{allowed_us} {PERIOD_US}"}
         old = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": allowed_us}
-        self._put(name, pid, {"cpu.max": f"{allowed_us} {PERIOD_US}"}, old)
+        if before_others:
+            new["cpu.weight"], old["cpu.shares"] = WEIGHT_MOST, SHARES_MOST
+        self._put(name, pid, new, old)
 
     def limit_memory(self, name: str, pid: int, limit_bytes: int) -> None:
         """Has the kernel kill a process that needs more memory than that."""

@@ -27,6 +27,8 @@ TOOLS = ("ip", "tc", "unshare", "nsenter")
 HUB = "10.77.0.1"
 """Address at which all namespaces reach processes outside the servers' namespaces."""
 STEP_S = 10.0
+UNSHARE = ("unshare", "--user", "--map-root-user", "--net")
+"""What runs a command in a network namespace of its own."""
 CLONE_NEWNET = 0x40000000
 """From `sched.h`: a network namespace."""
 BURST_S, BURST_BYTES_LEAST = 0.002, 128 << 10
@@ -44,7 +46,7 @@ def missing() -> str:
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     if sys.platform != "linux" or absent:
         return f"network namespaces need Linux and {', '.join(TOOLS)}; missing: {', '.join(absent) or 'Linux'}"
-    done = subprocess.run([*_unshare(), "true"], capture_output=True, text=True, timeout=STEP_S, check=False)
+    done = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, timeout=STEP_S, check=False)
     return "" if done.returncode == 0 else f"cannot create a network namespace here: {done.stderr.strip()}"
 
 
@@ -62,7 +64,7 @@ def go_inside(arguments: Sequence[str], program: Sequence[str] = ("-m", "adamctl
         raise ConfigurationError(problem)
     sys.stdout.flush()
     sys.stderr.flush()
-    command = [*_unshare(), sys.executable, *program, *arguments]
+    command = [*UNSHARE, sys.executable, *program, *arguments]
     os.execvpe(command[0], command, {**os.environ, **settings()})
 
 
@@ -73,10 +75,6 @@ def settings() -> dict[str, str]:
 
 def is_inside() -> bool:
     return os.environ.get(INSIDE) == "1"
-
-
-def _unshare() -> list[str]:
-    return ["unshare", "--user", "--map-root-user", "--net"]
 
 
 @contextmanager

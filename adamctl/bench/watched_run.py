@@ -28,6 +28,7 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.coordinator.core.progress import RunProgress
+from adamctl.roles.coordinator.records import METRICS_NAME
 
 START_S = 180.0
 END_S = 60.0
@@ -205,6 +206,12 @@ class WatchedRun:
         result: dict[str, Any] = msgspec.json.decode((self._folder / "out").read_bytes())
         return result
 
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """Returns what the run has written of one kind to its `metrics.jsonl` so far; `time` is Unix time."""
+        (file,) = (self._folder / "runs").glob(f"*/*/{METRICS_NAME}")
+        whole = file.read_bytes().rpartition(b"\n")[0]
+        return [record for line in whole.splitlines() if (record := msgspec.json.decode(line))["kind"] == kind]
+
     # --- its processes ------------------------------------------------------------------------------------------------
 
     def cpu_s(self) -> float:
@@ -213,11 +220,14 @@ class WatchedRun:
         times = [process.cpu_times() for process in (command, *command.children())]
         return float(sum(taken.user + taken.system for taken in times))
 
-    def kill(self, node: str) -> None:
-        """Sends SIGKILL to a role. Raises RunFailedError if there is no such process."""
+    def process(self, node: str) -> psutil.Process:
+        """Returns a role's process. Raises RunFailedError if there is none."""
         for process in psutil.Process(self._process.pid).children():
             line = process.cmdline()
             if "--name" in line and line[line.index("--name") + 1] == node:
-                process.kill()
-                return
+                return process
         raise RunFailedError(f"expected a process of {node}; found none")
+
+    def kill(self, node: str) -> None:
+        """Sends SIGKILL to a role. Raises RunFailedError if there is no such process."""
+        self.process(node).kill()

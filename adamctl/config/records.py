@@ -146,6 +146,7 @@ class JobRecord(_Record, frozen=True):
     `restore` is the folder of a finished checkpoint that buckets start from; empty: from `seed`. `replication`: copies
     that each bucket should have; under `acks` = `replicated` nothing is acknowledged by fewer than `min_in_sync`.
     `in_step`: number of replicas that go in step; servers hold each one's part until all have arrived; 0: none.
+    `parameters_only`: of that checkpoint only the parameters are taken, rule state begins afresh (a warm start).
     """
 
     state: Literal["running", "ended"]
@@ -158,6 +159,7 @@ class JobRecord(_Record, frozen=True):
     replication: int = 1
     min_in_sync: int = 1
     in_step: int = 0
+    parameters_only: bool = False
 
     def __post_init__(self) -> None:
         _expect_texts("layout_hash", (self.layout_hash,))

@@ -4,8 +4,8 @@ A driver carries out `request` and hands the answer to `answer`, until `stop_rea
 `adamctl.optimizers.vectors`, made complete: an `Evaluate` is of the loss alone, without the L2 term, and the commands
 that follow from it are in the rounds and commits.
 
-Weight decay is an L2 term, w/2 |p|^2, in the loss and, as w p, in the gradient. (In the rules of Downpour it is a term
-of the gradient alone, and the loss is reported without it.)
+Weight decay is an L2 term, w/2 |p|^2, in the loss and, as w p, in the gradient. (Under the rules of Downpour it is
+decoupled from both: each update shrinks the parameters, and the loss is reported without it.)
 """
 
 from __future__ import annotations

@@ -153,9 +153,11 @@ async def create_job(
     servers: Sequence[NodeRecord],
     coordinator: str,
     restore: str,
+    parameters_only: bool = False,
 ) -> bool:
     """Writes all keys of a job at one revision; the servers then create their parts.
 
+    `parameters_only`: of the checkpoint in folder `restore`; rule state begins afresh.
     Returns False and writes nothing if another coordinator has taken the name since it was chosen.
     """
     cluster = experiment.cluster
@@ -170,6 +172,7 @@ async def create_job(
         cluster.replication,
         cluster.least_in_sync,
         replicas_of(experiment) if experiment.train.in_step else 0,
+        parameters_only,
     )
     changes = job_changes(job, record, layout, experiment.cluster.ps, servers)
     return not (await store.compare_and_set(changes)).conflicts

@@ -207,7 +207,8 @@ class Coordinator:
         data_client = DataClient.from_context(self.context, service.data_servers)
         opening = asyncio.ensure_future(data_client.open(experiment.data, experiment.model.input, experiment.seed))
         try:
-            await self._create_job(servers, str(resumed[0]) if resumed else "")
+            restore, snapshot = ("", None) if resumed is None else (str(resumed[0]), resumed[1])
+            await self._create_job(servers, restore, parameters_only=bool(restore) and snapshot is None)
             await self._check_room(servers)  # another job may have begun at the same moment: the first one stays
             self._watch(servers)
             self._writer = CheckpointWriter(
@@ -221,7 +222,7 @@ class Coordinator:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
             await data_client.close()
-        self._begin(servers, data, resumed[1] if resumed else None)
+        self._begin(servers, data, snapshot)
 
     async def _holders_of_parameters(self) -> ParameterClient | MemberCheckpoints:
         """Returns who writes checkpoints: the servers, or without any the members of the replica."""
@@ -233,15 +234,15 @@ class Coordinator:
         await parameters.attach(deadline_s=self.wait_s)
         return parameters
 
-    async def _create_job(self, servers: Servers, restore: str) -> None:
+    async def _create_job(self, servers: Servers, restore: str, parameters_only: bool) -> None:
         """Creates the job, under the next free name if another run has just taken the chosen one.
 
         Raises:
             RunFailedError: the user chose the name, or other runs were faster each time.
         """
         for _ in range(NAMES_CHOSEN_MAX):
-            nodes, own = servers.parameter, self.context.node
-            if await create_job(self.store, self.job, self.experiment, self.layout, nodes, own, restore):
+            start = servers.parameter, self.context.node, restore, parameters_only
+            if await create_job(self.store, self.job, self.experiment, self.layout, *start):
                 self._created = True
                 return
             if self.asked_for:

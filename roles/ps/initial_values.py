@@ -33,12 +33,13 @@ def build_buckets(
     rule: Rule,
     seed: int,
     restore: str,
+    parameters_only: bool = False,
     stored: Callable[[int], Mapping[int, ShardContent]] = lambda bucket: {},
 ) -> dict[int, list[ShardContent]]:
     """Returns the contents of buckets by index; shards that `stored` returns for a bucket are taken from there.
 
     `stored` is called for one bucket at a time, so that at most one bucket is in memory twice. If it returns all
-    shards, the checkpoint in folder `restore` need not exist any more.
+    shards, the checkpoint in folder `restore` need not exist any more. `parameters_only`: of the checkpoint's arrays.
 
     Raises:
         DamagedDataError: the checkpoint in folder `restore` is damaged, or belongs to another model.
@@ -52,7 +53,7 @@ def build_buckets(
                 made.append(found[shard])
             elif restore:
                 checkpoint = checkpoint or _open(restore, layout, rule)
-                made.append(_restored(layout, shard, rule, checkpoint))
+                made.append(_restored(layout, shard, rule, checkpoint, parameters_only))
             else:
                 made.append(_initial(layout, shard, rule, seed))
         contents[bucket] = _together(made, rule)
@@ -60,7 +61,7 @@ def build_buckets(
 
 
 def build_shards(
-    layout: ParameterLayout, shards: Sequence[int], rule: Rule, seed: int, restore: str
+    layout: ParameterLayout, shards: Sequence[int], rule: Rule, seed: int, restore: str, parameters_only: bool = False
 ) -> Iterator[ShardContent]:
     """Yields the contents of some shards, in their order, one at a time.
 
@@ -69,7 +70,10 @@ def build_shards(
     """
     checkpoint = _open(restore, layout, rule) if restore else None
     for shard in shards:
-        yield _initial(layout, shard, rule, seed) if checkpoint is None else _restored(layout, shard, rule, checkpoint)
+        if checkpoint is None:
+            yield _initial(layout, shard, rule, seed)
+        else:
+            yield _restored(layout, shard, rule, checkpoint, parameters_only)
 
 
 def _shards(layout: ParameterLayout, bucket: int) -> range:
@@ -115,15 +119,18 @@ def _open(folder: str, layout: ParameterLayout, rule: Rule) -> Checkpoint:
     return checkpoint
 
 
-def _restored(layout: ParameterLayout, index: int, rule: Rule, checkpoint: Checkpoint) -> ShardContent:
+def _restored(
+    layout: ParameterLayout, index: int, rule: Rule, checkpoint: Checkpoint, parameters_only: bool
+) -> ShardContent:
     """Returns a shard from a checkpoint; with unchanged sharding it also gets its version and client memory back.
 
     With another sharding it has neither: the layout's hash differs then, so earlier clients cannot attach. State is
-    kept if the rule is the same.
+    kept if the rule is the same, and more than the parameters is wanted.
     """
     shard = layout.shards[index]
     (values, *state), record = checkpoint.rows(shard.tensor, shard.row_start, shard.row_stop)
-    if checkpoint.descriptor.rule != rule.name or checkpoint.descriptor.state_names != rule.state_names:
+    same_rule = checkpoint.descriptor.rule == rule.name and checkpoint.descriptor.state_names == rule.state_names
+    if parameters_only or not same_rule:
         state = rule.initial_state(shard.size)
     else:
         state = rule.restored_state(state)

@@ -73,10 +73,12 @@ def _built_from_the_checkpoint(
     rule: Any,
     seed: int,
     restore: str,
+    parameters_only: bool = False,
     stored: Callable[[int], Any] = lambda bucket: {},
 ) -> Any:
     """What began from a checkpoint begins from it again, whatever the store has."""
-    return _build(layout, buckets, rule, seed, restore, (lambda bucket: {}) if restore else stored)
+    found = (lambda bucket: {}) if restore else stored
+    return _build(layout, buckets, rule, seed, restore, parameters_only, found)
 
 
 def _without_memory(*given: Any) -> ShardContent:
@@ -84,8 +86,8 @@ def _without_memory(*given: Any) -> ShardContent:
     return replace(_restore(*given), memory=None)
 
 
-def _without_state(layout: Any, index: int, rule: Any, checkpoint: Any) -> ShardContent:
-    content = _restore(layout, index, rule, checkpoint)
+def _without_state(layout: Any, index: int, rule: Any, checkpoint: Any, parameters_only: bool) -> ShardContent:
+    content = _restore(layout, index, rule, checkpoint, parameters_only)
     return replace(content, state=rule.initial_state(content.values.size))
 
 

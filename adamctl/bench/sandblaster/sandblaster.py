@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adamctl.bench.kernels.lbfgs_rounds import measure_rounds
 from adamctl.bench.report import make_report
+from adamctl.bench.sandblaster.disturbed import DisturbedRuns
 from adamctl.bench.sandblaster.evaluation import measure_evaluation
 from adamctl.bench.sandblaster.experiments import Workload
 from adamctl.bench.sandblaster.problems import PROBLEMS, Problem
 from adamctl.bench.sandblaster.rounds import measure_server_rounds
 from adamctl.bench.sandblaster.searches import evaluations_row, measure_searches, per_iteration_row
+from adamctl.bench.sandblaster.time_to_loss import measure_time_to_loss
+from adamctl.bench.sandblaster.wire_bytes import measure_bytes
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.threads import available_cores
 
@@ -47,8 +51,14 @@ BARS: Mapping[str, Bar] = {
     "evaluations": Bar("evaluations to the loss of SciPy's L-BFGS-B, ten pairs; the worst problem", 1.1),
     "per-iteration": Bar("evaluations an iteration", 1.15),
     "images": Bar("images/s in an evaluation, against Downpour", 0.95, at_least=True),
+    "time-to-loss": Bar("time to a loss, against PyTorch's LBFGS and SciPy with its gradients", 0.9),
+    "command-share": Bar("commands' share of an iteration's time", 0.03),
     "rounds": Bar("milliseconds between evaluations: R1, commit, R3, 10,000 parameters", 5.0),
     "kernels": Bar("R1 and R3 against copying the history once, one core", 3.0),
+    "bytes": Bar("bytes of an evaluation, against (workers + bundles) x parameters", 1.05),
+    "slow-worker": Bar("a second worker at a quarter of the speed, against its ideal share", 1.15),
+    "stopped-worker": Bar("one of two workers is stopped in mid-batch, against the other alone", 1.2),
+    "copies": Bar("an iteration with three copies, against one", 1.15),
 }
 
 
@@ -60,7 +70,13 @@ class SandblasterSettings:
         only: names of parts; empty: all.
         evaluations: of SciPy on each problem.
         problems: those, by name.
-        workload: of evaluations, and of whole runs.
+        workload: of evaluations, and of the race to a loss.
+        data: folders in which data are looked up.
+        peer_python: an interpreter with PyTorch and SciPy.
+        race_passes: evaluations of each side of the race.
+        passes: of each disturbed run, and of the longer one where bytes are counted.
+        rounds: of the race, and of disturbed runs; medians count.
+        small_batch, small_portion: examples of an evaluation in disturbed runs, and of one of its portions.
         slices, seconds: of each side, and their length, where evaluations and Downpour take turns.
         iterations: with a full history, whose rounds on a server are timed.
         elements, turns: of vectors, and of R1 and R3 on them.
@@ -70,6 +86,13 @@ class SandblasterSettings:
     evaluations: int = 100
     problems: Mapping[str, Problem] = field(default_factory=lambda: PROBLEMS)
     workload: Workload = field(default_factory=Workload)
+    data: tuple[str, ...] = ()
+    peer_python: str = sys.executable
+    race_passes: int = 40
+    passes: int = 20
+    rounds: int = 3
+    small_batch: int = 12_000
+    small_portion: int = 100
     slices: int = 15
     seconds: float = 0.3
     iterations: int = 60
@@ -81,6 +104,11 @@ class SandblasterSettings:
         unknown = [name for name in self.only if name not in BARS]
         if unknown:
             raise ConfigurationError(f"--only: expected some of {', '.join(BARS)}; found {', '.join(unknown)}")
+
+    @property
+    def small(self) -> Workload:
+        """The workload of disturbed runs, in smaller portions: so that there are enough bundles."""
+        return replace(self.workload, batch=self.small_portion)
 
     def wants(self, names: Iterable[str]) -> bool:
         return not self.only or not set(self.only).isdisjoint(names)
@@ -158,10 +186,43 @@ def _kernels(settings: SandblasterSettings, progress: Progress) -> dict[str, Fou
     }  # fmt: skip
 
 
+def _race(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+    found = measure_time_to_loss(
+        settings.workload, settings.race_passes, settings.rounds, settings.data, settings.peer_python, progress
+    )
+    return dict(found)
+
+
+def _bytes(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+    passes = (max(settings.passes // 3, 1), settings.passes)
+    return {"bytes": measure_bytes(settings.small, passes, settings.small_batch, settings.data, progress)}
+
+
+def _runs(settings: SandblasterSettings, progress: Progress) -> DisturbedRuns:
+    return DisturbedRuns(settings.small, settings.passes, settings.small_batch, settings.data, progress)
+
+
+def _slow(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+    return {"slow-worker": _runs(settings, progress).measure_slow(settings.rounds)}
+
+
+def _stopped(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+    return {"stopped-worker": _runs(settings, progress).measure_stopped(settings.rounds)}
+
+
+def _copies(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+    return {"copies": _runs(settings, progress).measure_copies(settings.rounds)}
+
+
 PARTS: Mapping[Sequence[str], Callable[[SandblasterSettings, Progress], dict[str, Found]]] = {
     ("evaluations", "per-iteration"): _searches,
     ("images",): _images,
+    ("time-to-loss", "command-share"): _race,
     ("rounds",): _rounds,
     ("kernels",): _kernels,
+    ("bytes",): _bytes,
+    ("slow-worker",): _slow,
+    ("stopped-worker",): _stopped,
+    ("copies",): _copies,
 }
 """What measures which parts."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import click
@@ -11,15 +13,27 @@ from adamctl.cli.bench.bench import COUNT
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json, table
 
-PARTS = ("evaluations", "per-iteration", "images", "rounds", "kernels")
+PARTS = (
+    "evaluations", "per-iteration", "images", "time-to-loss", "command-share", "rounds", "kernels", "bytes",
+    "slow-worker", "stopped-worker", "copies",
+)  # fmt: skip
 """Repeats `adamctl.bench.sandblaster.sandblaster.BARS`, so that `--help` need not import it; a test compares them."""
+PASSES = click.IntRange(min=10)
+"""So many evaluations that some are left after those until workers' speeds are known, and one that is disturbed."""
 
 
 @click.command("sandblaster")
 @click.option(
     "--only", multiple=True, type=click.Choice(PARTS), help="Measure only this part; repeatable.  [default: all]"
 )
+@options.data_option
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Python with PyTorch and SciPy.")
 @click.option("--evaluations", type=COUNT, default=100, show_default=True, help="Of SciPy, on each problem.")
+@click.option(
+    "--race-passes", type=COUNT, default=40, show_default=True, help="Evaluations of each side on the way to a loss."
+)
+@click.option("--passes", type=PASSES, default=20, show_default=True, help="Evaluations of each of the other runs.")
+@click.option("--rounds", type=COUNT, default=3, show_default=True, help="Rounds of whole runs; the median counts.")
 @click.option("--slices", type=COUNT, default=15, show_default=True, help="Slices of evaluations, and of Downpour.")
 @click.option("--seconds", type=ABOVE_ZERO, default=0.3, show_default=True, help="Length of a slice.")
 @click.option("--iterations", type=COUNT, default=60, show_default=True, help="Whose rounds on a server are timed.")
@@ -27,18 +41,25 @@ PARTS = ("evaluations", "per-iteration", "images", "rounds", "kernels")
 @click.option("--turns", type=COUNT, default=7, show_default=True, help="Of R1 and R3; the median counts.")
 @options.json_option
 def sandblaster(
-    only: tuple[str, ...], evaluations: int, slices: int, seconds: float, iterations: int, elements: int, turns: int,
-    as_json: bool,
+    only: tuple[str, ...], data: tuple[str, ...], peer_python: str, evaluations: int, race_passes: int, passes: int,
+    rounds: int, slices: int, seconds: float, iterations: int, elements: int, turns: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure L-BFGS over parameter servers against its bars: SciPy, PyTorch, Downpour, and limits of this machine.
 
-    R1, commit and R3 are the rounds of an iteration on the servers: measure, accept, step.
+    R1, commit and R3 are the rounds of an iteration on the servers: measure, accept, step. Whole runs train a
+    perceptron on MNIST. A part that cannot be measured here says why: PyTorch is not installed, or control groups
+    or network namespaces, which need Linux, cannot be made.
     """
     from adamctl.bench.sandblaster.sandblaster import SandblasterSettings, run_sandblaster_benchmark
 
     settings = SandblasterSettings(
         only=only,
+        data=(*data, *filter(None, os.environ.get("ADAMCTL_DATA", "").split(os.pathsep))),
+        peer_python=peer_python,
         evaluations=evaluations,
+        race_passes=race_passes,
+        passes=passes,
+        rounds=rounds,
         slices=slices,
         seconds=seconds,
         iterations=iterations,

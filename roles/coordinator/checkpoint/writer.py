@@ -148,7 +148,8 @@ def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layou
     if found.experiment.optimizer.type != experiment.optimizer.type:
         raise ConfigurationError(
             f"{folder}: it holds the state of rule {found.experiment.optimizer.type!r}; found optimizer.type = "
-            f"{experiment.optimizer.type!r}; use the same one, or start over with --resume none"
+            f"{experiment.optimizer.type!r}; use the same one, or begin anew from its parameters with --resume none "
+            f"--set train.warmstart_from={folder}"
         )
     if experiment.optimizer.is_batch:
         _check_algorithm(found.experiment.optimizer, folder, experiment.optimizer)

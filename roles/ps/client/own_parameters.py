@@ -59,13 +59,15 @@ class OwnParameters:
         """Parameters that this member counts as updated by each push: those that it owns."""
         return sum(self._layout.shards[index].size for index in self.owned)
 
-    def begin(self, weights: Array, restore: str) -> None:
+    def begin(self, weights: Array, restore: str, parameters_only: bool = False) -> None:
         """Sets weights to the values of the seed, or of the checkpoint in folder `restore` unless that is "".
+
+        `parameters_only`: rule state begins afresh.
 
         Raises:
             DamagedDataError: the checkpoint is damaged, or belongs to another model.
         """
-        for content in build_shards(self._layout, self._held, self._rule, self._seed, restore):
+        for content in build_shards(self._layout, self._held, self._rule, self._seed, restore, parameters_only):
             shard = self._layout.shards[content.index]
             values = weights[shard.offset : shard.offset + shard.size]
             values[...] = content.values

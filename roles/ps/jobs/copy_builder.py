@@ -109,7 +109,8 @@ class Copies:
         Also returns whether no earlier process of our name was about to serve buckets of the job.
         """
         record = view.record
-        contents = await asyncio.to_thread(build_buckets, job.layout, buckets, job.rule, record.seed, record.restore)
+        start = record.seed, record.restore, record.parameters_only
+        contents = await asyncio.to_thread(build_buckets, job.layout, buckets, job.rule, *start)
         if self._storing is not None and self._keeper.keeping.wanted(job):
             identity = stored_identity(job.name, view)
             self._storing.holdings.free_found(identity, [job.layout.buckets[bucket] for bucket in buckets])
@@ -157,7 +158,8 @@ class Copies:
         contents: dict[int, list[ShardContent] | None] = {}
         for bucket in buckets:
             try:
-                contents |= build_buckets(layout, [bucket], job.rule, record.seed, record.restore, stored)
+                start = record.seed, record.restore, record.parameters_only
+                contents |= build_buckets(layout, [bucket], job.rule, *start, stored)
             except DamagedDataError as error:
                 described = layout.buckets[bucket]
                 shards = described.shard_stop - described.shard_start

@@ -40,6 +40,7 @@ class OwnPlace:
         )
         self._roots = checkpoint_roots(context.options)
         self._coordinator = self._restore = ""
+        self._parameters_only = False
         self._updates: OwnUpdates | None = None
         self._saving: set[asyncio.Task[None]] = set()
 
@@ -55,12 +56,15 @@ class OwnPlace:
         if found is None:
             raise ConfigurationError(f"run {self._job} is not known any more")
         self._coordinator, self._restore = found[0].coordinator, found[0].restore
+        self._parameters_only = found[0].parameters_only
         await asyncio.to_thread(self._roots.check, self._restore)
         await asyncio.to_thread(load_rule, self._experiment.optimizer.rule)
 
     def updates_of(self, replica: Replica, on_failure: Callable[[BaseException], None]) -> OwnUpdates:
         """Returns what updates a replica's weights. `on_failure` is told if that fails."""
-        self._updates = OwnUpdates(replica, self._parameters, self._restore, on_failure)
+        self._updates = OwnUpdates(
+            replica, self._parameters, self._restore, on_failure, parameters_only=self._parameters_only
+        )
         return self._updates
 
     def transports(self) -> dict[str, str]:

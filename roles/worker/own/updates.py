@@ -38,9 +38,11 @@ class OwnUpdates:
         parameters: OwnParameters,
         restore: str,
         on_failure: Callable[[BaseException], None],
+        parameters_only: bool = False,
     ) -> None:
-        """`restore`: the folder of the checkpoint that the job begins from, "" if none."""
-        self._replica, self._parameters, self._restore = replica, parameters, restore
+        """`restore`: the folder of the checkpoint that the job begins from, "" if none; `parameters_only`: of it."""
+        self._replica, self._parameters = replica, parameters
+        self._start = restore, parameters_only
         self._on_failure = on_failure
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="own-updates")
         self._tasks: set[asyncio.Task[bool]] = set()
@@ -56,7 +58,7 @@ class OwnUpdates:
             DamagedDataError: the checkpoint to begin from is damaged, or belongs to another model.
         """
         weights, parameters = self._replica.weights, self._parameters
-        await self._in_thread(lambda: parameters.begin(weights, self._restore))
+        await self._in_thread(lambda: parameters.begin(weights, *self._start))
         self._replica.contains(parameters.pushes)
 
     def want_fetch(self) -> None:

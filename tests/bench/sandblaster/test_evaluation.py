@@ -11,6 +11,9 @@ from adamctl.bench.sandblaster.evaluation import Evaluator, measure_evaluation
 from adamctl.bench.worker.trainer import Rate
 from adamctl.config.experiment import DataConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.model.description import Dense, Model, Softmax
+from adamctl.roles.coordinator.core.bundles import cut_bundles
+
+PORTIONS = cut_bundles(4096, 4, 6 * 5 + 5 * 3, 53)[0].examples // 4
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch) -> Experiment:
 
 def test_both_sides_are_measured(experiment: Experiment) -> None:
     found = measure_evaluation(experiment, 2, 4, 4096, slices=3, seconds=0.02)
-    assert found.portions == 20, "about 200 multiply-adds for a parameter: 12 of each portion"
+    assert found.portions == PORTIONS, "as a coordinator cuts the batch"
     assert 0 < found.spread[0] <= found.ratio_vs_downpour <= found.spread[1]
     assert min(found.evaluation_images_per_s, found.downpour_images_per_s, found.processor_ratio) > 0
 
@@ -46,7 +49,7 @@ def test_ratios_are_of_what_was_measured(experiment: Experiment, monkeypatch: py
 
 def test_a_round_ends_with_whole_bundles_and_says_what_failed(experiment: Experiment) -> None:
     with closing(Evaluator(experiment, 1, 4, 4096)) as evaluator:
-        assert evaluator.run(0.0).examples == 2 * 20 * 4
+        assert evaluator.run(0.0).examples == 2 * PORTIONS * 4
         for bundle in evaluator._bundles:
             bundle.labels[:] = 9
         with pytest.raises(ValueError, match="label"):

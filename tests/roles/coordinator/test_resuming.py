@@ -10,7 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from adamctl.config.records import JobRecord, job_key
 from adamctl.errors import ConfigurationError
+from adamctl.roles.configuration import read_record
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.ps.client.parameter_client import ParameterClient, read_checkpoint
 from tests.roles.coordinator.played_run import (
@@ -99,7 +101,8 @@ async def test_a_resumed_run_has_the_parameters_of_the_checkpoint(tmp_path: Path
         longer = make_experiment(tmp_path, train={"passes": 3})
         await w.start_run(longer, "002", "coordinator-2", resume=str(latest))
         worker = await w.worker("coordinator-2")
-        parameters = ParameterClient.from_context(await w.cluster.context("worker", "reader"), "small-2")
+        context = await w.cluster.context("worker", "reader")
+        parameters = ParameterClient.from_context(context, "small-2")
         await parameters.attach(deadline_s=10)
         pulled = np.zeros(parameters.layout.flat_size, np.float32)
         await parameters.pull(pulled)
@@ -109,6 +112,8 @@ async def test_a_resumed_run_has_the_parameters_of_the_checkpoint(tmp_path: Path
         await parameters.close()
         await worker.work()
         await w.ended("coordinator-2")
+        record = await read_record(context.controller, job_key("small-2"), JobRecord)
+        assert record is not None and not record[0].parameters_only and record[0].restore == str(latest.absolute())
         assert {number for number, _, _ in worker.ranges} == {2}
 
 
@@ -123,8 +128,11 @@ async def test_a_run_warm_starts_from_the_parameters_of_another(tmp_path: Path) 
         warm = make_experiment(tmp_path, train={"passes": 1, "warmstart_from": str(first)})
         await w.start_run(msgspec.structs.replace(warm, seed=8), "002", "coordinator-2")
         worker = await w.worker("coordinator-2")
-        parameters = ParameterClient.from_context(await w.cluster.context("worker", "reader"), "small-2")
+        context = await w.cluster.context("worker", "reader")
+        parameters = ParameterClient.from_context(context, "small-2")
         await parameters.attach(deadline_s=10)
+        record = await read_record(context.controller, job_key("small-2"), JobRecord)
+        assert record is not None and record[0].parameters_only and record[0].restore == str(latest.absolute())
         pulled = np.zeros(parameters.layout.flat_size, np.float32)
         await parameters.pull(pulled)
         for index, tensor in enumerate(parameters.layout.tensors):

@@ -107,6 +107,18 @@ def test_a_restored_job_keeps_nobody_out_and_knows_the_numbers_of_those_who_come
         assert content.memory.sequence(("w", 7)) == 3
 
 
+@pytest.mark.parametrize("servers", [1, 3])
+def test_of_a_warm_start_the_state_begins_afresh_though_the_rule_is_the_same(tmp_path: Path, servers: int) -> None:
+    write(tmp_path)
+    rule, layout = make_rule(RuleConfig("momentum")), cut_layout(TENSORS, servers)
+    start = layout, range(len(layout.buckets)), rule, 7, str(tmp_path)
+    resumed, warm = build_buckets(*start), build_buckets(*start, parameters_only=True)
+    for bucket, contents in warm.items():
+        for content, other in zip(contents, resumed[bucket], strict=True):
+            np.testing.assert_array_equal(content.values, other.values)
+            assert other.state[0].any() and not content.state[0].any()
+
+
 def test_what_adam_keeps_once_per_shard_comes_back_however_it_is_cut(tmp_path: Path) -> None:
     """Each shard gets its own count back, or the smallest of those it is joined from."""
     rule, descriptor = make_rule(RuleConfig("adam")), ("mean", "squares", "steps")

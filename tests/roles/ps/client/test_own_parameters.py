@@ -30,10 +30,12 @@ def experiment(rule: str) -> Experiment:
     )
 
 
-def begun(rule: str, restore: str = "", held: range = EVERY) -> tuple[OwnParameters, np.ndarray]:
+def begun(
+    rule: str, restore: str = "", held: range = EVERY, parameters_only: bool = False
+) -> tuple[OwnParameters, np.ndarray]:
     weights = np.full(LAYOUT.flat_size, np.nan, np.float32)
     parameters = OwnParameters(experiment(rule), LAYOUT, held, held)
-    parameters.begin(weights, restore)
+    parameters.begin(weights, restore, parameters_only)
     return parameters, weights
 
 
@@ -93,6 +95,12 @@ def test_a_checkpoint_of_two_members_goes_on_where_they_were(rule: str, tmp_path
     os.close(folder)
     finished(tmp_path, files)
     assert len(read_checkpoint(tmp_path, verify=True).files) == 2
+    afresh, alike = begun(rule, str(tmp_path), parameters_only=True)
+    unlike, fresh = begun(rule)
+    fresh[...] = alike
+    for one in (afresh, unlike):
+        one.apply(gradient(7), 0.1)
+    np.testing.assert_array_equal(alike, fresh, "the parameters alone: no state of the rule")
     again, restored = begun(rule, str(tmp_path))
     assert again.pushes == 2
     for one in (whole, again):

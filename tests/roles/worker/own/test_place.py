@@ -8,10 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from adamctl.config.records import JobRecord, encode, job_key
 from adamctl.errors import ConfigurationError, RemoteError
+from adamctl.roles.ps.client.own_parameters import OwnParameters
 from adamctl.roles.worker.own.place import OwnPlace
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointRequest, ConfigEntry
@@ -22,20 +24,21 @@ from tests.roles.worker.own.test_updates import Asked, World
 class Store:
     """A configuration service that knows one job, or none."""
 
-    def __init__(self, restore: str | None) -> None:
-        self._restore = restore
+    def __init__(self, restore: str | None, parameters_only: bool = False) -> None:
+        self._restore, self._parameters_only = restore, parameters_only
 
     async def read(self, prefix: str) -> tuple[int, list[ConfigEntry]]:
         if self._restore is None:
             return 1, []
         rule = experiment("sgd").optimizer.rule
         record = JobRecord("running", LAYOUT.hash, rule, 5, "the-coordinator", self._restore)
+        record = msgspec.structs.replace(record, parameters_only=self._parameters_only)
         return 1, [ConfigEntry(job_key("small"), encode(record), 1)]
 
 
-def place(folder: Path, restore: str | None = "") -> OwnPlace:
+def place(folder: Path, restore: str | None = "", parameters_only: bool = False) -> OwnPlace:
     context: Any = SimpleNamespace(
-        options={"checkpoint_root": (str(folder),)}, controller=Store(restore), node="worker-1",
+        options={"checkpoint_root": (str(folder),)}, controller=Store(restore, parameters_only), node="worker-1",
         log=logging.getLogger("test"),
     )  # fmt: skip
     return OwnPlace(context, "small", experiment("sgd"), LAYOUT)
@@ -45,6 +48,18 @@ def asked_by(node: str) -> Any:
     asked: Any = Asked()
     asked.peer = SimpleNamespace(node=node)
     return asked
+
+
+@pytest.mark.parametrize("parameters_only", [False, True])
+async def test_the_job_says_what_of_a_checkpoint_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parameters_only: bool
+) -> None:
+    begun: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(OwnParameters, "begin", lambda self, weights, *start: begun.append(start))
+    own, world = place(tmp_path, str(tmp_path), parameters_only), World()
+    await own.attach()
+    await own.updates_of(world.replica, world.failures.append).start()
+    assert begun == [(str(tmp_path), parameters_only)]
 
 
 async def test_only_the_coordinator_of_the_job_has_a_checkpoint_written(tmp_path: Path) -> None:

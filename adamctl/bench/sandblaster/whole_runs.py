@@ -1,0 +1,109 @@
+"""`adamctl train` with L-BFGS, all roles as processes of this machine: what became of each iteration, and when."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from adamctl.bench.sandblaster.experiments import Workload
+from adamctl.bench.watched_run import WatchedRun
+from adamctl.errors import RunFailedError
+from adamctl.net.loop import run
+
+LOOK_S = 0.02
+"""A batch is looked at so often, to be disturbed in its middle."""
+Disturb = Callable[[WatchedRun], Awaitable[None]]
+"""Does something to a run while it trains."""
+
+
+class Iteration(NamedTuple):
+    """A commit.
+
+    Attributes:
+        at_s: Unix time.
+        seconds: of training, until then.
+        evaluations: until then.
+        loss: with the L2 term.
+    """
+
+    at_s: float
+    seconds: float
+    evaluations: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that has ended.
+
+    Attributes:
+        result: what it printed.
+        iterations: the first is where it began.
+    """
+
+    result: Mapping[str, Any]
+    iterations: Sequence[Iteration]
+
+    @property
+    def command_share(self) -> float:
+        """Share of its time in which servers carried out commands while workers waited."""
+        batch = self.result["batch"]
+        return float(batch["command_seconds"] / (batch["command_seconds"] + batch["evaluation_seconds"]))
+
+    def evaluation_s(self, first: int, last: int | None = None) -> float:
+        """Returns the seconds of an evaluation and its commands: the median of iterations from `first` to `last`.
+
+        Raises:
+            RunFailedError: there are none.
+        """
+        times = [
+            (after.seconds - before.seconds) / (after.evaluations - before.evaluations)
+            for before, after in zip(self.iterations, self.iterations[1:], strict=False)
+        ][first:last]
+        if not times:
+            raise RunFailedError(f"expected more than {first + 1} iterations; found {len(self.iterations)}")
+        return statistics.median(times)
+
+
+def train(
+    workload: Workload,
+    passes: int,
+    settings: Mapping[str, Any],
+    data: Sequence[str] = (),
+    disturb: Disturb | None = None,
+) -> Trained:
+    """Trains until `passes` evaluations are used up.
+
+    Args:
+        settings: of the experiment, such as `cluster.workers`.
+        data: folders in which data are looked up.
+        disturb: is called once workers evaluate, and ends before the run does.
+
+    Raises:
+        RunFailedError: the run fails.
+    """
+    folders = [str(Path(one).absolute()) for one in data]
+    return run(_train(workload, passes, settings, folders, disturb))
+
+
+async def _train(
+    workload: Workload, passes: int, settings: Mapping[str, Any], data: Sequence[str], disturb: Disturb | None
+) -> Trained:
+    with TemporaryDirectory(prefix="adamctl-bench-") as folder:
+        file = Path(folder) / "bench.toml"
+        file.write_text(workload.toml(passes, {"train.evaluate_every": passes + 1, **settings}))
+        arguments = (str(file), *(part for one in data for part in ("--data", one)))
+        async with WatchedRun(arguments, every_s=LOOK_S) as watched:
+            if disturb is not None:
+                await watched.trains()
+                await disturb(watched)
+            result = await watched.result()
+            return Trained(result, [_iteration(record) for record in watched.records("iteration")])
+
+
+def _iteration(record: Mapping[str, Any]) -> Iteration:
+    return Iteration(record["time"], record["train_seconds"], record["evaluations"], record["loss"])
