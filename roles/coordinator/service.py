@@ -40,7 +40,7 @@ from adamctl.roles.coordinator.core.instructions import (
     TakeSeat,
     WriteCheckpoint,
 )
-from adamctl.roles.coordinator.core.progress import EvaluationResult, RoleRow, RunProgress
+from adamctl.roles.coordinator.core.progress import BatchProgress, EvaluationResult, RoleRow, RunProgress
 from adamctl.roles.coordinator.core.report import missing_text, run_progress
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import WorkerKey
@@ -263,7 +263,7 @@ class RunService:
         found = run_progress(self.core.as_of(self._loop.time()), self.rows, messages, self.role_counts)
         optimizer = self.experiment.optimizer
         if optimizer.is_batch:
-            return found
+            return msgspec.structs.replace(found, batch=found.batch or BatchProgress(algorithm=optimizer.type))
         rate = learning_rate(optimizer.lr, optimizer.schedule, found.progress)
         return msgspec.structs.replace(found, learning_rate=rate)
 
