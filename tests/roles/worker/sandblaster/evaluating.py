@@ -115,7 +115,8 @@ class Coordinator:
                 return reply
             async with self._changed:
                 try:
-                    await asyncio.wait_for(self._changed.wait(), until_s - loop.time())
+                    async with asyncio.timeout_at(until_s):  # `wait_for` may lose a cancellation
+                        await self._changed.wait()
                 except TimeoutError:
                     continue
 
@@ -129,7 +130,8 @@ class Coordinator:
         while not (self.ended or self.gone or self.to_evaluate) and loop.time() < until_s:
             async with self._changed:
                 try:
-                    await asyncio.wait_for(self._changed.wait(), until_s - loop.time())
+                    async with asyncio.timeout_at(until_s):  # `wait_for` may lose a cancellation
+                        await self._changed.wait()
                 except TimeoutError:
                     break
         if self.gone:
