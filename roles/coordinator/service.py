@@ -273,6 +273,8 @@ class RunService:
         names = ("state", "job", "progress", "pass_number", "images_per_s", "loss", "top1", "eta_seconds")
         waits = ("partitions", "step_waits", "step_wait_seconds", "steps_ahead_max")
         found = {name: getattr(progress, name) for name in (*names, *waits)}
+        if progress.batch is not None:
+            found |= msgspec.to_builtins({"passes_total": progress.passes_total, "batch": progress.batch})
         if progress.partitions > 1:
             found |= msgspec.to_builtins({"replicas": progress.replicas, "lobby": progress.lobby})
         return found

@@ -73,6 +73,8 @@ async def test_what_algorithm_a_run_is_of_is_told_before_there_are_servers(tmp_p
         await w.start_run(experiment(tmp_path))
         found = await until(await w.client(), lambda progress: progress.state == "starting")
         assert found.batch == BatchProgress(algorithm="lbfgs")
+        status = w.cluster.contexts["coordinator"].status()
+        assert status["batch"]["algorithm"] == "lbfgs" and status["passes_total"] == 12
 
 
 async def test_the_bits_depend_neither_on_servers_nor_on_workers(tmp_path: Path) -> None:
