@@ -125,7 +125,10 @@ class BatchService:
                 del self._parked[worker]
 
     def lose(self, worker: WorkerKey) -> None:
-        """A worker is gone."""
+        """A worker is gone. A request of its that waits is handed nothing: nobody may be there to do it."""
+        parked = self._parked.pop(worker, None)
+        if parked is not None:
+            self._reply(worker, parked, [])
         self._workers.discard(worker)
         self._cancelled.pop(worker, None)
         self._given.pop(worker, None)

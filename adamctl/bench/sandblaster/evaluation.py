@@ -129,7 +129,7 @@ class _Slice(NamedTuple):
 
 
 def measure_evaluation(
-    experiment: Experiment, threads: int, batch: int, examples: int, *, slices: int = 15, seconds: float = 0.3
+    experiment: Experiment, threads: int, batch: int, examples: int, *, slices: int = 45, seconds: float = 0.1
 ) -> EvaluationSpeed:
     """Measures both in turns, in short slices: what disturbs one side disturbs its neighbour.
 

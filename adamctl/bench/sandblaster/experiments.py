@@ -15,11 +15,16 @@ SHAPES = {"mnist": (28, 28, 1), "digits": (8, 8, 1)}
 EXAMPLES = {"mnist": 60_000, "digits": 1_437}
 CLASSES = 10
 SEED = 1
+WEIGHT_DECAY = 1e-4
+LBFGS: Mapping[str, Any] = {
+    "type": "lbfgs", "history": 10, "weight_decay": WEIGHT_DECAY, "gradient_tolerance": 0.0, "change_tolerance": 0.0,
+}  # fmt: skip
+DOWNPOUR: Mapping[str, Any] = {"type": "sgd", "lr": 0.01}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A perceptron on images, trained by L-BFGS.
+    """A perceptron on images.
 
     Attributes:
         data: `mnist`, which is looked up in folders with data, or `digits`, which install with scikit-learn.
@@ -30,7 +35,6 @@ class Workload:
     data: Literal["mnist", "digits"] = "mnist"
     hidden: tuple[int, ...] = (300,)
     batch: int = 200
-    weight_decay: float = 1e-4
 
     @property
     def name(self) -> str:
@@ -56,25 +60,22 @@ class Workload:
             name="downpour",
             model=self.model,
             data=DataConfig(format="idx", source=self.data),
-            optimizer=OptimizerConfig(type="sgd", lr=0.01),
+            optimizer=OptimizerConfig(**DOWNPOUR),
             train=TrainConfig(batch=self.batch),
             seed=SEED,
         )
 
-    def toml(self, passes: int, settings: Mapping[str, Any]) -> str:
+    def toml(self, passes: int, settings: Mapping[str, Any], optimizer: Mapping[str, Any] = LBFGS) -> str:
         """Returns the file of an experiment.
 
         Args:
-            passes: evaluations, at most.
+            passes: of Downpour; evaluations of a batch algorithm, at most.
             settings: further lines, as key = value under `table.key`.
         """
         tables: dict[str, dict[str, Any]] = {
             "data": {"format": "idx" if self.data == "mnist" else "digits", **self._source()},
             "model": {"input": list(SHAPES[self.data])},
-            "optimizer": {
-                "type": "lbfgs", "history": 10, "weight_decay": self.weight_decay, "gradient_tolerance": 0.0,
-                "change_tolerance": 0.0,
-            },
+            "optimizer": dict(optimizer),
             "train": {"passes": passes, "batch": self.batch},
             "cluster": {},
         }  # fmt: skip

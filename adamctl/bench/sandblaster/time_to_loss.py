@@ -7,6 +7,7 @@ reading the examples, from the data server, is part of its first evaluation.
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +17,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from adamctl.bench.peer import PeerProcess, require
-from adamctl.bench.sandblaster.experiments import SEED, SHAPES, Workload
+from adamctl.bench.sandblaster.experiments import SEED, SHAPES, WEIGHT_DECAY, Workload
 from adamctl.bench.sandblaster.whole_runs import Trained, train
+from adamctl.bench.watched_run import WatchedRun
 from adamctl.config.experiment import DataConfig
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.threads import available_cores
@@ -30,6 +33,7 @@ from adamctl.roles.data.readers import open_source
 
 PROGRAM = "torch_lbfgs.py"
 HISTORY = 10
+LOOK_S = 0.2
 LOAD_S, MINIMISE_S = 300.0, 1800.0
 ALIKE = 1e-3
 """How far losses at the same weights may differ, as a part of them: sums are rounded in other orders."""
@@ -88,6 +92,7 @@ def measure_time_to_loss(
     """
     runs: list[Trained] = []
     races: list[Race] = []
+    processor_s: dict[str, list[float]] = {OURS: [], TORCH: [], SCIPY: []}
     peer_figures: dict[str, Any] = {}
     cannot = ""
     try:
@@ -97,7 +102,9 @@ def measure_time_to_loss(
     with _peer(workload, data, "" if cannot else peer_python) as peer:
         for number in range(rounds):
             progress(f"{workload.name}: round {number + 1} of {rounds}, {evaluations} evaluations, ours")
-            runs.append(train(workload, evaluations, {"cluster.threads": available_cores()}, data))
+            spent = ProcessorTime()
+            runs.append(train(workload, evaluations, {"cluster.threads": available_cores()}, data, spent.follow))
+            processor_s[OURS].append(spent.evaluation_s)
             if peer is None:
                 continue
             sides = {OURS: _ours(runs[-1])}
@@ -105,7 +112,8 @@ def measure_time_to_loss(
                 progress(f"{workload.name}: round {number + 1} of {rounds}, {evaluations} evaluations, {name}")
                 found = peer.minimise(name, evaluations)
                 if found is not None:
-                    sides[name] = found
+                    sides[name], spent_s = found
+                    processor_s[name].append(spent_s)
             races.append(race_of(sides))
             peer_figures = peer.figures
     shares = [one.command_share for one in runs]
@@ -114,6 +122,9 @@ def measure_time_to_loss(
         return {"time-to-loss": {"cannot": cannot}, **parts}
     best = sorted(races, key=lambda one: one.ratio)[len(races) // 2]
     figures = {f"{name}_s": seconds for name, seconds in best.seconds.items()}
+    figures |= {
+        f"{name}_processor_s_per_evaluation": statistics.median(found) for name, found in processor_s.items() if found
+    }
     return {
         "time-to-loss": {
             "ratio": statistics.median(one.ratio for one in races), "network": workload.name, "loss": best.loss,
@@ -127,6 +138,30 @@ def _ours(trained: Trained) -> Descent:
     return Descent([one.loss for one in trained.iterations], [one.seconds for one in trained.iterations])
 
 
+class ProcessorTime:
+    """The processor time of all roles of a run, which other programs on these cores change little."""
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[int, float]] = []
+
+    async def follow(self, run: WatchedRun) -> None:
+        """Looks until the run has ended."""
+        while run.progress is not None and run.progress.batch is not None and not run.progress.batch.stop_reason:
+            try:
+                self._samples.append((run.progress.batch.evaluations, run.cpu_s()))
+            except psutil.Error:  # a role has just ended
+                return
+            await asyncio.sleep(LOOK_S)
+
+    @property
+    def evaluation_s(self) -> float:
+        """Of an evaluation and its commands; NaN if it was too short to be seen."""
+        if not self._samples or self._samples[-1][0] == self._samples[0][0]:
+            return float("nan")
+        (first, first_s), (last, last_s) = self._samples[0], self._samples[-1]
+        return (last_s - first_s) / (last - first)
+
+
 class _Peer:
     """The others, in one process, with examples and weights in memory."""
 
@@ -134,8 +169,8 @@ class _Peer:
         self._process = process
         self.figures: dict[str, Any] = {"torch_version": loaded["torch_version"], "torch_chunk": loaded["chunk"]}
 
-    def minimise(self, name: str, evaluations: int) -> Descent | None:
-        """Returns what a peer found; None if it cannot, for which `figures` then has the reason."""
+    def minimise(self, name: str, evaluations: int) -> tuple[Descent, float] | None:
+        """Returns what a peer found, and the processor time of an evaluation; None if it cannot: `figures` says why."""
         request = {"do": "minimise", "with": name, "evaluations": evaluations, "history": HISTORY}
         found = self._process.ask(request, MINIMISE_S)
         if "error" in found:
@@ -143,7 +178,7 @@ class _Peer:
             if name == TORCH:
                 raise RunFailedError(f"PyTorch's LBFGS: {found['error']}")
             return None
-        return Descent(found["losses"], found["seconds"])
+        return Descent(found["losses"], found["seconds"]), found["processor_s"] / len(found["losses"])
 
 
 @contextmanager
@@ -154,7 +189,7 @@ def _peer(workload: Workload, data: Sequence[str], python: str) -> Iterator[_Pee
         return
     threads = available_cores()
     with TemporaryDirectory(prefix="adamctl-bench-") as folder, PeerProcess(python, PROGRAM, threads) as process:
-        request = {"do": "load", "weight_decay": workload.weight_decay, "threads": threads}
+        request = {"do": "load", "weight_decay": WEIGHT_DECAY, "threads": threads}
         loaded = process.ask(request | _files(workload, data, Path(folder)), LOAD_S)
         if not loaded["ok"]:
             raise ConfigurationError(f"PyTorch: {loaded['error']}")

@@ -9,9 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from adamctl.bench.sandblaster.experiments import Workload
+from adamctl.bench.sandblaster.experiments import DOWNPOUR, LBFGS, Workload
 from adamctl.bench.watched_run import WatchedRun
 from adamctl.errors import RunFailedError
+from adamctl.kernels.threads import available_cores
 from adamctl.net.loop import run
 
 LOOK_S = 0.02
@@ -42,7 +43,7 @@ class Trained:
 
     Attributes:
         result: what it printed.
-        iterations: the first is where it began.
+        iterations: the first is where it began; none under the rules of Downpour.
     """
 
     result: Mapping[str, Any]
@@ -53,6 +54,13 @@ class Trained:
         """Share of its time in which servers carried out commands while workers waited."""
         batch = self.result["batch"]
         return float(batch["command_seconds"] / (batch["command_seconds"] + batch["evaluation_seconds"]))
+
+    def images_per_s(self, examples: int) -> float:
+        """Returns images per second after the first iteration, all commands included. Raises as `evaluation_s`.
+
+        `examples`: of an evaluation.
+        """
+        return examples / self.evaluation_s(1)
 
     def evaluation_s(self, first: int, last: int | None = None) -> float:
         """Returns the seconds of an evaluation and its commands: the median of iterations from `first` to `last`.
@@ -69,12 +77,39 @@ class Trained:
         return statistics.median(times)
 
 
+def measure_images(
+    workload: Workload, passes: int, rounds: int, data: Sequence[str], progress: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Returns images per second of whole runs in turn, of L-BFGS's evaluations and of Downpour.
+
+    Args:
+        passes: evaluations, and half as many passes of Downpour. What comes before the second evaluation does not
+            count: reading the examples is part of the first.
+
+    Raises:
+        RunFailedError: a run fails, or has no second evaluation.
+    """
+    settings = {"cluster.threads": available_cores()}
+    pairs = []
+    for number in range(rounds):
+        progress(f"{workload.name}: round {number + 1} of {rounds}, whole runs of L-BFGS and of Downpour")
+        mine = train(workload, passes, settings, data).images_per_s(workload.examples)
+        downpour = train(workload, max(passes // 2, 1), settings, data, optimizer=DOWNPOUR)
+        pairs.append((mine, float(downpour.result["images_per_s"])))
+    return {
+        "whole_run_ratio": statistics.median(mine / theirs for mine, theirs in pairs),
+        "whole_run_evaluation_images_per_s": statistics.median(mine for mine, _ in pairs),
+        "whole_run_downpour_images_per_s": statistics.median(theirs for _, theirs in pairs),
+    }
+
+
 def train(
     workload: Workload,
     passes: int,
     settings: Mapping[str, Any],
     data: Sequence[str] = (),
     disturb: Disturb | None = None,
+    optimizer: Mapping[str, Any] = LBFGS,
 ) -> Trained:
     """Trains until `passes` evaluations are used up.
 
@@ -87,15 +122,15 @@ def train(
         RunFailedError: the run fails.
     """
     folders = [str(Path(one).absolute()) for one in data]
-    return run(_train(workload, passes, settings, folders, disturb))
+    return run(
+        _train(workload.toml(passes, {"train.evaluate_every": passes + 1, **settings}, optimizer), folders, disturb)
+    )
 
 
-async def _train(
-    workload: Workload, passes: int, settings: Mapping[str, Any], data: Sequence[str], disturb: Disturb | None
-) -> Trained:
+async def _train(toml: str, data: Sequence[str], disturb: Disturb | None) -> Trained:
     with TemporaryDirectory(prefix="adamctl-bench-") as folder:
         file = Path(folder) / "bench.toml"
-        file.write_text(workload.toml(passes, {"train.evaluate_every": passes + 1, **settings}))
+        file.write_text(toml)
         arguments = (str(file), *(part for one in data for part in ("--data", one)))
         async with WatchedRun(arguments, every_s=LOOK_S) as watched:
             if disturb is not None:

@@ -26,8 +26,10 @@ SMALLER = 4
 """By how much smaller."""
 COPIES_MOST = 2
 """Workers that do one bundle at the same time."""
-COMPUTED_PER_PUSHED = 200
-"""Multiply-adds of a bundle for each parameter that it pushes, about: to push it takes hundredths of its time."""
+COMPUTED_PER_PUSHED = 3_000
+"""Multiply-adds of a bundle for each parameter that it pushes, about: to push and add it takes 5% of its time."""
+COMPUTED_ENOUGH = 1 << 29
+"""Multiply-adds of a bundle, about: to hand it out, push and report it takes 5% of the time of so much work."""
 COMPUTED_LEAST = 1 << 22
 """Multiply-adds of a bundle, about: less work than this costs less than to hand it out, push and report it."""
 BUNDLES_FEWEST = 8
@@ -57,8 +59,9 @@ def cut_bundles(examples: int, portion: int, connections: int, parameters: int) 
         parameters: of the model.
     """
     portions = ceil(examples / portion)
-    wanted = ceil(COMPUTED_PER_PUSHED * parameters / (3 * connections * portion))
-    least = max(min(ceil(COMPUTED_LEAST / (3 * connections * portion)), portions // BUNDLES_FEWEST), 1)
+    computed = 3 * connections * portion
+    wanted = ceil(max(COMPUTED_PER_PUSHED * parameters, COMPUTED_ENOUGH) / computed)
+    least = max(min(ceil(COMPUTED_LEAST / computed), portions // BUNDLES_FEWEST), 1)
     per_bundle = max(min(wanted, portions // BUNDLES_LEAST), ceil(portions / BUNDLES_MOST), least)
     smaller = max(per_bundle // SMALLER, ceil(portions / LAST / BUNDLES_MOST), least)
     bundles: list[Bundle] = []

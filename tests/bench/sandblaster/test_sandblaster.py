@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from adamctl.bench.sandblaster import sandblaster
+from adamctl.bench.sandblaster.evaluation import EvaluationSpeed
 from adamctl.bench.sandblaster.sandblaster import BARS, PARTS, SandblasterSettings, row_of
 from adamctl.cli.bench import sandblaster as cli
 from adamctl.cli.main import application
@@ -48,6 +49,16 @@ def test_a_part_is_judged_by_its_bar_and_says_what_else_was_found() -> None:
     assert row_of("images", {"ratio": 0.95}, 0.0)["meets"] is True
     assert row_of("kernels", {"ratio": 3.01}, 0.0)["meets"] is False
     assert row_of("kernels", {"cannot": "no memory"}, 0.0)["meets"] is None
+
+
+def test_the_worse_of_threads_alone_and_whole_runs_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    speed = EvaluationSpeed(1, 3.0, 2.0, 1.5, 1.4, (1.3, 1.6))
+    monkeypatch.setattr(sandblaster, "measure_evaluation", lambda *arguments, **named: speed)
+    for whole, ratio in ((1.2, 1.2), (1.7, 1.5)):
+        monkeypatch.setattr(sandblaster, "measure_images", lambda *_, found=whole: {"whole_run_ratio": found})
+        report = sandblaster.run_sandblaster_benchmark(SandblasterSettings(only=("images",)))
+        (row,) = report["results"]
+        assert row["ratio"] == ratio and row["details"]["ratio_vs_downpour"] == 1.5
 
 
 def test_every_bar_is_measured_by_one_part_and_is_a_choice_of_the_command() -> None:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from adamctl.bench.sandblaster import time_to_loss
-from adamctl.bench.sandblaster.time_to_loss import OURS, SCIPY, TORCH, Descent, measure_time_to_loss, race_of
+from adamctl.bench.sandblaster.time_to_loss import (
+    OURS,
+    SCIPY,
+    TORCH,
+    Descent,
+    ProcessorTime,
+    measure_time_to_loss,
+    race_of,
+)
 from adamctl.bench.sandblaster.whole_runs import Iteration, Trained
 from adamctl.errors import RunFailedError
 from tests.bench.peers_for_tests import interpreter
@@ -26,7 +35,7 @@ if len(sys.argv) == 1:
             assert [arrays[name].shape for name in arrays.files] == [(8, 64), (8,), (10, 8), (10,)]
             answer = {"ok": True, "torch_version": "0.0", "chunk": 1437}
         elif request["with"] == "torch":
-            answer = {"losses": [2.0, 3.0, 1.0, 0.5], "seconds": [1.0, 2.0, 4.0, 6.0]}
+            answer = {"losses": [2.0, 3.0, 1.0, 0.5], "seconds": [1.0, 2.0, 4.0, 6.0], "processor_s": 8.0}
         else:
             answer = {"ok": False, "error": "no SciPy"}
         print(json.dumps(answer), flush=True)
@@ -67,7 +76,31 @@ def test_rounds_are_run_in_turn_and_the_median_counts(tmp_path: Path, monkeypatc
     race = found["time-to-loss"]
     assert (race["ratio"], race["loss"], race["adamctl_s"], race["torch_s"]) == (0.5, 1.0, 2.0, 4.0)
     assert race["scipy"] == "no SciPy" and "scipy_s" not in race
+    assert race["torch_processor_s_per_evaluation"] == 2.0
     assert found["command-share"]["ratio"] == 0.1
+
+
+async def test_processor_time_is_that_of_the_evaluations_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_to_loss, "LOOK_S", 0.0)
+    times = iter([(1, ""), (3, ""), (6, ""), (7, "budget")])
+
+    class Run:
+        """The processor time at evaluation n is 10 n seconds, and 2 more."""
+
+        @property
+        def progress(self) -> SimpleNamespace:
+            return SimpleNamespace(batch=SimpleNamespace(evaluations=self.now[0], stop_reason=self.now[1]))
+
+        def cpu_s(self) -> float:
+            count = self.now[0]
+            self.now = next(times)
+            return 10.0 * count + 2
+
+        now = next(times)
+
+    spent = ProcessorTime()
+    await spent.follow(Run())  # type: ignore[arg-type]
+    assert spent.evaluation_s == 10.0
 
 
 def test_without_a_peer_the_rest_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

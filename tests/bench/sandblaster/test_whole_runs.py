@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from adamctl.bench.sandblaster import whole_runs
 from adamctl.bench.sandblaster.experiments import Workload
-from adamctl.bench.sandblaster.whole_runs import Iteration, Trained, train
+from adamctl.bench.sandblaster.whole_runs import Iteration, Trained, measure_images, train
 from adamctl.bench.watched_run import WatchedRun
 from adamctl.errors import RunFailedError
 
@@ -43,3 +44,21 @@ def test_a_time_is_the_median_of_the_iterations_that_are_asked_for() -> None:
     assert found.command_share == 0.25
     with pytest.raises(RunFailedError, match="expected more than 5 iterations; found 5"):
         found.evaluation_s(4)
+
+
+def test_whole_runs_of_both_are_compared_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations of 1,437 images in 2 seconds, after one that reads them; Downpour at 359.25 and 1,437 images/s."""
+    rates = iter([359.25, 1437.0, 359.25])
+    asked = []
+
+    def run(workload: object, passes: int, settings: object, data: object, optimizer: object = None) -> Trained:
+        asked.append(passes)
+        if optimizer is None:
+            return trained((9.0, 1), (18.0, 2), (20.0, 3), (24.0, 5))
+        return Trained({"images_per_s": next(rates)}, [])
+
+    monkeypatch.setattr(whole_runs, "train", run)
+    found = measure_images(LITTLE, 8, 3, ())
+    assert found["whole_run_ratio"] == 2.0
+    assert found["whole_run_evaluation_images_per_s"] == 718.5 == 2 * found["whole_run_downpour_images_per_s"]
+    assert asked == [8, 4] * 3

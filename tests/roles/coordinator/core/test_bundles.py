@@ -56,11 +56,11 @@ def test_bundles_are_whole_portions_and_cover_the_batch(
 
 
 def test_what_pushes_much_for_its_work_has_larger_bundles_and_smaller_ones_at_the_end() -> None:
-    dense, local = (cut_bundles(60_000, 10, 150_000, parameters) for parameters in (100_000, 1_000))
-    assert len(local) == 6_000
+    dense, local = (cut_bundles(600_000, 10, 150_000, parameters) for parameters in (500_000, 1_000))
+    assert local[0].examples == 1_200, "enough work to be worth handing out"
     sizes = [one.examples for one in dense]
-    assert sizes[0] == 50 and sizes[-1] < 20 and sizes == sorted(sizes, reverse=True)
-    assert sum(size for size in sizes if size < 50) == pytest.approx(60_000 / 8, rel=0.02)
+    assert sizes[0] == 3_340 and sizes[-1] < 840 and sizes == sorted(sizes, reverse=True)
+    assert sum(size for size in sizes if size < 3_340) == pytest.approx(600_000 / 8, rel=0.05)
 
 
 def test_a_batch_of_little_work_is_cut_into_few_bundles() -> None:
