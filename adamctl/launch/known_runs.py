@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from adamctl.errors import ConfigurationError
 from adamctl.launch.live_runs import is_live, live_runs
 from adamctl.launch.plan import STORES
 from adamctl.launch.run_folder import EXPERIMENT, checkpoints, run_folders
+from adamctl.roles.coordinator.core.progress import BatchProgress
 from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME
 from adamctl.roles.folder_lock import LOCK_NAME
+from adamctl.wire.unreadable import UNREADABLE
 
 STORES_KEPT_S = 86_400.0
 """Seconds that parameter servers' stores of a crashed run are kept after their last change, for inspection."""
@@ -33,7 +37,7 @@ class KnownRun:
         state: its coordinator's while it is live; else `ended`, `stopped` or `failed` from its summary; without a
             summary `failed` if nothing was ever trained, else `crashed`.
         live: whether it is in progress on this machine.
-        passes, top1, best_top1, failure: as far as its records tell.
+        passes, top1, best_top1, failure: as far as its records tell; so is `batch`, of a batch algorithm.
         size_bytes, stores_bytes: size on disk; the first includes the second.
         started_at: Unix time in seconds.
     """
@@ -49,6 +53,7 @@ class KnownRun:
     size_bytes: int
     stores_bytes: int
     started_at: float
+    batch: BatchProgress | None = None
 
     @property
     def name(self) -> str:
@@ -69,6 +74,7 @@ class KnownRun:
             "size_bytes": self.size_bytes,
             "stores_bytes": self.stores_bytes,
             "started_at": self.started_at,
+            "batch": None if self.batch is None else msgspec.to_builtins(self.batch),
         }
 
 
@@ -106,6 +112,7 @@ def look_at(folder: Path, state: Path) -> KnownRun:
         size_bytes=_size(folder),
         stores_bytes=_size(folder / STORES),
         started_at=started_at,
+        batch=_batch(summary.get("batch", last.get("batch"))),
     )
 
 
@@ -177,6 +184,14 @@ def _object(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _batch(described: Any) -> BatchProgress | None:
+    """Returns what records tell of a batch algorithm; None if they tell nothing that this version can read."""
+    try:
+        return msgspec.convert(described, BatchProgress | None)
+    except UNREADABLE:
+        return None
 
 
 def _last_progress(metrics: Path) -> dict[str, Any]:

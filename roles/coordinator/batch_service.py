@@ -125,7 +125,10 @@ class BatchService:
                 del self._parked[worker]
 
     def lose(self, worker: WorkerKey) -> None:
-        """A worker is gone."""
+        """A worker is gone. A request of its that waits is handed nothing: nobody may be there to do it."""
+        parked = self._parked.pop(worker, None)
+        if parked is not None:
+            self._reply(worker, parked, [])
         self._workers.discard(worker)
         self._cancelled.pop(worker, None)
         self._given.pop(worker, None)
@@ -153,11 +156,15 @@ class BatchService:
 
     def _cancel_former(self) -> None:
         """Cancels bundles of evaluations, and of attempts, that are over."""
-        opened, now = self.run.opened(), self.run.book.evaluation
-        stage = None if opened is None or now is None else (now.number, now.attempt)
+        stage = self._stage()
         for worker, names in self._given.items():
             for name in [name for name in names if (name.evaluation, name.attempt) != stage]:
                 self._cancel(worker, name)
+
+    def _stage(self) -> tuple[int, int] | None:
+        """Returns number and attempt of the evaluation that workers are at."""
+        opened, now = self.run.opened(), self.run.book.evaluation
+        return None if opened is None or now is None else (now.number, now.attempt)
 
     def _serve(self) -> None:
         """Answers parked requests for which there is something, in the order in which they came."""
@@ -252,18 +259,20 @@ class BatchService:
     async def _ask(self, order: Order) -> VectorAnswer:
         vectors, buckets = self._vectors, order.buckets
         match order:
-            case OpenEvaluation(_, _, evaluation, at, bits, bundles):
-                return await vectors.evaluate(evaluation, at, bits, bundles, buckets=buckets)
+            case OpenEvaluation(_, _, evaluation, at, bits, bundles, last_round):
+                return await vectors.evaluate(evaluation, at, bits, bundles, last_round=last_round, buckets=buckets)
             case CarryOut(_, _, number, commands, evaluation, after):
                 return await vectors.round(number, commands, evaluation=evaluation, after=after, buckets=buckets)
-            case CommitVectors(_, _, number, commands, evaluation, anew):
-                return await vectors.commit(number, commands, evaluation=evaluation, anew=anew, buckets=buckets)
+            case CommitVectors(_, _, number, commands, evaluation, anew, last_round):
+                return await vectors.commit(
+                    number, commands, evaluation=evaluation, anew=anew, last_round=last_round, buckets=buckets
+                )
 
     async def _check(self) -> None:
         """Asks servers for the evaluation that workers are at, until the run ends."""
         while True:
             await asyncio.sleep(CHECK_S)
-            order = self.run.opened()
+            order, stage = self.run.opened(), self._stage()
             if order is None:
                 continue
             try:
@@ -278,8 +287,7 @@ class BatchService:
             ]
             for bucket in lost:
                 self._epochs[bucket] = answer.results[bucket].epoch
-            now = self.run.opened()
-            if lost and now is not None and now.evaluation == order.evaluation:
+            if lost and self._stage() == stage:  # else they may have done again what they had lost
                 self._do(lambda found=lost: self.run.lost(found))  # type: ignore[misc]
 
     def _fail(self, error: BaseException) -> None:

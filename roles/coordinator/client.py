@@ -6,7 +6,7 @@ reads `RunProgress`, at once or when the run's state changes, and may stop the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -116,6 +116,7 @@ class CoordinatorClient:
         addresses: Sequence[str] = (),
         wait_s: float = 0.0,
         plan_hash: str = "",
+        implementation: Mapping[str, str] | None = None,
         deadline_s: float = 10.0,
     ) -> Joined:
         """Offers a worker to the run.
@@ -127,12 +128,16 @@ class CoordinatorClient:
         Args:
             host, addresses: where other members of its group reach it, as in its own record.
             plan_hash: of the partition plan that it has derived before, if it has.
+            implementation: see `RunJoinRequest`.
 
         Raises:
             RemoteError: OVER_QUOTA, the run has all the workers it asked for; RUN_ENDED; NOT_READY, try again;
-                PLAN_MISMATCH, BAD_CONFIGURATION, the run cannot use this worker.
+                PLAN_MISMATCH, BAD_CONFIGURATION, the run cannot use this worker; IMPLEMENTATION_MISMATCH, nor as long
+                as others are in it.
         """
-        request = RunJoinRequest(node, incarnation, threads, host, tuple(addresses), wait_s, plan_hash)
+        request = RunJoinRequest(
+            node, incarnation, threads, host, tuple(addresses), wait_s, plan_hash, dict(implementation or {})
+        )
         reply = await self.connection.request(request, deadline_s=wait_s + deadline_s)
         message = reply.message
         assert isinstance(message, RunJoinReply)

@@ -61,16 +61,11 @@ class RunRecords:
         self._write("iteration", values)
 
     def summary(self, progress: RunProgress) -> None:
-        """Writes the result, how the run ended and its evaluations on a split; the file is complete or absent.
-
-        What a batch algorithm has done, its evaluations of the whole batch among it, is in `batch`.
-        """
+        """Writes the result, how the run ended and its evaluations on a split; the file is complete or absent."""
         self.progress(progress)
         described = dict(progress.result or {})
         described["failure"] = progress.failure
         described["evaluations"] = msgspec.to_builtins(progress.evaluations)
-        if progress.batch is not None:
-            described["batch"] = msgspec.to_builtins(progress.batch)
         temporary = self._folder / f".{SUMMARY_NAME}.partial"
         try:
             temporary.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")

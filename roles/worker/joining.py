@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from adamctl.config.records import JobRecord
 from adamctl.errors import RemoteError, UnreachableError
+from adamctl.kernels.implementation import implementation
+from adamctl.model.rule import VECTORS
 from adamctl.net.address import host_id
 from adamctl.roles.configuration import ConfigurationStore, follow, readable
 from adamctl.roles.context import RoleContext
@@ -25,8 +27,10 @@ from adamctl.wire.constants import ErrorCode
 RETRY_S = 0.5
 LOBBY_S = 5.0
 CONNECT_S = 5.0
-TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
-MISFIT = frozenset({ErrorCode.PLAN_MISMATCH, ErrorCode.NEIGHBOUR_UNREACHABLE})
+TRY_LATER = frozenset(
+    {ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN, ErrorCode.IMPLEMENTATION_MISMATCH}
+)
+MISFIT = frozenset({ErrorCode.PLAN_MISMATCH, ErrorCode.NEIGHBOUR_UNREACHABLE, ErrorCode.IMPLEMENTATION_MISMATCH})
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,6 +52,7 @@ class RunFinder:
         self._wanted, self._done = wanted, done
         self._jobs: dict[str, JobRecord] = {}
         self._lobbies: dict[str, asyncio.Task[Taken]] = {}
+        self._told: set[str] = set()
 
     async def find(self) -> Taken:
         """Waits for a running job that takes this worker; for its group, where replicas have several partitions."""
@@ -93,39 +98,42 @@ class RunFinder:
                 retry = True
             except RemoteError as refusal:
                 retry = retry or refusal.code in TRY_LATER
-                if refusal.code in MISFIT:
+                if refusal.code in MISFIT and job not in self._told:
+                    self._told.add(job)
                     self._context.log.warning("run %s cannot use this worker: %s", job, refusal)
             else:
                 if not found.joined.in_lobby:
                     return found, False
-                self._lobbies[job] = asyncio.create_task(self._wait(found))
+                self._lobbies[job] = asyncio.create_task(self._wait(found, record))
         return None, retry
 
     async def _offer(self, job: str, record: JobRecord) -> Taken:
         """Offers this worker to a run, without waiting in its lobby."""
         coordinator = CoordinatorClient(await self._context.connect(record.coordinator, deadline_s=CONNECT_S))
         try:
-            return Taken(job, coordinator, await self._join(coordinator, 0.0))
+            return Taken(job, coordinator, await self._join(coordinator, record, 0.0))
         except BaseException:
             await coordinator.close()
             raise
 
-    async def _wait(self, found: Taken) -> Taken:
+    async def _wait(self, found: Taken, record: JobRecord) -> Taken:
         """Waits in a run's lobby until this worker has a group. A lobby that is left forgets it at once."""
         try:
             while True:
-                joined = await self._join(found.coordinator, LOBBY_S)
+                joined = await self._join(found.coordinator, record, LOBBY_S)
                 if not joined.in_lobby:
                     return found._replace(joined=joined)
         except BaseException:
             await found.coordinator.close()
             raise
 
-    async def _join(self, coordinator: CoordinatorClient, wait_s: float) -> Joined:
-        context = self._context
+    async def _join(self, coordinator: CoordinatorClient, record: JobRecord, wait_s: float) -> Joined:
+        context, found = self._context, None
+        if record.rule.name == VECTORS:
+            found = await asyncio.to_thread(implementation)  # it may load the compiler
         return await coordinator.join(
             context.node, context.incarnation, self._threads, host=host_id(), addresses=context.addresses,
-            wait_s=wait_s,
+            wait_s=wait_s, implementation=found,
         )  # fmt: skip
 
     async def _leave_lobbies(self, taken: Taken | None) -> None:

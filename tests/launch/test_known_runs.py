@@ -8,7 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from adamctl.cli.main import application
 from adamctl.errors import ConfigurationError
 from adamctl.launch.finding import find_any_run, find_exact_run, find_trained_run
 from adamctl.launch.known_runs import STORES_KEPT_S, known_runs, look_at, remove_run, sweep_stores
@@ -68,6 +70,29 @@ def test_states(base: Path, state: Path) -> None:
     note.remove()
     second.remove()
     assert look_at(live, state).state == "crashed"
+
+
+def test_what_a_batch_algorithm_has_done_is_told_of_a_run_in_progress_and_of_one_that_has_ended(
+    base: Path, state: Path
+) -> None:
+    batch = {"algorithm": "lbfgs", "iterations": 4, "evaluations": 5, "loss": 0.5, "of a later version": 1}
+    crashed, ended, unreadable, downpour = make(base), make(base, state="ended", batch=batch), make(base), make(base)
+    progress(crashed, batch=batch | {"iterations": 3})
+    progress(ended, batch=batch | {"iterations": 3})
+    progress(unreadable, batch={"algorithm": 7})
+    progress(downpour, batch=None)
+    found = {run.folder: run.batch for run in known_runs(base, state)}
+    assert found[unreadable] is None and found[downpour] is None
+    told = [found[folder] for folder in (crashed, ended)]
+    assert [one and (one.algorithm, one.iterations, one.evaluations) for one in told] == [
+        ("lbfgs", 3, 5),
+        ("lbfgs", 4, 5),
+    ]
+    result = CliRunner().invoke(application, ["run", "show", str(ended), "--run-dir", str(base)])
+    assert "  lbfgs          4 iterations, 5 evaluations, 1.00 an iteration" in result.output.splitlines()
+    assert "  loss           0.5" in result.output.splitlines()
+    result = CliRunner().invoke(application, ["run", "show", str(ended), "--run-dir", str(base), "--json"])
+    assert json.loads(result.stdout)["batch"]["iterations"] == 4
 
 
 def test_a_run_that_goes_on_is_not_removed(base: Path, state: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from random import Random
 from typing import Any, TypeAlias
 
 from adamctl.model.rule import VECTORS, RuleConfig
@@ -12,6 +13,8 @@ from tests.sim.sandblaster_servers import Call, Kept, SimServer, make_buckets
 from tests.sim.sandblaster_truth import Piece, Problem
 
 ATTEMPT_S = 0.3
+LATE_S, LATE_MOST = 2.0, 30
+"""Within how long, and how often, a message arrives again that comes late."""
 STORED_MOST = 3
 Make: TypeAlias = Callable[[dict[int, int]], tuple[Call, type]]
 """Makes the request for buckets with these epochs; the type is that of its message."""
@@ -25,6 +28,9 @@ class Cluster:
         in_sync: servers that have all acknowledged commits of a bucket, its primary included.
         kept: server -> shard -> what its copy has.
         stored: shard -> what the store had lately, if there is one copy only.
+        history: how often the coordinator has dropped it.
+        histories: commit -> of which history it is.
+        late_share: of commits that arrive once more, much later.
         trap: kind of work whose server dies with it, and how many pieces of it are done before.
     """
 
@@ -42,7 +48,10 @@ class Cluster:
         self.names, self.slow_s = list(names), 0.002
         self.servers: dict[str, SimServer] = {}
         self.trap: tuple[str, int] | None = None
-        self.lives = 0
+        self._late = Random(world.random.getrandbits(32))
+        self.late_share = self._late.choice((0.0, 0.0, 0.5, 1.0))
+        self.lives = self.history = 0
+        self.histories: dict[int, int] = {}
         self.start({})
 
     @property
@@ -94,6 +103,12 @@ class Cluster:
             shards = self.servers[self.primary[bucket]].job.shards
             found |= {index: shards[index] for index in self.shards(bucket) if index in shards}
         return found
+
+    def send_late(self, is_commit: bool, arrive: Callable[[], None]) -> None:
+        """A message may arrive again, much later: its server had stood still, or a connection."""
+        if self._late.random() < (self.late_share if is_commit else self.late_share / 20):
+            for _ in range(self._late.randint(1, LATE_MOST)):
+                self.world.after(LATE_S * self._late.random(), arrive)
 
     # --- copies and stores --------------------------------------------------------------------------------------------
 
@@ -250,6 +265,7 @@ class Ask:
                 self._who, call, reply, is_commit
             )
             world.send(self._who, name, arrive)
+            cluster.send_late(is_commit, arrive)
         world.after(ATTEMPT_S, lambda: self._send() if attempt == self._attempt else None)
 
 

@@ -65,7 +65,8 @@ class SimCoordinator:
     def _start(self, progress: Progress | None) -> Execution:
         execution = self.scenario.problem.execution(progress, CheckedExecution)
         assert isinstance(execution, CheckedExecution)
-        execution.expected = self.scenario.truth.losses if not self.cluster.goes_back else []
+        dropped = self.scenario.mixed or (hasattr(self, "run") and self.run.restarts)
+        execution.expected = [] if dropped else self.scenario.truth.losses
         return execution
 
     def begin(self) -> None:
@@ -77,12 +78,15 @@ class SimCoordinator:
         return self.alive
 
     def _advance(self) -> None:
-        if self.run.restarts and not self.cluster.goes_back:
-            raise ViolationError("the history is dropped: no store went back")
+        if self.run.restarts and not self.scenario.mixed:
+            self.scenario.history_dropped()
         if self.run.execution.committed != self._committed:
             self._committed = self.run.execution.committed
             self.scenario.committed(self)
+        self.cluster.history = self.run.restarts
         for order in self.run.take_orders():
+            if isinstance(order, CommitVectors):
+                self.cluster.histories[order.number] = self.run.restarts
             self.world.note("coord", "orders", order)
             _Carried(self, order)
 
@@ -98,11 +102,15 @@ class SimCoordinator:
             return
         order = self.run.opened()
         if order is not None:
-            _Carried(self, order, is_check=True)
+            _Carried(self, order, self.stage())
         self.world.after(CHECK_S, self._check)
 
-    def checked(self, order: Order, results: dict[int, BucketVectors]) -> None:
-        assert isinstance(order, OpenEvaluation)
+    def stage(self) -> tuple[int, int]:
+        """Returns number and attempt of the evaluation that workers are at; zeros for none."""
+        now = self.run.book.evaluation
+        return (0, 0) if self.run.opened() is None or now is None else (now.number, now.attempt)
+
+    def checked(self, stage: tuple[int, int], results: dict[int, BucketVectors]) -> None:
         lost = [
             bucket
             for bucket, result in results.items()
@@ -110,9 +118,13 @@ class SimCoordinator:
         ]
         for bucket in lost:
             self._epochs[bucket] = results[bucket].epoch
-        now = self.run.opened()
-        if lost and now is not None and now.evaluation == order.evaluation:
+        if lost and self.stage() == stage:
             self.run.lost(lost)
+            self._advance()
+
+    def said_to_be_lost(self, buckets: list[int]) -> None:
+        if self.run.opened() is not None:
+            self.run.lost(buckets)
             self._advance()
 
     # --- workers ------------------------------------------------------------------------------------------------------
@@ -153,10 +165,10 @@ class SimCoordinator:
 
 
 class _Carried:
-    """An order on its way through the servers."""
+    """An order on its way through the servers; with a stage it only asks whether they still have the evaluation."""
 
-    def __init__(self, coordinator: SimCoordinator, order: Order, is_check: bool = False) -> None:
-        self._coordinator, self._order, self._is_check = coordinator, order, is_check
+    def __init__(self, coordinator: SimCoordinator, order: Order, stage: tuple[int, int] | None = None) -> None:
+        self._coordinator, self._order, self._stage = coordinator, order, stage
         self._results: dict[int, BucketVectors] = {}
         commands = () if isinstance(order, OpenEvaluation) else order.commands
         reductions = sum(isinstance(command, Reduce) for command in commands)
@@ -168,14 +180,15 @@ class _Carried:
     def _make(self, epochs: dict[int, int]) -> tuple[Call, type]:
         now_s = self._coordinator.world.now_s
         match self._order:
-            case OpenEvaluation(_, _, evaluation, at, bits, bundles):
-                opens = EvaluateRequest(JOB, epochs, evaluation, at, bits, bundles)
+            case OpenEvaluation(_, _, evaluation, at, bits, bundles, last_round):
+                opens = EvaluateRequest(JOB, epochs, evaluation, at, bits, bundles, last_round)
                 return lambda server, token, wire: server.vectors.evaluate(token, wire, opens, now_s), type(opens)
             case CarryOut(_, _, number, commands, evaluation, after):
                 asks, body = RoundRequest(JOB, epochs, number, evaluation, after), encode_commands(commands)
                 return lambda server, token, wire: server.vectors.round(token, wire, asks, body, now_s), type(asks)
-            case CommitVectors(_, _, number, commands, evaluation, anew):
-                keeps, body = CommitRequest(JOB, epochs, number, evaluation, anew), encode_commands(commands)
+            case CommitVectors(_, _, number, commands, evaluation, anew, last_round):
+                keeps = CommitRequest(JOB, epochs, number, evaluation, anew, last_round)
+                body = encode_commands(commands)
                 return lambda server, token, wire: server.vectors.commit(token, wire, keeps, body, now_s), type(keeps)
 
     def _take(self, answer: Any, asked: set[int]) -> set[int]:
@@ -188,7 +201,7 @@ class _Carried:
         return set(found)
 
     def _done(self) -> None:
-        if self._is_check:
-            self._coordinator.checked(self._order, self._results)
+        if self._stage is not None:
+            self._coordinator.checked(self._stage, self._results)
         else:
             self._coordinator.answered(self._order, self._results, self._parts)

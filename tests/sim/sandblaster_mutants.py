@@ -11,7 +11,7 @@ import numpy as np
 from adamctl.kernels.numeric.accumulate import Accumulator, accumulate
 from adamctl.model.commands import ACCUMULATOR, Parts
 from adamctl.optimizers import pairs
-from adamctl.roles.coordinator.core import batch_orders
+from adamctl.roles.coordinator.core import batch_orders, batch_run
 from adamctl.roles.coordinator.core.batch_run import BatchRun
 from adamctl.roles.coordinator.core.bundles import BundleBook, Counted, Given, WorkerKey
 from adamctl.roles.ps.apply import vector_work
@@ -53,9 +53,9 @@ def _old_bundle(self: ShardVectors, evaluation: int, bundle: int) -> Outcome | N
 
 
 def _commit_again(
-    self: ShardVectors, last: int, number: int, anew: bool, evaluation: int, inputs: Collection[str]
+    self: ShardVectors, last: int, number: int, anew: bool, evaluation: int, inputs: Collection[str], last_round: int
 ) -> Outcome | None:
-    found = _commit_outcome(self, last, number, anew, evaluation, inputs)
+    found = _commit_outcome(self, last, number, anew, evaluation, inputs, last_round)
     return None if found == DONE and number == last and not self._lacks(inputs) else found
 
 
@@ -69,6 +69,22 @@ def _any_commit(
 
 
 _round_outcome = ShardVectors.round_outcome
+
+
+def _point_gone(self: ShardVectors, evaluation: int, at: str, last_round: int) -> Outcome | None:
+    before = self.at
+    found = _open_outcome(self, evaluation, at, last_round)
+    if evaluation == self.evaluation:
+        self.at = before
+    return found
+
+
+_open_outcome = ShardVectors.open_outcome
+
+
+def _never_late(self: ShardVectors, last_round: int) -> Outcome | None:
+    """Whatever was sent before a round may be carried out after it."""
+    return None
 
 
 def _sum_alone(self: ShardVectors, evaluation: int, inputs: Collection[str]) -> Outcome | None:
@@ -128,6 +144,10 @@ def _as_if_whole(self: BatchRun, buckets: Collection[int]) -> None:
 _lost = BatchRun._lost
 
 
+def _always_x(name: str, commit: Any, kept: Any) -> str:
+    return "x"
+
+
 def _in_order_of_reply(operation: str, parts: Iterable[Parts]) -> float:
     if operation == "max_abs":
         return _combined("max_abs", parts)
@@ -164,9 +184,21 @@ MUTANTS = {
     "commit-twice": SandblasterFault(
         "a commit that comes again is carried out again", ((ShardVectors, "commit_outcome", _commit_again),)
     ),
+    "point-gone": SandblasterFault(
+        "a vector that was written again for an evaluation cannot be pulled for it any more",
+        ((ShardVectors, "open_outcome", _point_gone),),
+    ),
+    "late-commit": SandblasterFault(
+        "a commit that was refused for want of a vector is carried out when a later round has written one",
+        ((ShardVectors, "_late", _never_late),),
+    ),
     "round-after-commit": SandblasterFault(
         "shards do again what was lost, whether they have the commit or not",
         ((ShardVectors, "round_outcome", _any_commit),),
+    ),
+    "overwritten-point": SandblasterFault(
+        "where a commit is done the parameters are taken for the point, whatever it has written",
+        ((batch_run, "where_left", _always_x),),
     ),
     "backup-loss-counted": SandblasterFault(
         "the loss of a backup counts besides the first one", ((BundleBook, "done", _each_copy),)

@@ -20,7 +20,21 @@ from tests.sim.sandblaster_worker import SimWorker
 
 EVENTS_MIN = 200
 OVER_AFTER_S = 120.0
-TROUBLES = ("worker", "worker", "stop", "lost", "server", "server", "trap", "trap", "trap", "trap", "moves", "ends")
+TROUBLES = (
+    "worker",
+    "worker",
+    "stop",
+    "lost",
+    "server",
+    "server",
+    "trap",
+    "trap",
+    "trap",
+    "trap",
+    "moves",
+    "said",
+    "ends",
+)
 WORK = ("Opening", "Addition", "Round", "Commit", "Commit")
 
 
@@ -44,7 +58,11 @@ class SandblasterFault:
 
 
 class SandblasterScenario:
-    """Everything of one seed."""
+    """Everything of one seed.
+
+    Attributes:
+        mixed: iterations may be, so that there is no undisturbed run to compare with.
+    """
 
     def __init__(
         self, seed: int, members: int = 0, *, planted: SandblasterFault | None = None, keep_trace: bool = False
@@ -56,10 +74,10 @@ class SandblasterScenario:
         goes_back = copies == 1 and random.random() < 0.5
         names = [f"ps-{n}" for n in range(3 if copies == 3 else random.randint(1, 2))]
         self.cluster = Cluster(world, copies, names, random.randint(2, 5), goes_back)
-        self.problem = self.cluster.problem
+        self.problem, self.mixed = self.cluster.problem, goes_back
         self.truth = undisturbed(self.problem)
         self._points = set(self.truth.points)
-        self._pulled: dict[int, bytes] = {}
+        self._pulled: dict[tuple[int, tuple[int, ...]], bytes] = {}
         self._snapshot: tuple[Progress | None, int, int, dict[int, Kept]] = None, 0, 0, {}
         self._resumed = 0
         self.coordinator = SimCoordinator(self, None, 0, 0)
@@ -73,15 +91,22 @@ class SandblasterScenario:
 
     def pulled(self, pull: Pull, values: Any) -> None:
         """A worker has the vector of an evaluation."""
-        found = values.tobytes()
-        if self._pulled.setdefault(pull.evaluation, found) != found:
+        found, epochs = values.tobytes(), tuple(self.cluster.epochs)
+        where = epochs if self.mixed else ()  # a server that went back has another vector: what it finds is dropped
+        if self._pulled.setdefault((pull.evaluation, where), found) != found:
             raise ViolationError(f"workers have different vectors: of evaluation {pull.evaluation}")
-        if not self.cluster.goes_back and found not in self._points:
+        if not self.mixed and found not in self._points:
             raise ViolationError(f"a vector that nothing is evaluated at: evaluation {pull.evaluation}")
+
+    def history_dropped(self) -> None:
+        """Iterations are mixed from now on: a server was lost with what nobody can make again."""
+        if self.problem.name != "descent":
+            raise ViolationError("the history is dropped: no store went back")
+        self.mixed = True
 
     def committed(self, coordinator: SimCoordinator) -> None:
         """All shards are at the same commit, and the coordinator may go on from it."""
-        if coordinator.run.execution.stop_reason is not None or self.cluster.goes_back:
+        if coordinator.run.execution.stop_reason is not None or self.mixed:
             return
         shards = self.cluster.live_shards()
         commits = {shard.memory.commit for shard in shards.values()}
@@ -137,7 +162,7 @@ class SandblasterScenario:
     def _check_end(self) -> None:
         execution, shards = self.coordinator.run.execution, self.cluster.live_shards()
         commits = {shard.memory.commit for shard in shards.values()}
-        if self.cluster.goes_back:
+        if self.mixed:
             return  # a store may have gone back after the last commit
         if len(shards) < len(self.cluster.layout.shards) or len(commits) > 1:
             raise ViolationError(f"shards are at different commits: {sorted(commits)}")
@@ -177,7 +202,9 @@ class SandblasterScenario:
                 others = cluster.in_sync[bucket] - {cluster.primary[bucket]}
                 if others:
                     cluster.take_over(bucket, random.choice(sorted(others)))
-            case "ends" if not cluster.goes_back:
+            case "said":
+                self.coordinator.said_to_be_lost([bucket])  # a worker's news are old
+            case "ends" if not self.mixed:
                 self._resume()
 
     def _kill_worker(self, worker: SimWorker) -> None:

@@ -177,7 +177,9 @@ class SimServer:
             self.cluster.ship(self, shard)
 
     def _note(self, batch: VectorBatch, request: VectorRequest) -> None:
-        shard = batch.shard
+        shard, cluster = batch.shard, self.cluster
+        if isinstance(request, Commit) and not batch.code and cluster.histories[request.number] != cluster.history:
+            raise ViolationError(f"a commit of a history that was dropped: {request.number} in shard {shard.index}")
         if isinstance(request, Opening):
             self._sums[id(shard)] = shard, request.evaluation, []
         elif isinstance(request, Addition) and not batch.code:

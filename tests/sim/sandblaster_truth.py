@@ -19,6 +19,7 @@ from adamctl.optimizers.local import FRACTION_BITS, LocalVectors
 from adamctl.optimizers.registry import find
 from adamctl.optimizers.vectors import Evaluate, Request, Round
 from adamctl.roles.coordinator.core.bundles import Bundle
+from tests.sim.sandblaster_program import ALGORITHMS
 
 FloatArray = np.ndarray[Any, Any]
 
@@ -53,11 +54,12 @@ class Problem:
         count = random.randint(2, min(6, portions))
         edges = [portions * n // count * self.portion for n in range(count)] + [self.examples]
         self.bundles = [Bundle(n, edges[n], edges[n + 1]) for n in range(count)]
-        self.name = random.choice(("lbfgs", "lbfgs", "cg", "owlqn"))
-        self.algorithm = find(self.name)
+        self.name = random.choice(("lbfgs", "lbfgs", "cg", "owlqn", "descent", "averaged", "averaged"))
+        self.algorithm = ALGORITHMS.get(self.name) or find(self.name)
         tries = random.choice((1, 2, 20))
         keys: dict[str, Any] = {"evaluations_max": tries, "change_tolerance": 0.0}
-        self.settings = self.algorithm.settings_of(keys if self.name == "cg" else {**keys, "history": 3})
+        keys = {} if self.name in ALGORITHMS else keys if self.name == "cg" else {**keys, "history": 3}
+        self.settings = self.algorithm.settings_of(keys)
         self.weight_decay, self.budget = random.choice((0.0, 0.0, 0.01)), random.randint(5, 10)
 
     def portion_gradient(self, x: FloatArray, start: int, stop: int) -> tuple[float, FloatArray]:

@@ -8,7 +8,7 @@ from tests.sim.sandblaster_scenario import SandblasterScenario
 from tests.sim.suite_checks import check_clean, check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import SANDBLASTER
 
-QUICK_SEEDS, AT_ONCE = 80, 40
+QUICK_SEEDS, AT_ONCE = 200, 50
 SLOW_SEEDS = 10_000
 NOTED_AND_NEXT = 40
 NOTED = noted(SANDBLASTER)
@@ -22,7 +22,7 @@ def test_clean_seeds(first: int) -> None:
 def test_seeds_have_what_they_are_for() -> None:
     scenarios = [SandblasterScenario(seed) for seed in range(1, 41)]
     found = [one.run() for one in scenarios]
-    assert {one.problem.name for one in scenarios} == {"lbfgs", "cg", "owlqn"}
+    assert {one.problem.name for one in scenarios} == {"lbfgs", "cg", "owlqn", "descent", "averaged"}
     assert {one.cluster.copies for one in scenarios} == {1, 3}
     assert sum(one.takeovers for one in found) > len(found), "buckets are taken over"
     assert sum(one.restarts for one in found) and sum(one.resumed for one in found)

@@ -70,6 +70,7 @@ def show(run: str | None, run_dir: str, as_json: bool) -> None:
     from adamctl.launch.finding import find_any_run
     from adamctl.launch.known_runs import look_at
     from adamctl.launch.live_runs import state_folder
+    from adamctl.live.batch import batch_closing
     from adamctl.live.units import share, size
 
     state = state_folder(os.environ)
@@ -78,18 +79,19 @@ def show(run: str | None, run_dir: str, as_json: bool) -> None:
         print_json(found.described())
         return
     stores = f", {size(found.stores_bytes)} of them parameter servers' stores" if found.stores_bytes else ""
-    lines = {
-        "state": f"{found.state}{', in progress' if found.live else ''}",
-        "why": found.failure,
-        "pass": "" if found.passes is None else f"{found.passes:.2f}",
-        "top-1": "" if found.top1 is None else f"{share(found.top1)}, best {share(found.best_top1)}",
-        "checkpoints": str(found.checkpoints),
-        "size": f"{size(found.size_bytes)}{stores}",
-        "began": _when(found),
-        "run folder": str(found.folder),
-    }
+    lines = [
+        ("state", f"{found.state}{', in progress' if found.live else ''}"),
+        ("why", found.failure),
+        ("pass", "" if found.passes is None else f"{found.passes:.2f}"),
+        ("top-1", "" if found.top1 is None else f"{share(found.top1)}, best {share(found.best_top1)}"),
+        *(batch_closing(found.batch) if found.batch is not None else ()),
+        ("checkpoints", str(found.checkpoints)),
+        ("size", f"{size(found.size_bytes)}{stores}"),
+        ("began", _when(found)),
+        ("run folder", str(found.folder)),
+    ]
     echo(found.name)
-    for label, text in lines.items():
+    for label, text in lines:
         if text:
             echo(f"  {label:<14} {text}")
 

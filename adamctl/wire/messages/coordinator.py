@@ -12,7 +12,8 @@ class RunJoinRequest(Message, frozen=True):
 
     Where a replica has several partitions, the worker says where they reach it: `host` is equal for processes of one
     machine, `addresses` are those of its record. It waits in the lobby for up to `wait_s`. `plan_hash`: of the
-    partition plan that it knows from before, "" if it knows none.
+    partition plan that it knows from before, "" if it knows none. `implementation`: what decides the last bits of its
+    gradients (`adamctl.kernels.implementation`), told to runs of a batch algorithm.
     """
 
     node: str
@@ -22,6 +23,7 @@ class RunJoinRequest(Message, frozen=True):
     addresses: tuple[str, ...] = ()
     wait_s: float = 0.0
     plan_hash: str = ""
+    implementation: dict[str, str] = {}
 
 
 class RunJoinReply(Message, frozen=True):

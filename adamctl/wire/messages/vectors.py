@@ -9,8 +9,9 @@ class EvaluateRequest(Message, frozen=True):
     """Opens an evaluation of the objective at the vector `at`, on the buckets in `epochs`.
 
     `evaluation`: from 1, never repeated within a job. Empties the accumulator and forgets which bundles were counted;
-    does nothing where this evaluation has been opened before. `fraction_bits`: q of the accumulator, in units of 2^-q.
-    `bundles`: how many are to be counted.
+    where this evaluation has been opened before, `at`, which may have been written again, can be pulled, and nothing
+    else changes. `fraction_bits`: q of the accumulator, in units of 2^-q. `bundles`: how many are to be counted.
+    `last_round`: see `CommitRequest`.
     """
 
     job: str
@@ -19,6 +20,7 @@ class EvaluateRequest(Message, frozen=True):
     at: str
     fraction_bits: int
     bundles: int
+    last_round: int = -1
 
 
 class AccumulateRequest(Message, frozen=True):
@@ -74,7 +76,8 @@ class CommitRequest(Message, frozen=True):
 
     `number`: from 1, each one above the last; where it has been carried out nothing changes. `anew`: a shard whose last
     number is another one takes it, too, after stores have taken shards back to different numbers.
-    `evaluation`: as in a round.
+    `evaluation`: as in a round. `last_round`: the last one that was sent before; a shard that has carried out a later
+    one has other scratch than this request is about, and refuses it with STALE_ROUND; -1: any.
     """
 
     job: str
@@ -82,6 +85,7 @@ class CommitRequest(Message, frozen=True):
     number: int
     evaluation: int = 0
     anew: bool = False
+    last_round: int = -1
 
 
 class BucketVectors(Message, frozen=True):

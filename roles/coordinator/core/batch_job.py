@@ -16,6 +16,7 @@ from adamctl.optimizers.execution import Execution, Progress
 from adamctl.roles.coordinator.core.batch_run import BatchRun
 from adamctl.roles.coordinator.core.bundles import Bundle, WorkerKey
 from adamctl.roles.coordinator.core.progress import BatchProgress
+from adamctl.roles.coordinator.core.sameness import Sameness
 
 Phase: TypeAlias = Literal["commands", "evaluation", "rest"]
 """What a run waits for: servers that carry out commands; workers; nothing, since there is no worker or it is held."""
@@ -26,7 +27,7 @@ class BatchSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     `state`, `evaluations`, `further_trials`: what its last commit said. `commit`: its number; in the job that goes on
     from here they are counted from 0 again. `iterations_before`, `pairs_skipped_before`: up to the last restart, where
-    the program began anew. `loss`: see `BatchJob`.
+    the program began anew. `loss`: see `BatchJob`. `implementation`: of its workers.
     """
 
     state: dict[str, Any] = {}
@@ -42,6 +43,7 @@ class BatchSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     evaluation_seconds: float = 0.0
     loss: float | None = None
     stop_reason: str = ""
+    implementation: dict[str, str] = {}
 
 
 class Phases:
@@ -72,6 +74,7 @@ class BatchJob:
         algorithm: its name.
         run: what servers and workers do. Whoever carries it out changes it; a run's state machine only reads it.
         phases: where the time goes.
+        sameness: which workers compute alike.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class BatchJob:
         self.run = BatchRun(start, committed, bundles, buckets)
         self.run.book.backups, self.run.book.backups_won = former.backups, former.backups_won
         self.phases = Phases(former.command_seconds, former.evaluation_seconds)
+        self.sameness = Sameness(former.implementation)
         self._former = former
         if former.loss is not None:
             self.run.loss = former.loss
@@ -158,6 +162,7 @@ class BatchJob:
             evaluation_seconds=self.phases.evaluation_s,
             loss=self.loss,
             stop_reason=self.stop_reason or "",
+            implementation=self.sameness.implementation,
         )
 
     def _before(self, name: str, former: int) -> int:

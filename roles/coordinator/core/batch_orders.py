@@ -17,7 +17,10 @@ FRACTION_BITS = (40, 20)
 
 @dataclass(frozen=True)
 class OpenEvaluation:
-    """Have these buckets open an evaluation. This and the next two come back as `BatchRun.answered`, once for each."""
+    """Have these buckets open an evaluation. This and the next two come back as `BatchRun.answered`, once for each.
+
+    `last_round`: number of the last round sent before, so that a message that comes late is known (0032).
+    """
 
     order: int
     buckets: tuple[int, ...]
@@ -25,6 +28,7 @@ class OpenEvaluation:
     at: str
     fraction_bits: int
     bundles: int
+    last_round: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class CarryOut:
 
 @dataclass(frozen=True)
 class CommitVectors:
-    """Have these buckets carry out a commit."""
+    """Have these buckets carry out a commit. `last_round`: as in `OpenEvaluation`."""
 
     order: int
     buckets: tuple[int, ...]
@@ -49,6 +53,7 @@ class CommitVectors:
     commands: tuple[Command, ...]
     evaluation: int
     anew: bool
+    last_round: int
 
 
 Order: TypeAlias = OpenEvaluation | CarryOut | CommitVectors
@@ -90,6 +95,12 @@ class Bucket:
     commit_most: int = 0
     counted: bool = False
     point_made: int = 0
+
+    def begin_again(self, commit: int) -> None:
+        """Forgets what it has; it counts as being at a commit."""
+        self.left.clear()
+        self.life += 1
+        self.commit = self.commit_most = commit
 
 
 class Reductions:

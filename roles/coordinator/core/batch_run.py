@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from math import inf, isfinite
 
-from adamctl.model.commands import ACCUMULATOR, PARAMETERS, Command, Parts, Set, inputs_of
+from adamctl.model.commands import ACCUMULATOR, Command, Parts, Set, inputs_of
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.vectors import Commit, Evaluate, Round
 from adamctl.roles.coordinator.core.batch_orders import (
@@ -27,7 +27,7 @@ from adamctl.roles.coordinator.core.batch_orders import (
     Task,
 )
 from adamctl.roles.coordinator.core.bundles import Bundle, BundleBook, Counted, Given, WorkerKey
-from adamctl.roles.coordinator.core.journal import Entry, EvaluationEntry, RoundEntry, needed_again, written
+from adamctl.roles.coordinator.core.journal import Entry, EvaluationEntry, RoundEntry, needed_again, where_left, written
 from adamctl.wire.constants import GRADIENT_REFUSED, ErrorCode
 from adamctl.wire.messages import BucketVectors
 
@@ -96,8 +96,8 @@ class BatchRun:
         now = self.book.evaluation
         if self._open_at is None or now is None:
             return None
-        bits, bundles = FRACTION_BITS[self._bits], len(self.book.bundles)
-        return OpenEvaluation(0, tuple(range(self.buckets)), now.number, self._open_at, bits, bundles)
+        buckets, bits, bundles = tuple(range(self.buckets)), FRACTION_BITS[self._bits], len(self.book.bundles)
+        return OpenEvaluation(0, buckets, now.number, self._open_at, bits, bundles, self.rounds)
 
     def take_orders(self) -> list[Order]:
         taken, self._orders = self._orders, []
@@ -290,17 +290,19 @@ class BatchRun:
 
     def _open(self, entry: EvaluationEntry, buckets: Sequence[int], place: int) -> None:
         """Opens an evaluation: where others have it open, the same one, which changes nothing there."""
-        if self._committing and entry.at != PARAMETERS:
-            ahead = [b for b in buckets if self._buckets[b].commit_most == self._commit]
+        request, ahead = self.execution.request, [b for b in buckets if self._buckets[b].commit_most == self._commit]
+        if self._committing and isinstance(request, Commit) and ahead:
+            left = where_left(entry.at, request.commands, self.execution.kept)
             ahead = [b for b in ahead if self._buckets[b].point_made != self._buckets[b].life]
-            if ahead:  # the commit is done there: the parameters are the point
-                self._round(ahead, (Set(entry.at, ((1.0, PARAMETERS),)),), -1, self._commit, counts=False)
-                return
+            if not left:
+                return self._restart()
+            if ahead and left != entry.at:
+                return self._round(ahead, (Set(entry.at, ((1.0, left),)),), -1, self._commit, counts=False)
         if place not in self._numbers:
             self.evaluations += 1
             self._numbers[place] = self.evaluations
-        number, bits, bundles = self._numbers[place], FRACTION_BITS[self._bits], len(self.book.bundles)
-        self._send(lambda order: OpenEvaluation(order, tuple(buckets), number, entry.at, bits, bundles), place)
+        rest = self._numbers[place], entry.at, FRACTION_BITS[self._bits], len(self.book.bundles), self.rounds
+        self._send(lambda order: OpenEvaluation(order, tuple(buckets), *rest), place)
 
     def _hand_out(self) -> None:
         """Has workers evaluate, once all buckets that were to open the evaluation have."""
@@ -337,8 +339,8 @@ class BatchRun:
                 bucket.left.clear()
             self._answer(None)
             return
-        number, evaluation, anew = self._commit, self._read_by(request.commands), self._anew
-        self._send(lambda order: CommitVectors(order, tuple(buckets), number, request.commands, evaluation, anew), -1)
+        rest = self._commit, request.commands, self._read_by(request.commands), self._anew, self.rounds
+        self._send(lambda order: CommitVectors(order, tuple(buckets), *rest), -1)
 
     def _read_by(self, commands: Sequence[Command]) -> int:
         return self.evaluations if ACCUMULATOR in inputs_of(commands) else 0
@@ -395,6 +397,4 @@ class BatchRun:
         self._close_evaluation()
         self._sent.clear()
         for bucket in self._buckets:
-            bucket.left.clear()
-            bucket.life += 1
-            bucket.commit = bucket.commit_most = self._commit
+            bucket.begin_again(self._commit)

@@ -5,7 +5,8 @@ A `token` is the shell's handle on a waiting request. Clock readings are seconds
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
@@ -136,6 +137,7 @@ class WorkerJoins:
     addresses: tuple[str, ...] = ()
     wait_s: float = 0.0
     plan_hash: str = ""
+    implementation: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class Joining:
             self._out.refuse(event.token, ErrorCode.RUN_ENDED, f"run {run.plan.job} is over ({run.final_state})")
         elif not run.ready:
             run.joining.append((event, run.now_s + JOIN_WAIT_S))
+        elif text := self._unlike(event):
+            self._out.refuse(event.token, ErrorCode.IMPLEMENTATION_MISMATCH, text)
         elif run.plan.partitions > 1:
             groups.join(event)
         elif len(run.workers) >= run.plan.workers:
@@ -43,6 +45,17 @@ class Joining:
             self._out.refuse(event.token, ErrorCode.OVER_QUOTA, text)
         else:
             self._out.put(Admit(event.token, self.admit((event.node, event.incarnation), event.threads)))
+
+    def _unlike(self, event: events.WorkerJoins) -> str:
+        """Returns why a batch algorithm cannot use a worker, "" if it can."""
+        run = self._run
+        if run.batch is None:
+            return ""
+        others = bool(run.workers or len(run.groups) or run.lobby.guests.keys() - {event.node})
+        text = run.batch.sameness.refusal((event.node, event.incarnation), event.implementation, others)
+        for notice in run.batch.sameness.take_notices():
+            self._out.say(notice)
+        return text
 
     def admit(self, key: WorkerKey, threads: int) -> int:
         """Takes in a worker, or the lead of a group; returns the number of its replica."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from adamctl.model.commands import ACCUMULATOR, Command, Reduce, inputs_of
+from adamctl.model.commands import ACCUMULATOR, Command, Reduce, Set, inputs_of
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,19 @@ def needed_again(entries: Sequence[Entry], wanted: Collection[str]) -> list[tupl
         if commands:
             found.append((place, RoundEntry(tuple(reversed(commands)))))
     return found[::-1]
+
+
+def where_left(name: str, commit: Sequence[Command], kept: Collection[str]) -> str:
+    """Returns the kept vector that has the numbers of `name` where a commit is done; "" if none has.
+
+    L-BFGS commits x = t, so that x is the point t. Where a vector was evaluated and then written over, as x is by
+    x = x - 0.1 h, its numbers are nowhere.
+    """
+    last = {command.target: command for command in commit if not isinstance(command, Reduce)}
+    if name in kept:
+        return "" if name in last else name
+    copies = [target for target, command in last.items() if command == Set(target, ((1.0, name),))]
+    return copies[0] if copies else ""
 
 
 def written(entries: Sequence[Entry]) -> set[str]:

@@ -32,8 +32,9 @@ AGAIN = MOVED | {ErrorCode.NEWER_EPOCH}
 """A bucket that answers so has done nothing; it is asked again, perhaps elsewhere."""
 BUCKETS_MAX = 256
 """Per request: their results must fit into a typed header of 64 KiB. A server of a job as it was cut has about 10."""
-Make = Callable[[dict[int, int]], Message]
-"""Returns the request for buckets with these epochs."""
+DEADLINE_S = 60.0
+Make = Callable[[str, dict[int, int]], Message]
+"""Returns the request for a job's buckets with these epochs."""
 
 
 @dataclass
@@ -62,68 +63,46 @@ class VectorClient:
         self._session = session
 
     async def evaluate(
-        self,
-        evaluation: int,
-        at: str,
-        fraction_bits: int,
-        bundles: int,
-        *,
-        buckets: Collection[int] | None = None,
-        deadline_s: float = 60.0,
-    ) -> VectorAnswer:
+        self, evaluation: int, at: str, fraction_bits: int, bundles: int, *, last_round: int = -1,
+        buckets: Collection[int] | None = None, deadline_s: float = DEADLINE_S,
+    ) -> VectorAnswer:  # fmt: skip
         """Opens an evaluation on all buckets, or on some. The arguments are those of `EvaluateRequest`.
 
         Raises:
             DeadlineError: not all servers have answered.
             RemoteError: a server refuses the request as a whole, and trying again does not help.
         """
-        answer = VectorAnswer()
-        await self._everywhere(
-            lambda epochs: EvaluateRequest(self._session.job, epochs, evaluation, at, fraction_bits, bundles),
-            b"", answer, buckets, deadline_s,
-        )  # fmt: skip
-        return answer
+        rest = evaluation, at, fraction_bits, bundles, last_round
+        return await self._everywhere(
+            lambda job, epochs: EvaluateRequest(job, epochs, *rest), None, buckets, deadline_s
+        )
 
     async def round(
-        self,
-        number: int,
-        commands: Sequence[Command],
-        *,
-        evaluation: int = 0,
-        after: int = -1,
-        buckets: Collection[int] | None = None,
-        deadline_s: float = 60.0,
-    ) -> VectorAnswer:
+        self, number: int, commands: Sequence[Command], *, evaluation: int = 0, after: int = -1,
+        buckets: Collection[int] | None = None, deadline_s: float = DEADLINE_S,
+    ) -> VectorAnswer:  # fmt: skip
         """Has commands carried out that write scratch; see `RoundRequest`. Raises as `evaluate`."""
-        answer = VectorAnswer(parts=[[] for command in commands if isinstance(command, Reduce)])
-        await self._everywhere(
-            lambda epochs: RoundRequest(self._session.job, epochs, number, evaluation, after),
-            encode_commands(commands), answer, buckets, deadline_s,
-        )  # fmt: skip
-        return answer
+        rest = number, evaluation, after
+        return await self._everywhere(
+            lambda job, epochs: RoundRequest(job, epochs, *rest), commands, buckets, deadline_s
+        )
 
     async def commit(
-        self,
-        number: int,
-        commands: Sequence[Command],
-        *,
-        evaluation: int = 0,
-        anew: bool = False,
-        buckets: Collection[int] | None = None,
-        deadline_s: float = 60.0,
-    ) -> VectorAnswer:
+        self, number: int, commands: Sequence[Command], *, evaluation: int = 0, anew: bool = False,
+        last_round: int = -1, buckets: Collection[int] | None = None, deadline_s: float = DEADLINE_S,
+    ) -> VectorAnswer:  # fmt: skip
         """Has commands carried out that write what is kept; see `CommitRequest`. Raises as `evaluate`."""
-        answer = VectorAnswer()
-        await self._everywhere(
-            lambda epochs: CommitRequest(self._session.job, epochs, number, evaluation, anew),
-            encode_commands(commands), answer, buckets, deadline_s,
-        )  # fmt: skip
-        return answer
+        rest = number, evaluation, anew, last_round
+        return await self._everywhere(
+            lambda job, epochs: CommitRequest(job, epochs, *rest), commands, buckets, deadline_s
+        )
 
     async def _everywhere(
-        self, make: Make, body: bytes, answer: VectorAnswer, buckets: Collection[int] | None, deadline_s: float
-    ) -> None:
+        self, make: Make, commands: Sequence[Command] | None, buckets: Collection[int] | None, deadline_s: float
+    ) -> VectorAnswer:
         """Asks the server of each bucket, again where one has moved or is silent: all may be repeated."""
+        answer = VectorAnswer(parts=[[] for command in commands or () if isinstance(command, Reduce)])
+        body = b"" if commands is None else encode_commands(commands)
         session, attempt = self._session, 0
         left = set(range(len(session.layout.buckets)) if buckets is None else buckets)
         try:
@@ -145,6 +124,7 @@ class VectorClient:
         except TimeoutError as error:
             what = f"job {session.job!r}: {len(left)} buckets have not answered within {deadline_s:g} s"
             raise DeadlineError(f"{what}: {session.troubles()}") from error
+        return answer
 
     async def _ask(self, node: str, make: Make, body: bytes, buckets: list[int], answer: VectorAnswer) -> None:
         """Asks one server; adds what it says to `answer`, of buckets that it serves."""
@@ -153,7 +133,7 @@ class VectorClient:
         epochs = {bucket: session.routing.epochs[bucket] for bucket in buckets}
         shards = [session.layout.buckets[bucket].shard_start for bucket in buckets]
         try:
-            request = channel.request(make(epochs), [body] if body else (), deadline_s=session.attempt_s)
+            request = channel.request(make(session.job, epochs), [body] if body else (), deadline_s=session.attempt_s)
             reply = await session.answer(channel, request, shards)
         except UnreachableError:
             await session.look()

@@ -59,13 +59,16 @@ class ShardVectors:
 
     # --- evaluations --------------------------------------------------------------------------------------------------
 
-    def open_outcome(self, evaluation: int, at: str) -> Outcome | None:
-        """Says what opening an evaluation comes to; None: it is to be done."""
+    def open_outcome(self, evaluation: int, at: str, last_round: int = -1) -> Outcome | None:
+        """Says what opening an evaluation comes to; None: it is to be done. `last_round`: see `commit_outcome`."""
         if evaluation < self.evaluation:
             return ErrorCode.STALE_EVALUATION, f"evaluation {self.evaluation} is open; found {evaluation}"
-        if evaluation == self.evaluation:
+        found = self._late(last_round) or self._lacks((at,))
+        if found is None and evaluation == self.evaluation:
+            if at not in self.kept:  # those are written by commits alone, to other numbers
+                self.at = at  # it may have been written again
             return DONE  # bundles may have been counted meanwhile
-        return self._lacks((at,))
+        return found
 
     def opened(self, evaluation: int, at: str, fraction_bits: int, bundles: int, accumulator: Array) -> None:
         """Notes a new evaluation; `accumulator` is zero everywhere."""
@@ -127,14 +130,25 @@ class ShardVectors:
         return self._inputs_outcome(evaluation, inputs)
 
     def commit_outcome(
-        self, last: int, number: int, anew: bool, evaluation: int, inputs: Collection[str]
+        self, last: int, number: int, anew: bool, evaluation: int, inputs: Collection[str], last_round: int = -1
     ) -> Outcome | None:
-        """Says what a commit comes to; None: it is to be carried out. `last`: the shard's last commit."""
+        """Says what a commit comes to; None: it is to be carried out.
+
+        Args:
+            last: the shard's last commit.
+            last_round: the last one that was sent before this commit; -1: any. If a later one has been carried out, the
+                commit was refused here before, and scratch is not what it was meant for.
+        """
         if number <= last:
             return DONE
         if number != last + 1 and not anew:
             return ErrorCode.SEQUENCE_GAP, f"expected commit {last + 1}; found {number}"
-        return self._inputs_outcome(evaluation, inputs)
+        return self._late(last_round) or self._inputs_outcome(evaluation, inputs)
+
+    def _late(self, last_round: int) -> Outcome | None:
+        if last_round < 0 or self.round <= last_round:
+            return None
+        return ErrorCode.STALE_ROUND, f"round {self.round} has been carried out; found what came after {last_round}"
 
     def _inputs_outcome(self, evaluation: int, inputs: Collection[str]) -> Outcome | None:
         """Returns why commands cannot read what they read, None if they can."""

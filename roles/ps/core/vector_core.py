@@ -76,7 +76,8 @@ class VectorCore:
         if request.at not in places:
             what = f"expected to evaluate at one of {', '.join(places)}; found {request.at!r}"
             return [Refuse(token, ErrorCode.BAD_CONFIGURATION, what)]
-        work = Opening(token, request.evaluation, request.at, request.fraction_bits, request.bundles)
+        numbers_of = request.evaluation, request.at, request.fraction_bits, request.bundles, request.last_round
+        work = Opening(token, *numbers_of)
         return self._begin(job, work, request.epochs, now)
 
     def round(
@@ -105,7 +106,7 @@ class VectorCore:
             return [commands]
         if any(isinstance(command, Reduce) for command in commands):
             return [Refuse(token, ErrorCode.BAD_CONFIGURATION, "a commit finds no numbers; ask for them in a round")]
-        work = Commit(token, request.number, commands, request.evaluation, request.anew)
+        work = Commit(token, request.number, commands, request.evaluation, request.anew, request.last_round)
         return self._begin(job, work, request.epochs, now)
 
     def accumulate(

@@ -114,12 +114,15 @@ class VectorRequest:
 class Opening(VectorRequest):
     """Opens an evaluation."""
 
-    def __init__(self, token: Token, evaluation: int, at: str, fraction_bits: int, bundles: int) -> None:
+    def __init__(
+        self, token: Token, evaluation: int, at: str, fraction_bits: int, bundles: int, last_round: int = -1
+    ) -> None:
         super().__init__(token)
         self.evaluation, self.at, self.fraction_bits, self.bundles = evaluation, at, fraction_bits, bundles
+        self.last_round = last_round
 
     def outcome(self, shard: Shard) -> Outcome | None:
-        return vectors_of(shard).open_outcome(self.evaluation, self.at)
+        return vectors_of(shard).open_outcome(self.evaluation, self.at, self.last_round)
 
     def batch(self, shard: Shard) -> VectorBatch:
         batch, accumulator = VectorBatch(shard, self), vectors_of(shard).accumulator
@@ -245,13 +248,15 @@ class Round(Commands):
 class Commit(Commands):
     """Writes what is kept."""
 
-    def __init__(self, token: Token, number: int, commands: Sequence[Command], evaluation: int, anew: bool) -> None:
+    def __init__(
+        self, token: Token, number: int, commands: Sequence[Command], evaluation: int, anew: bool, last_round: int = -1
+    ) -> None:
         super().__init__(token, number, commands, evaluation)
-        self.anew = anew
+        self.anew, self.last_round = anew, last_round
 
     def outcome(self, shard: Shard) -> Outcome | None:
         vectors, last = vectors_of(shard), shard.memory.commit
-        return vectors.commit_outcome(last, self.number, self.anew, self.evaluation, self.inputs)
+        return vectors.commit_outcome(last, self.number, self.anew, self.evaluation, self.inputs, self.last_round)
 
     def finish(self, batch: VectorBatch) -> bool:
         if batch.code:

@@ -199,6 +199,28 @@ async def test_bundles_of_an_evaluation_that_is_over_are_cancelled() -> None:
         await coordinator.close()
 
 
+async def test_who_is_gone_is_handed_nothing_although_its_request_still_waits() -> None:
+    async with memory_cluster(35) as cluster:
+        await start_servers(cluster, "ps-0")
+        await add_job(cluster, JOB, ["ps-0"], rule(), coordinator="c-0")
+        coordinator = await make_client(cluster, JOB, "c-0", role="coordinator")
+        batch = BatchJob("lbfgs", start, [Bundle(0, 0, 1)], len(coordinator.layout.buckets))
+        service = BatchService(batch, coordinator.vectors)
+        ended = asyncio.create_task(service.carry_out())
+        for node in ("one", "two"):  # two copies at most
+            assert (await service.next_bundles(NextBundlesRequest(node, 1, 1, 5.0))).tasks
+        waiting = asyncio.create_task(service.next_bundles(NextBundlesRequest("three", 1, 1, 5.0)))
+        await asyncio.sleep(0)
+        service.lose(("three", 1))
+        service.lose(("one", 1))
+        assert not (await asyncio.wait_for(waiting, 5)).tasks
+        assert service.run.book.outstanding() == {0: (("two", 1),)}
+        assert (await service.next_bundles(NextBundlesRequest("four", 1, 1, 5.0))).tasks
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
+        await coordinator.close()
+
+
 async def test_an_observer_that_fails_ends_the_run_with_the_reason() -> None:
     async with memory_cluster(34) as cluster:
         await start_servers(cluster, "ps-0")

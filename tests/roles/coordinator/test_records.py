@@ -67,16 +67,6 @@ def test_every_iteration_of_a_batch_algorithm_is_a_line(tmp_path: Path) -> None:
     assert second["evaluations"] == 1 and second["loss"] is second["iteration"] is None
 
 
-def test_a_summary_tells_evaluations_on_a_split_and_of_the_batch_apart(tmp_path: Path) -> None:
-    records = RunRecords(tmp_path)
-    result = {"state": "ended", "evaluations": 5}
-    records.summary(structs.replace(PROGRESS, evaluations=(evaluation(5),), batch=BATCH, result=result))
-    records.close()
-    summary = json.loads((tmp_path / SUMMARY_NAME).read_text())
-    assert [one["pass"] for one in summary["evaluations"]] == [5]
-    assert summary["batch"]["evaluations"] == 5 and summary["batch"]["backups"] == 1
-
-
 @pytest.mark.parametrize("room_bytes", [0, 1, 50, 300])
 def test_what_finds_no_room_waits_for_it_and_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_bytes: int

@@ -27,6 +27,7 @@ from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.core.vector_core import VectorCore
 from adamctl.wire.codec import encode_commands
+from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     AccumulateRequest,
     AttachRequest,
@@ -38,7 +39,7 @@ from adamctl.wire.messages import (
 )
 from tests.roles.ps.ps_cluster import make_layout
 
-JOB = "job"
+JOB, OK = "job", int(ErrorCode.OK)
 RULE = RuleConfig(VECTORS, kept=("g", "s0", "y0"), scratch=("t", "d", "h"))
 READ_SUM = Set("h", ((1.0, ACCUMULATOR),))
 COMMIT = (
@@ -124,9 +125,9 @@ class VectorHarness:
 
     def evaluate(
         self, token: Any, evaluation: int, at: str = "x", *, bits: int = 20, bundles: int = 2, do: bool = True,
-        epochs: dict[int, int] | None = None,
+        epochs: dict[int, int] | None = None, last_round: int = -1,
     ) -> list[BucketVectors]:  # fmt: skip
-        request = EvaluateRequest(JOB, epochs or self.epochs(), evaluation, at, bits, bundles)
+        request = EvaluateRequest(JOB, epochs or self.epochs(), evaluation, at, bits, bundles, last_round)
         self.take(self.vectors.evaluate(token, 1, request, 0.0))
         return self.results(token) if do else []
 
@@ -141,9 +142,9 @@ class VectorHarness:
 
     def commit(
         self, token: Any, number: int, commands: Sequence[Command] = COMMIT, evaluation: int = 0, *, do: bool = True,
-        anew: bool = False, epochs: dict[int, int] | None = None,
+        anew: bool = False, epochs: dict[int, int] | None = None, last_round: int = -1,
     ) -> list[BucketVectors]:  # fmt: skip
-        request = CommitRequest(JOB, epochs or self.epochs(), number, evaluation, anew)
+        request = CommitRequest(JOB, epochs or self.epochs(), number, evaluation, anew, last_round)
         self.take(self.vectors.commit(token, 1, request, encode_commands(commands), 0.0))
         return self.results(token) if do else []
 
@@ -226,3 +227,35 @@ class VectorHarness:
 
 def dot(first: str, second: str) -> Reduce:
     return Reduce("dot", ((first,), (second,)))
+
+
+def codes(results: list) -> set[int]:
+    return {result.code for result in results}
+
+
+def two(results: list) -> dict[int, int]:
+    """The codes of the first two buckets, of many."""
+    return {result.bucket: result.code for result in results[:2]}
+
+
+def step(h: VectorHarness, number: int, value: float) -> None:
+    """One iteration: a trial point, its gradient, a commit."""
+    assert codes(h.round(f"t{number}", 2 * number - 1, [Set("t", ((1.0, "x"), (0.5, "g"))), Set("t")])) == {OK}
+    assert codes(h.evaluate(f"e{number}", number, "t")) == {OK}
+    h.add(f"a{number}", number, 0, value, 0.75)
+    h.add(f"b{number}", number, 1, value, 0.25)
+    assert codes(h.round(f"h{number}", 2 * number, [READ_SUM], number)) == {OK}
+    assert codes(h.commit(f"c{number}", number)) == {OK}
+
+
+def everything(h: VectorHarness) -> list[object]:
+    """All that shards have."""
+    out: list[object] = []
+    for shard in h.job.shards.values():
+        vectors = shard.vectors
+        assert vectors is not None and shard.batch is None and not vectors.queue
+        out += [shard.counter, shard.memory.commit, vectors.round, vectors.evaluation, vectors.missing, vectors.at]
+        out += [array.tobytes() for array in (shard.values.array, *shard.state.arrays)]
+        out += [(name, one.array.tobytes()) for name, one in sorted(vectors.scratch.items())]
+        out.append(None if vectors.accumulator is None else vectors.accumulator.tobytes())
+    return out

@@ -7,9 +7,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from adamctl.config.experiment import OptimizerConfig
 from adamctl.roles.context import RoleContext
+from adamctl.roles.worker import joining
 from adamctl.roles.worker.joining import RunFinder, Taken
 from tests.roles.worker.test_server import World, make_experiment, plain_kernels, world
 
@@ -123,3 +126,20 @@ async def test_a_run_that_ends_is_left_for_the_next_one(tmp_path: Path, end: str
             taken = await asyncio.gather(looking, other)
         assert len({one.job for one in taken}) == 1
         await leave(looking, other)
+
+
+async def test_a_batch_algorithm_takes_workers_that_compute_alike_and_others_when_those_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, workers=0) as w:
+        monkeypatch.setattr(joining, "implementation", lambda: {"BLAS": "one"})
+        heaps = make_experiment(tmp_path, workers=2, ps=1)
+        await w.start_run(msgspec.structs.replace(heaps, optimizer=OptimizerConfig(type="lbfgs")), "aa")
+        first = await look(w, "w1")
+        taken = await asyncio.wait_for(first, SOON_S)
+        monkeypatch.setattr(joining, "implementation", lambda: {"BLAS": "other"})
+        second = await look(w, "w2")
+        assert not (await asyncio.wait((second,), timeout=1.5))[0], "it waits until it can be used"
+        await taken.coordinator.close()
+        await asyncio.wait_for(second, SOON_S)
+        await leave(second)

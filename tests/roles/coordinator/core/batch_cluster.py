@@ -46,12 +46,15 @@ class FakeBucket:
         self.found: list[list[float]] = []
 
     def open(self, order: OpenEvaluation) -> BucketVectors:
-        if order.evaluation == self.evaluation:
-            return self.result(0)
         if order.evaluation < self.evaluation:
             return self.result(ErrorCode.STALE_EVALUATION)
+        if order.last_round < self.round:
+            return self.result(ErrorCode.STALE_ROUND)
         if order.at not in self.kept | self.scratch:
             return self.result(ErrorCode.NO_VECTOR)
+        if order.evaluation == self.evaluation:
+            self.at = order.at if order.at in self.scratch else self.at
+            return self.result(0)
         self.evaluation, self.at, self.bundles = order.evaluation, order.at, order.bundles
         self.sum = Accumulator(np.zeros(self.kept[PARAMETERS].size, np.int64), order.fraction_bits)
         self.counted, self.refused = set(), 0
@@ -80,10 +83,13 @@ class FakeBucket:
             return self.result(0)
         if order.number != self.commit + 1 and not order.anew:
             return self.result(ErrorCode.SEQUENCE_GAP)
+        if order.last_round < self.round:
+            return self.result(ErrorCode.STALE_ROUND)
         prepared, code = self.prepared(order.commands, order.evaluation)
         if code:
             return self.result(code)
         self.before = self.commit, {name: values.copy() for name, values in self.kept.items()}
+        self.at = "" if self.at in prepared.writes else self.at
         prepared.run(self.kept | self.scratch, 1, prepared.new_totals(), self.sum if order.evaluation else None)
         self.commit = order.number
         return self.result(0)
@@ -123,14 +129,16 @@ class BatchCluster:
     def __init__(
         self, program: Program, settings: Any, part: Part, x: np.ndarray[Any, Any], examples: int, *, seed: int = 0,
         buckets: int = 2, workers: int = 2, bundles: int = 4, faults: float = 0.0, budget: int | None = None,
-        weight_decay: float = 0.0, rolls_back: bool = False,
+        weight_decay: float = 0.0, rolls_back: bool = False, false_alarms: float = 0.0,
     ) -> None:  # fmt: skip
         """
         Args:
             faults: share of events that are faults: a bucket is taken over, a worker dies and another one comes.
+            false_alarms: share of events in which a bucket that has lost nothing is said to be lost.
             rolls_back: a takeover also takes the bucket a commit back.
         """
         self.random, self.faults, self.rolls_back = Random(seed), faults, rolls_back
+        self.false_alarms = false_alarms
         self.part, self.examples = part, examples
 
         def start(progress: Progress | None) -> Execution:
@@ -163,6 +171,8 @@ class BatchCluster:
             waiting += self.run.take_orders()
             if self.random.random() < self.faults:
                 self.fault()
+            elif self.false_alarms and self.random.random() < self.false_alarms:
+                self.run.lost([self.random.randrange(len(self.buckets))])
             elif waiting and self.random.random() < 0.5:
                 self.answer(waiting.pop(self.random.randrange(len(waiting))))
             else:
@@ -200,7 +210,7 @@ class BatchCluster:
             stale = [b.number for b in self.buckets if b.evaluation != evaluation or b.at != task.at]
             if stale:
                 del self.tasks[worker]
-                self.run.lost([n for n in stale if self.buckets[n].evaluation < evaluation])
+                self.run.lost([n for n in stale if self.buckets[n].evaluation <= evaluation])
                 return
             pieces = [(b.kept | b.scratch)[task.at] for b in self.buckets]
             point = np.concatenate(pieces)

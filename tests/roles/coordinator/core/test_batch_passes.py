@@ -18,6 +18,7 @@ from adamctl.roles.coordinator.core.instructions import (
     WriteCheckpoint,
 )
 from adamctl.roles.coordinator.core.run_core import RunCore
+from adamctl.roles.coordinator.core.sameness import Sameness
 from adamctl.wire.messages import EvaluateTask, NextTaskRequest, TaskReport
 from tests.roles.coordinator.simulation import plan
 
@@ -31,6 +32,7 @@ class PlayedJob:
         self.algorithm, self.passes, self.loss = "played", 0, 0.5
         self.commit: int | None = 0
         self.stop_reason: str | None = None
+        self.sameness = Sameness({})
 
     def snapshot(self) -> BatchSnapshot:
         return BatchSnapshot(state={"loss": self.loss}, evaluations=self.passes, commit=self.commit or 0)

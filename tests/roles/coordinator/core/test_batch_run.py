@@ -11,7 +11,7 @@ import pytest
 from adamctl.optimizers.cg import conjugate_gradient
 from adamctl.optimizers.descent import DescentSettings
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
-from adamctl.optimizers.vectors import Evaluate, Program
+from adamctl.optimizers.vectors import Evaluate, Program, Requests, State, Vectors
 from adamctl.roles.coordinator.core.bundles import Bundle
 from adamctl.wire.constants import ErrorCode
 from tests.roles.coordinator.core.batch_cluster import BatchCluster, quadratic
@@ -59,6 +59,30 @@ def test_faults_leave_the_bits_as_they_are(seed: int, undisturbed: str) -> None:
     one = cluster(seed=seed, faults=0.03, buckets=1 + seed % 3, workers=1 + seed % 2)
     assert digest(one) == undisturbed
     assert one.run.restarts == 0 or one.events == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_bucket_that_is_said_to_be_lost_and_is_not_does_again_what_it_has(seed: int, undisturbed: str) -> None:
+    one = cluster(seed=seed, false_alarms=0.05, buckets=1 + seed % 3)
+    assert digest(one) == undisturbed and not one.run.restarts
+
+
+def descent(v: Vectors, settings: Any, state: State) -> Requests[str]:
+    """Writes over the point that it has evaluated."""
+    h = v.scratch("h")
+    while True:
+        yield v.evaluate(at=v.x, into=h)
+        yield v.commit(v.x.set(v.x - 0.01 * h), state={})
+
+
+def test_a_commit_whose_point_is_nowhere_any_more_drops_the_history_where_it_cannot_be_made_whole() -> None:
+    expected, dropped = digest(cluster(descent, None)), []
+    for seed in range(12):
+        one = cluster(descent, None, seed=seed, faults=0.03, buckets=3)
+        found = digest(one)
+        dropped.append(one.run.restarts > 0)
+        assert len({bucket.commit for bucket in one.buckets}) == 1 and (dropped[-1] or found == expected), seed
+    assert any(dropped) and not all(dropped)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adamctl.model.commands import ACCUMULATOR, Command, Reduce, Set
-from adamctl.roles.coordinator.core.journal import Entry, EvaluationEntry, RoundEntry, needed_again, written
+from adamctl.roles.coordinator.core.journal import Entry, EvaluationEntry, RoundEntry, needed_again, where_left, written
 
 DIRECTION: tuple[Command, ...] = (Set("d", ((-1.0, "g"),)), Set("t", ((1.0, "x"), (1.0, "d"))))
 MEASURE: tuple[Command, ...] = (Set("h", ((1.0, ACCUMULATOR),)), Reduce("dot", (("h",), ("d",))))
@@ -40,6 +40,14 @@ def test_a_vector_that_is_changed_in_place_needs_what_it_was() -> None:
         RoundEntry((Set("d"),)), RoundEntry((Set("d", ((1.0, "d"), (1.0, "g"))), Set("d", ((2.0, "d"),)))),
     ]  # fmt: skip
     assert needed_again(grown, {"d"}) == list(enumerate(grown))
+
+
+def test_where_a_commit_leaves_the_numbers_of_a_vector() -> None:
+    kept = ("x", "g", "v")
+    commit = (Set("x", ((1.0, "t"),)), Set("g", ((2.0, "h"),)))
+    assert where_left("t", commit, kept) == "x" and where_left("v", commit, kept) == "v"
+    assert where_left("h", commit, kept) == where_left("x", commit, kept) == where_left("d", commit, kept) == ""
+    assert where_left("t", (*commit, Set("x", ((1.0, "x"), (1.0, "g")))), kept) == "", "it is written over"
 
 
 def test_what_rounds_have_written() -> None:
