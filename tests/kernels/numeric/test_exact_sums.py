@@ -57,6 +57,23 @@ def test_threads_and_servers_in_any_order_find_the_same(
     assert there.parts() == straight.parts()
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("threads", [1, 2, 3, 13])
+def test_sums_of_many_threads_are_exact_whatever_does_not_fit_beside_them(threads: int, wide: bool) -> None:
+    """`wide`: terms so far apart that two float64 do not hold their sum."""
+    random, server, exact = np.random.default_rng(threads), Totals(["dot", "dot"]), [Fraction(), Fraction()]
+    for _ in range(threads):
+        one = Totals(["dot", "dot"])
+        scale = 2.0 ** random.integers(-140, 140, one.pairs.shape) if wide else 1.0
+        one.pairs[:] = random.standard_normal(one.pairs.shape) * scale
+        exact = [total + sum(map(Fraction, own.ravel().tolist())) for total, own in zip(exact, one.pairs, strict=True)]
+        server.merge(one)
+    found = server.parts()
+    assert [sum(map(Fraction, part.numbers)) for part in found] == exact
+    assert [part.numbers[0] for part in found] == [float(total) for total in exact]
+    assert max(len(part.numbers) for part in found) > 2 or not wide
+
+
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 75, 1000])
 def test_a_row_is_summed_in_eight_lanes_which_are_then_added_in_pairs(size: int) -> None:
     row = np.random.default_rng(size).standard_normal(size)
