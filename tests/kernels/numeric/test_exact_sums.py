@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adamctl.kernels.numeric.exact_sums import LOWEST_BIT, Totals, combined, exact_sum, expansion, row_sums
+from adamctl.kernels.numeric.exact_sums import LANES, LOWEST_BIT, Totals, combined, exact_sum, expansion, row_sums
 from adamctl.model.commands import Parts
 
 singles = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -66,6 +66,8 @@ def test_sums_of_many_threads_are_exact_whatever_does_not_fit_beside_them(thread
         one = Totals(["dot", "dot"])
         scale = 2.0 ** random.integers(-140, 140, one.pairs.shape) if wide else 1.0
         one.pairs[:] = random.standard_normal(one.pairs.shape) * scale
+        if not wide:
+            one.pairs[:, 1] = random.standard_normal((2, LANES)).astype(np.float32) * 2.0**-54
         exact = [total + sum(map(Fraction, own.ravel().tolist())) for total, own in zip(exact, one.pairs, strict=True)]
         server.merge(one)
     found = server.parts()
