@@ -49,6 +49,13 @@ def one_copy(cluster: ServerCluster, *kinds: str) -> None:
     cluster.kinds = kinds
 
 
+def _all_lost(cluster: ServerCluster, *kinds: str) -> None:
+    """All memory is lost again and again, and with it pushes that are not on disk."""
+    cluster.stores_matter, cluster.moves_matter = True, False
+    cluster.acks = cluster.ledger.acks = "replicated"
+    cluster.kinds = kinds
+
+
 def _saves(cluster: ServerCluster, *kinds: str) -> None:
     """Checkpoints are written all the time."""
     cluster.saves = True
@@ -233,6 +240,7 @@ MUTANTS = {
             "holding-unwritten",
             "that a bucket is held is not written",
             [(Holdings, "_hurry", _holding_unwritten)],
+            lambda cluster: one_copy(cluster, "drain", "drain", "drain", "crash", "crash-all", "heal"),
         ),
         ServerFault(
             "restored-without-memory",
@@ -298,6 +306,7 @@ MUTANTS = {
             "passed-over-in-silence",
             "a memory changes within a version, when a client goes on after numbers that are lost",
             [(Job, "go_on_from", _go_on_in_silence)],
+            lambda cluster: _all_lost(cluster, "crash-all", "crash-all", "crash-two", "crash", "weather"),
         ),
         ServerFault(
             "failure-not-told",

@@ -53,7 +53,7 @@ class Pull(NamedTuple):
     at: str
 
 
-@dataclass
+@dataclass(eq=False)
 class Held:
     """A bundle that this worker has.
 

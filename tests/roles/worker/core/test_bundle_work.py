@@ -134,6 +134,20 @@ def test_a_cancelled_bundle_is_not_pushed_and_reported_once() -> None:
     assert not work.has_news and not work.busy
 
 
+def test_a_bundle_that_is_had_twice_is_ended_twice_in_any_order() -> None:
+    """Cancelled while it is pushed, and given again: two of the same name, which may say the same."""
+    work = make()
+    give(work, task(1, 0))
+    [first] = compute(work)
+    work.take(NextBundlesReply((), (task(1, 0).name,)))
+    give(work, task(1, 0))
+    [second] = compute(work)
+    work.take(NextBundlesReply((), (task(1, 0).name,)))
+    for held in (second, first):
+        work.pushed(held, {})
+    assert codes(work) == [(0, ErrorCode.OK)] * 2 and not work.busy
+
+
 def test_a_bundle_that_waits_is_given_up_at_once() -> None:
     work = make()
     work.take(NextBundlesReply((task(1, 0), task(1, 1))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,7 +85,7 @@ class Coordinator:
     on_report: Callable[[BundleReport], None] = lambda report: None
     _last: dict[tuple[str, int], int] = field(default_factory=dict)
     _news: dict[tuple[str, int], list[BundleName]] = field(default_factory=dict)
-    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def next_bundles(self, request: NextBundlesRequest) -> NextBundlesReply:
         self.requests.append(request)
@@ -113,27 +113,20 @@ class Coordinator:
             reply = self._reply(key, request.wanted)
             if reply.tasks or reply.cancelled or reply.ended or loop.time() >= until_s:
                 return reply
-            async with self._changed:
-                try:
-                    async with asyncio.timeout_at(until_s):  # `wait_for` may lose a cancellation
-                        await self._changed.wait()
-                except TimeoutError:
-                    continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until_s):  # `wait_for` may lose that it is cancelled
+                    await self._changed.wait()
 
     async def next_tasks(self, request: NextTaskRequest) -> NextTaskReply:
         """Gives out ranges of the test part, and tells the end of the run."""
         self.evaluated += request.reports
         loop = asyncio.get_running_loop()
         until_s = loop.time() + request.wait_s
-        async with self._changed:
-            self._changed.notify_all()
+        await self.tell()
         while not (self.ended or self.gone or self.to_evaluate) and loop.time() < until_s:
-            async with self._changed:
-                try:
-                    async with asyncio.timeout_at(until_s):  # `wait_for` may lose a cancellation
-                        await self._changed.wait()
-                except TimeoutError:
-                    break
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until_s):  # `wait_for` may lose that it is cancelled
+                    await self._changed.wait()
         if self.gone:
             raise UnreachableError("the coordinator is gone")
         tasks, self.to_evaluate = self.to_evaluate[: request.wanted], self.to_evaluate[request.wanted :]
@@ -169,8 +162,9 @@ class Coordinator:
         return NextBundlesReply(tuple(tasks), cancelled, ahead, ended=self.ended, reason="enough" if self.ended else "")
 
     async def tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+        """Wakes all who wait; whoever looks and then waits, without a pause between the two, misses nothing."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     # --- evaluations --------------------------------------------------------------------------------------------------
 
@@ -206,8 +200,7 @@ class Coordinator:
     async def complete(self) -> None:
         async with asyncio.timeout(ENOUGH_S):
             while not self.book.is_complete:
-                async with self._changed:
-                    await self._changed.wait()
+                await self._changed.wait()
 
     async def evaluate(self, evaluation: int) -> tuple[float, ...]:
         """Returns the loss, and numbers that the gradient decides."""
