@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -116,6 +117,7 @@ class Trial:
         if progress is None:
             return False
         kind = self.chance.choice(KINDS)
+        await self.restart_the_dead()
         if kind == "kill server":
             await self.whole()
         await asyncio.sleep(self.chance.choice(SOON_S) * self.chance.random())
@@ -140,12 +142,13 @@ class Trial:
 
     async def pause(self, command: Command, seconds: float = 1.5) -> None:
         """Mostly too short for anybody to give it up."""
-        process = psutil.Process(command.process.pid)
-        process.suspend()
-        try:
-            await asyncio.sleep(seconds * self.chance.random())
-        finally:
-            process.resume()
+        with suppress(psutil.NoSuchProcess):  # one that was stopped for long has ended by itself
+            process = psutil.Process(command.process.pid)
+            process.suspend()
+            try:
+                await asyncio.sleep(seconds * self.chance.random())
+            finally:
+                process.resume()
 
     async def stop(self, command: Command) -> None:
         """For longer than a worker is waited for."""
