@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -18,8 +19,9 @@ FIRST_VERSION = {"cpu": "cpu.cfs_quota_us", "memory": "memory.limit_in_bytes"}
 PERIOD_US = 10_000
 """A process runs for a part of each 10 ms. With 5 ms it does 0.95 of the work that it is due, since it is stopped more
 often; with the usual 100 ms it would stand still for as long as a whole stage of a network takes, or not at all."""
-WEIGHT_MOST, SHARES_MOST = 10_000, 262_144
-"""Of a group among groups and processes that want the same cores, where 100 and 1,024 are usual: versions 2 and 1."""
+WEIGHT, SHARES = 1_000, 10_240
+"""Of a group before other groups and processes that want the same cores: ten times what is usual, in versions 2 and
+1."""
 CORES_LEAST = 0.1
 """A thousandth of a second of each period: the kernel takes nothing shorter."""
 
@@ -58,18 +60,23 @@ class ControlGroups:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._numbers = count(1)
 
     def share_cores(self, name: str, pid: int, cores: float, *, before_others: bool = False) -> None:
         """Gives a process, with all its threads, so many cores together; at least CORES_LEAST.
 
-        `before_others`: it has them even where other programs keep all cores busy.
+        `before_others`: where others keep all cores busy, it has ten times a thread's share of them.
         """
         allowed_us = round(cores * PERIOD_US)
         new: dict[str, int | str] = {"cpu.max": f"{allowed_us} {PERIOD_US}"}
         old = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": allowed_us}
         if before_others:
-            new["cpu.weight"], old["cpu.shares"] = WEIGHT_MOST, SHARES_MOST
+            new["cpu.weight"], old["cpu.shares"] = WEIGHT, SHARES
         self._put(name, pid, new, old)
+
+    def give(self, pid: int, cores: float) -> None:
+        """Gives a process cores before others, in a group without a name; may be called again, with other shares."""
+        self.share_cores(str(next(self._numbers)), pid, cores, before_others=True)
 
     def limit_memory(self, name: str, pid: int, limit_bytes: int) -> None:
         """Has the kernel kill a process that needs more memory than that."""

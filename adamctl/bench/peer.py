@@ -86,6 +86,10 @@ class PeerProcess:
         self._process.stdout.close()
         self._errors.close()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def send(self, request: dict[str, Any]) -> None:
         """Sends a request whose answer `receive` waits for, so that several peers can work at once."""
         assert self._process.stdin is not None

@@ -222,11 +222,15 @@ class WatchedRun:
 
     def process(self, node: str) -> psutil.Process:
         """Returns a role's process. Raises RunFailedError if there is none."""
-        for process in psutil.Process(self._process.pid).children():
-            line = process.cmdline()
-            if "--name" in line and line[line.index("--name") + 1] == node:
-                return process
-        raise RunFailedError(f"expected a process of {node}; found none")
+        found = self.processes().get(node)
+        if found is None:
+            raise RunFailedError(f"expected a process of {node}; found none")
+        return found
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """Returns the processes of all roles, by node."""
+        lines = {process: process.cmdline() for process in psutil.Process(self._process.pid).children()}
+        return {line[line.index("--name") + 1]: process for process, line in lines.items() if "--name" in line}
 
     def kill(self, node: str) -> None:
         """Sends SIGKILL to a role. Raises RunFailedError if there is no such process."""

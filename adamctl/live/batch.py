@@ -47,11 +47,11 @@ def batch_parts(batch: BatchProgress, evaluations_total: int) -> list[str]:
 
 def batch_closing(batch: BatchProgress) -> list[tuple[str, str]]:
     """Returns (label, text) of what an algorithm has found and why it stopped, for a closing summary."""
-    done = f"{batch.evaluations} evaluations"
+    done = _counted(batch.evaluations, "evaluation")
     if batch.iterations:
-        done = f"{batch.iterations} iterations, {done}, {each_iteration(batch)} an iteration"
+        done = f"{_counted(batch.iterations, 'iteration')}, {done}, {each_iteration(batch)} an iteration"
     if batch.restarts:
-        done += f", {batch.restarts} restarts"
+        done += f", {_counted(batch.restarts, 'restart')}"
     lines = [(batch.algorithm, done)]
     if batch.loss is not None:
         largest = "" if batch.gradient_max is None else f", max|g| {figure(batch.gradient_max)}"
@@ -75,6 +75,10 @@ def commands_share(batch: BatchProgress) -> str:
     """Returns the share of rounds and commits in the time that they and evaluations take."""
     together = batch.command_seconds + batch.evaluation_seconds
     return "-" if together <= 0 else share(batch.command_seconds / together)
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
 
 
 def _bundles(batch: BatchProgress) -> str:

@@ -48,7 +48,7 @@ class Totals:
         self.counts = np.zeros(n, np.int64)
         self.scratch: Any = None
         self._sums = [0] * n  # in units of 2^-LOWEST_BIT
-        self._merged: list[NDArray[np.float64]] = []  # [n, terms] each, of other threads
+        self._merged: list[NDArray[np.float64]] = []  # the pairs of other threads
 
     def add(self, number: int, terms: NDArray[np.float64]) -> None:
         """Adds terms [any] to the sum of one reduction, without error."""
@@ -64,12 +64,13 @@ class Totals:
             self.others += other.others
         np.maximum(self.largest, other.largest, out=self.largest)
         self.counts += other.counts
-        self._merged += [other._terms().copy(), *other._merged]
+        self._merged += [other.pairs.copy(), *other._merged]
         self._sums = [a + b for a, b in zip(self._sums, other._units(), strict=True)]
 
     def parts(self) -> list[Parts]:
         """Returns the answer to each reduction; equal totals give equal numbers."""
-        terms = np.concatenate((self._terms(), *self._merged), axis=1).tolist()
+        pairs = _condensed(np.stack((self.pairs, *self._merged)))
+        terms = pairs.transpose(1, 0, 2, 3).reshape(len(self.operations), 2 * LANES * len(pairs)).tolist()
         units = self._units()
         found = []
         for number, operation in enumerate(self.operations):
@@ -85,10 +86,6 @@ class Totals:
                 numbers = _expansion_of(terms[number])
             found.append(Parts(numbers))
         return found
-
-    def _terms(self) -> NDArray[np.float64]:
-        """Returns the float64 sums and what they lost, [n, terms]."""
-        return self.pairs.reshape(len(self.operations), 2 * LANES)
 
     def _units(self) -> list[int]:
         """Returns all that is not in such sums."""
@@ -132,6 +129,27 @@ def expansion(total: int) -> tuple[float, ...]:
         numbers.append(nearest)
         total -= _units_of(nearest)
     return tuple(numbers) or (0.0,)
+
+
+def _condensed(pairs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns fewer pairs [k, n, 2, LANES] with the same exact sum: one, if all that is lost fits beside the sums."""
+    while len(pairs) > 1:
+        half = len(pairs) // 2
+        (a, a_lost), (b, b_lost) = (one.transpose(2, 0, 1, 3) for one in (pairs[:half], pairs[half : 2 * half]))
+        total, lost = _two_sum(a, b)
+        all_lost, rest = _two_sum(a_lost, b_lost)
+        all_lost, more = _two_sum(all_lost, lost)
+        if rest.any() or more.any():
+            break
+        pairs = np.concatenate((np.stack((total, all_lost), axis=2), pairs[2 * half :]))
+    return pairs
+
+
+def _two_sum(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns the rounded sums and what rounding lost, exactly (Knuth)."""
+    total = a + b
+    of_b = total - a
+    return total, (a - (total - of_b)) + (b - of_b)
 
 
 def _expansion_of(terms: list[float]) -> tuple[float, ...]:

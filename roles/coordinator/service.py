@@ -40,7 +40,7 @@ from adamctl.roles.coordinator.core.instructions import (
     TakeSeat,
     WriteCheckpoint,
 )
-from adamctl.roles.coordinator.core.progress import EvaluationResult, RoleRow, RunProgress
+from adamctl.roles.coordinator.core.progress import BatchProgress, EvaluationResult, RoleRow, RunProgress
 from adamctl.roles.coordinator.core.report import missing_text, run_progress
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import WorkerKey
@@ -263,7 +263,7 @@ class RunService:
         found = run_progress(self.core.as_of(self._loop.time()), self.rows, messages, self.role_counts)
         optimizer = self.experiment.optimizer
         if optimizer.is_batch:
-            return found
+            return msgspec.structs.replace(found, batch=found.batch or BatchProgress(algorithm=optimizer.type))
         rate = learning_rate(optimizer.lr, optimizer.schedule, found.progress)
         return msgspec.structs.replace(found, learning_rate=rate)
 
@@ -273,6 +273,8 @@ class RunService:
         names = ("state", "job", "progress", "pass_number", "images_per_s", "loss", "top1", "eta_seconds")
         waits = ("partitions", "step_waits", "step_wait_seconds", "steps_ahead_max")
         found = {name: getattr(progress, name) for name in (*names, *waits)}
+        if progress.batch is not None:
+            found |= msgspec.to_builtins({"passes_total": progress.passes_total, "batch": progress.batch})
         if progress.partitions > 1:
             found |= msgspec.to_builtins({"replicas": progress.replicas, "lobby": progress.lobby})
         return found

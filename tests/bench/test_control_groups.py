@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adamctl.bench import control_groups as module
-from adamctl.bench.control_groups import PERIOD_US, SHARES_MOST, WEIGHT_MOST, Controller, control_groups, quotas
+from adamctl.bench.control_groups import PERIOD_US, SHARES, WEIGHT, Controller, control_groups, quotas
 from adamctl.errors import ConfigurationError
 
 
@@ -34,8 +34,8 @@ def test_a_process_gets_its_share_and_nothing_is_left(controller: Controller) ->
             if controller == "cpu":
                 made.share_cores("one", child.pid, 0.4, before_others=True)
                 expected = {
-                    "cpu.max": f"4000 {PERIOD_US}", "cpu.weight": str(WEIGHT_MOST),
-                    "cpu.cfs_quota_us": "4000", "cpu.shares": str(SHARES_MOST),
+                    "cpu.max": f"4000 {PERIOD_US}", "cpu.weight": str(WEIGHT),
+                    "cpu.cfs_quota_us": "4000", "cpu.shares": str(SHARES),
                 }  # fmt: skip
             else:
                 made.limit_memory("one", child.pid, 1 << 30)
@@ -43,6 +43,24 @@ def test_a_process_gets_its_share_and_nothing_is_left(controller: Controller) ->
             assert (group / "cgroup.procs").read_text().split() == [str(child.pid)]
             found = {name: (group / name).read_text().strip() for name in expected if (group / name).exists()}
             assert len(found) in (1, 2) and found.items() <= expected.items()
+            child.communicate(b"\n")
+    finally:
+        child.kill()
+    assert not folder.exists()
+
+
+def test_a_process_may_be_given_another_share() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    folder = _folder("cpu")
+    try:
+        with control_groups("cpu") as made:
+            assert made is not None
+            for cores in (1.0, 0.2):
+                made.give(child.pid, cores)
+            groups = {
+                path.name: (path / "cgroup.procs").read_text().split() for path in folder.iterdir() if path.is_dir()
+            }
+            assert groups == {"1": [], "2": [str(child.pid)]}
             child.communicate(b"\n")
     finally:
         child.kill()

@@ -108,6 +108,11 @@ def test_the_closing_summary() -> None:
     ]
 
 
+def test_one_of_a_kind_is_in_the_singular() -> None:
+    lines = closing_lines(ended(iterations=1, evaluations=1, restarts=1), "folder", [])
+    assert "  lbfgs          1 iteration, 1 evaluation, 0.00 an iteration, 1 restart" in lines
+
+
 @pytest.mark.parametrize(
     ("reason", "shown"),
     [

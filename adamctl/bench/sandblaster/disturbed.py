@@ -1,7 +1,8 @@
 """Whole runs in which a worker is slow or stands still, or servers have copies, against runs without.
 
-Workers get a share of a core each, by control groups, before other programs of this machine: so their speeds are what
-they are said to be. Their quotas begin once they evaluate, so that they need not start with them.
+All roles have their cores before other programs of this machine, by control groups, and workers a share of a core
+each: so their speeds are what they are said to be. Their quotas begin once they evaluate: they need not start with
+them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from adamctl.bench.control_groups import ControlGroups, quotas
+from adamctl.bench.control_groups import ControlGroups
 from adamctl.bench.sandblaster.experiments import Workload
 from adamctl.bench.sandblaster.whole_runs import Iteration, Trained, train
 from adamctl.bench.watched_run import WatchedRun
-from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.errors import RunFailedError
+from adamctl.kernels.threads import available_cores
 
 Progress = Callable[[str], None]
 CORES = 0.4
@@ -29,6 +31,9 @@ SETTLED = 3
 """Evaluations until the coordinator knows a worker's new speed."""
 MIDDLE = (0.25, 0.75)
 """The part of a batch in which a worker is stopped, as a share of its bundles."""
+SLOW_EVALUATIONS = 5
+"""Of a slow worker alone, after those until its speed is known."""
+CANNOT = {"cannot": "needs control groups for processor time that this user may write to (cgroup v1 cpu, or v2)"}
 POLL_S, MIDDLE_S = 0.005, 120.0
 ONE, OTHER = "worker-1", "worker-2"
 
@@ -40,12 +45,14 @@ class DisturbedRuns:
         passes: evaluations of each run.
     """
 
-    def __init__(self, workload: Workload, passes: int, batch: int, data: Sequence[str], progress: Progress) -> None:
-        """`batch`: examples of an evaluation."""
-        self.passes = passes
+    def __init__(
+        self, workload: Workload, passes: int, batch: int, data: Sequence[str], progress: Progress,
+        groups: ControlGroups | None,
+    ) -> None:  # fmt: skip
+        """`batch`: examples of an evaluation. `groups`: None where none can be made."""
+        self.passes, self._groups = passes, groups
         self._workload, self._data, self._progress = workload, data, progress
         self._settings = {"optimizer.batch": min(batch, workload.examples), "cluster.threads": 1}
-        self._groups = 0
 
     def measure_slow(self, rounds: int) -> dict[str, Any]:
         """Returns the time of an evaluation by a worker and one at SLOW of its speed, over its ideal.
@@ -53,16 +60,14 @@ class DisturbedRuns:
         That is the time of both if their speeds added up. Each is measured alone: with a quota as small as the slow
         one's, a process gets a little more than that.
         """
+        if self._groups is None:
+            return CANNOT
         found: list[tuple[float, float, float]] = []
-        try:
-            with quotas() as groups:
-                for _ in range(rounds):
-                    alone, slow = self._alone(groups), self._alone(groups, SLOW * CORES)
-                    both = self._together(groups, {ONE: CORES, OTHER: SLOW * CORES})
-                    alone_s, slow_s, both_s = (run.evaluation_s(SETTLED) for run in (alone, slow, both))
-                    found.append((alone_s, slow_s, both_s))
-        except ConfigurationError as error:
-            return {"cannot": str(error)}
+        for _ in range(rounds):
+            alone, slow = self._alone(CORES), self._alone(SLOW * CORES, min(self.passes, SETTLED + SLOW_EVALUATIONS))
+            both = self._together({ONE: CORES, OTHER: SLOW * CORES})
+            alone_s, slow_s, both_s = (run.evaluation_s(SETTLED) for run in (alone, slow, both))
+            found.append((alone_s, slow_s, both_s))
         alone_s, slow_s, both_s = (statistics.median(column) for column in zip(*found, strict=True))
         return _figures(
             [both_s / ideal_s(alone_s, slow_s) for alone_s, slow_s, both_s in found],
@@ -74,29 +79,31 @@ class DisturbedRuns:
 
         Batches after it, which the other one does alone, count as well: the slower counts.
         """
+        if self._groups is None:
+            return CANNOT
         batches, after = [], []
-        try:
-            with quotas() as groups:
-                for _ in range(rounds):
-                    alone_s = self._alone(groups).evaluation_s(SETTLED)
-                    stopped_at: list[float] = []
-                    both = self._together(groups, {ONE: CORES, OTHER: CORES}, stopped_at)
-                    here = disturbed_iteration(both.iterations, stopped_at[0])
-                    batches.append(both.evaluation_s(here, here + 1) / alone_s)
-                    after.append(both.evaluation_s(here + 1) / alone_s)
-        except ConfigurationError as error:
-            return {"cannot": str(error)}
+        for _ in range(rounds):
+            alone_s = self._alone(CORES).evaluation_s(SETTLED)
+            stopped_at: list[float] = []
+            both = self._together({ONE: CORES, OTHER: CORES}, stopped_at)
+            here = disturbed_iteration(both.iterations, stopped_at[0])
+            batches.append(both.evaluation_s(here, here + 1) / alone_s)
+            after.append(both.evaluation_s(here + 1) / alone_s)
         ratios = [max(pair) for pair in zip(batches, after, strict=True)]
         return _figures(
             ratios, batch=statistics.median(batches), after=statistics.median(after), alone_s=alone_s, **_counts(both)
         )
 
     def measure_copies(self, rounds: int) -> dict[str, Any]:
-        """Returns the time of an iteration with three copies of everything that is kept, over that with one."""
+        """Returns the time of an iteration with three copies of everything that is kept, over that with one.
+
+        Of the whole training set and with as many threads as cores, on three servers.
+        """
+        whole = {"optimizer.batch": "full", "cluster.threads": available_cores(), "cluster.ps": 3}
         pairs = []
         for _ in range(rounds):
             one, three = (
-                self._train(f"{copies} copies", {"cluster.ps": 3, "cluster.replication": copies}) for copies in (1, 3)
+                self._train(f"copies: {copies}", whole | {"cluster.replication": copies}) for copies in (1, 3)
             )
             pairs.append((one.evaluation_s(SETTLED), three.evaluation_s(SETTLED)))
         return _figures(
@@ -107,31 +114,30 @@ class DisturbedRuns:
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def _alone(self, groups: ControlGroups, cores: float = CORES) -> Trained:
+    def _alone(self, cores: float, passes: int | None = None) -> Trained:
         async def limit(run: WatchedRun) -> None:
-            self._limit(groups, run, {ONE: cores})
+            self._limit(run, {ONE: cores})
 
-        return self._train(f"a worker alone on {cores:g} of a core", {"cluster.workers": 1}, limit)
+        return self._train(f"a worker alone on {cores:g} of a core", {"cluster.workers": 1}, limit, passes)
 
-    def _together(
-        self, groups: ControlGroups, cores: dict[str, float], stopped_at: list[float] | None = None
-    ) -> Trained:
+    def _together(self, cores: dict[str, float], stopped_at: list[float] | None = None) -> Trained:
         async def disturb(run: WatchedRun) -> None:
-            self._limit(groups, run, cores)
+            self._limit(run, cores)
             if stopped_at is not None:
                 await stop_in_the_middle(run, OTHER, stopped_at)
 
         what = f"workers on {' and '.join(f'{one:g}' for one in cores.values())} of a core"
         return self._train(what if stopped_at is None else f"{what}, one is stopped", {"cluster.workers": 2}, disturb)
 
-    def _limit(self, groups: ControlGroups, run: WatchedRun, cores: dict[str, float]) -> None:
+    def _limit(self, run: WatchedRun, cores: dict[str, float]) -> None:
+        assert self._groups is not None
         for node, share in cores.items():
-            self._groups += 1
-            groups.share_cores(f"{node}-{self._groups}", run.process(node).pid, share, before_others=True)
+            self._groups.give(run.process(node).pid, share)
 
-    def _train(self, what: str, settings: dict[str, Any], disturb: Any = None) -> Trained:
-        self._progress(f"{self._workload.name}: {self.passes} evaluations, {what}")
-        return train(self._workload, self.passes, self._settings | settings, self._data, disturb)
+    def _train(self, what: str, settings: dict[str, Any], disturb: Any = None, passes: int | None = None) -> Trained:
+        passes = self.passes if passes is None else passes
+        self._progress(f"{self._workload.name}: {passes} evaluations, {what}")
+        return train(self._workload, passes, self._settings | settings, self._data, disturb, groups=self._groups)
 
 
 def ideal_s(alone_s: float, other_alone_s: float) -> float:

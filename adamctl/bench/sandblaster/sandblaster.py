@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from adamctl.bench.control_groups import ControlGroups, control_groups
 from adamctl.bench.kernels.lbfgs_rounds import measure_rounds
 from adamctl.bench.report import make_report
 from adamctl.bench.sandblaster.disturbed import DisturbedRuns
@@ -28,6 +29,7 @@ from adamctl.kernels.threads import available_cores
 
 PACKAGES = ("adamctl", "numpy", "numba", "scipy", "uvloop", "msgspec")
 Progress = Callable[[str], None]
+Groups = ControlGroups | None
 Found = Mapping[str, Any]
 """What is known of one part: `ratio`, or `cannot`, and whatever else is reported beside it."""
 
@@ -91,10 +93,10 @@ class SandblasterSettings:
     workload: Workload = field(default_factory=Workload)
     data: tuple[str, ...] = ()
     peer_python: str = sys.executable
-    race_passes: int = 40
-    passes: int = 20
+    race_passes: int = 30
+    passes: int = 14
     rounds: int = 3
-    small_batch: int = 12_000
+    small_batch: int = 30_000
     small_portion: int = 100
     slices: int = 45
     seconds: float = 0.1
@@ -128,7 +130,8 @@ def run_sandblaster_benchmark(settings: SandblasterSettings, progress: Progress 
     for names, measure in PARTS.items():
         if settings.wants(names):
             load = round(os.getloadavg()[0], 2)
-            found = measure(settings, progress)
+            with control_groups("cpu") as groups:
+                found = measure(settings, progress, groups)
             rows += [row_of(name, found[name], load) for name in names if name in found and settings.wants((name,))]
     return make_report("sandblaster", PACKAGES, rows)
 
@@ -151,24 +154,24 @@ def row_of(name: str, found: Found, load: float) -> dict[str, Any]:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _searches(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+def _searches(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
     found = measure_searches(settings.problems, settings.evaluations, progress)
     return {"evaluations": evaluations_row(found), "per-iteration": per_iteration_row(found)}
 
 
-def _images(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+def _images(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
     workload, threads = settings.workload, available_cores()
     progress(f"{workload.name}: evaluations and Downpour in turn, {threads} thread(s)")
     found = measure_evaluation(
         workload.downpour(), threads, workload.batch, workload.examples, slices=settings.slices,
         seconds=settings.seconds,
     )  # fmt: skip
-    whole = measure_images(workload, settings.passes, settings.rounds, settings.data, progress)
+    whole = measure_images(workload, settings.passes, settings.rounds, settings.data, progress, groups)
     ratio = min(found.ratio_vs_downpour, whole["whole_run_ratio"])
     return {"images": {"ratio": ratio, "network": workload.name, "threads": threads, **found._asdict(), **whole}}
 
 
-def _rounds(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+def _rounds(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
     progress(f"one server: {settings.iterations} iterations of 10,000 parameters")
     found = measure_server_rounds(iterations=settings.iterations)
     return {
@@ -179,7 +182,7 @@ def _rounds(settings: SandblasterSettings, progress: Progress) -> dict[str, Foun
     }  # fmt: skip
 
 
-def _kernels(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+def _kernels(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
     progress(f"R1 and R3 on vectors of {settings.elements:,} elements")
     found = measure_rounds(settings.elements, turns=settings.turns)
     return {
@@ -190,35 +193,41 @@ def _kernels(settings: SandblasterSettings, progress: Progress) -> dict[str, Fou
     }  # fmt: skip
 
 
-def _race(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+def _race(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
     found = measure_time_to_loss(
-        settings.workload, settings.race_passes, settings.rounds, settings.data, settings.peer_python, progress
+        settings.workload,
+        settings.race_passes,
+        settings.rounds,
+        settings.data,
+        settings.peer_python,
+        progress,
+        groups,
     )
     return dict(found)
 
 
-def _bytes(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
+def _bytes(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
     passes = (max(settings.passes // 3, 1), settings.passes)
     return {"bytes": measure_bytes(settings.small, passes, settings.small_batch, settings.data, progress)}
 
 
-def _runs(settings: SandblasterSettings, progress: Progress) -> DisturbedRuns:
-    return DisturbedRuns(settings.small, settings.passes, settings.small_batch, settings.data, progress)
+def _runs(settings: SandblasterSettings, progress: Progress, groups: Groups, workload: Workload) -> DisturbedRuns:
+    return DisturbedRuns(workload, settings.passes, settings.small_batch, settings.data, progress, groups)
 
 
-def _slow(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
-    return {"slow-worker": _runs(settings, progress).measure_slow(settings.rounds)}
+def _slow(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
+    return {"slow-worker": _runs(settings, progress, groups, settings.small).measure_slow(settings.rounds)}
 
 
-def _stopped(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
-    return {"stopped-worker": _runs(settings, progress).measure_stopped(settings.rounds)}
+def _stopped(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
+    return {"stopped-worker": _runs(settings, progress, groups, settings.small).measure_stopped(settings.rounds)}
 
 
-def _copies(settings: SandblasterSettings, progress: Progress) -> dict[str, Found]:
-    return {"copies": _runs(settings, progress).measure_copies(settings.rounds)}
+def _copies(settings: SandblasterSettings, progress: Progress, groups: Groups) -> dict[str, Found]:
+    return {"copies": _runs(settings, progress, groups, settings.workload).measure_copies(settings.rounds)}
 
 
-PARTS: Mapping[Sequence[str], Callable[[SandblasterSettings, Progress], dict[str, Found]]] = {
+PARTS: Mapping[Sequence[str], Callable[[SandblasterSettings, Progress, Groups], dict[str, Found]]] = {
     ("evaluations", "per-iteration"): _searches,
     ("images",): _images,
     ("time-to-loss", "command-share"): _race,

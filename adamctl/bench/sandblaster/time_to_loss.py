@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
+from adamctl.bench.control_groups import ControlGroups
 from adamctl.bench.peer import PeerProcess, require
 from adamctl.bench.sandblaster.experiments import SEED, SHAPES, WEIGHT_DECAY, Workload
 from adamctl.bench.sandblaster.whole_runs import Trained, train
@@ -77,7 +78,7 @@ def race_of(sides: dict[str, Descent]) -> Race:
 
 def measure_time_to_loss(
     workload: Workload, evaluations: int, rounds: int, data: Sequence[str], peer_python: str,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None] = lambda line: None, groups: ControlGroups | None = None,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Has all sides minimise, in turn, and returns the parts `time-to-loss` and `command-share`.
 
@@ -85,6 +86,7 @@ def measure_time_to_loss(
         evaluations: of each side.
         data: folders in which data are looked up.
         peer_python: an interpreter with PyTorch and, for SciPy's side, SciPy.
+        groups: give all sides their cores before other programs.
 
     Raises:
         ConfigurationError: the data are not found.
@@ -99,11 +101,13 @@ def measure_time_to_loss(
         require(peer_python, TORCH)
     except ConfigurationError as error:
         cannot = str(error)
-    with _peer(workload, data, "" if cannot else peer_python) as peer:
+    with _peer(workload, data, "" if cannot else peer_python, groups) as peer:
         for number in range(rounds):
             progress(f"{workload.name}: round {number + 1} of {rounds}, {evaluations} evaluations, ours")
             spent = ProcessorTime()
-            runs.append(train(workload, evaluations, {"cluster.threads": available_cores()}, data, spent.follow))
+            runs.append(
+                train(workload, evaluations, {"cluster.threads": available_cores()}, data, spent.follow, groups=groups)
+            )
             processor_s[OURS].append(spent.evaluation_s)
             if peer is None:
                 continue
@@ -182,13 +186,15 @@ class _Peer:
 
 
 @contextmanager
-def _peer(workload: Workload, data: Sequence[str], python: str) -> Iterator[_Peer | None]:
+def _peer(workload: Workload, data: Sequence[str], python: str, groups: ControlGroups | None) -> Iterator[_Peer | None]:
     """Starts the others, if there is a Python for them."""
     if not python:
         yield None
         return
     threads = available_cores()
     with TemporaryDirectory(prefix="adamctl-bench-") as folder, PeerProcess(python, PROGRAM, threads) as process:
+        if groups is not None:
+            groups.give(process.pid, threads)
         request = {"do": "load", "weight_decay": WEIGHT_DECAY, "threads": threads}
         loaded = process.ask(request | _files(workload, data, Path(folder)), LOAD_S)
         if not loaded["ok"]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from adamctl.bench.control_groups import ControlGroups
 from adamctl.bench.sandblaster.experiments import DOWNPOUR, LBFGS, Workload
 from adamctl.bench.watched_run import WatchedRun
 from adamctl.errors import RunFailedError
@@ -78,8 +79,9 @@ class Trained:
 
 
 def measure_images(
-    workload: Workload, passes: int, rounds: int, data: Sequence[str], progress: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
+    workload: Workload, passes: int, rounds: int, data: Sequence[str],
+    progress: Callable[[str], None] = lambda _: None, groups: ControlGroups | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Returns images per second of whole runs in turn, of L-BFGS's evaluations and of Downpour.
 
     Args:
@@ -93,8 +95,8 @@ def measure_images(
     pairs = []
     for number in range(rounds):
         progress(f"{workload.name}: round {number + 1} of {rounds}, whole runs of L-BFGS and of Downpour")
-        mine = train(workload, passes, settings, data).images_per_s(workload.examples)
-        downpour = train(workload, max(passes // 2, 1), settings, data, optimizer=DOWNPOUR)
+        mine = train(workload, passes, settings, data, groups=groups).images_per_s(workload.examples)
+        downpour = train(workload, max(passes // 2, 1), settings, data, optimizer=DOWNPOUR, groups=groups)
         pairs.append((mine, float(downpour.result["images_per_s"])))
     return {
         "whole_run_ratio": statistics.median(mine / theirs for mine, theirs in pairs),
@@ -110,6 +112,7 @@ def train(
     data: Sequence[str] = (),
     disturb: Disturb | None = None,
     optimizer: Mapping[str, Any] = LBFGS,
+    groups: ControlGroups | None = None,
 ) -> Trained:
     """Trains until `passes` evaluations are used up.
 
@@ -117,22 +120,25 @@ def train(
         settings: of the experiment, such as `cluster.workers`.
         data: folders in which data are looked up.
         disturb: is called once workers evaluate, and ends before the run does.
+        groups: give all roles their cores before other programs.
 
     Raises:
         RunFailedError: the run fails.
     """
     folders = [str(Path(one).absolute()) for one in data]
-    return run(
-        _train(workload.toml(passes, {"train.evaluate_every": passes + 1, **settings}, optimizer), folders, disturb)
-    )
+    toml = workload.toml(passes, {"train.evaluate_every": passes + 1, **settings}, optimizer)
+    return run(_train(toml, folders, disturb, groups))
 
 
-async def _train(toml: str, data: Sequence[str], disturb: Disturb | None) -> Trained:
+async def _train(toml: str, data: Sequence[str], disturb: Disturb | None, groups: ControlGroups | None) -> Trained:
     with TemporaryDirectory(prefix="adamctl-bench-") as folder:
         file = Path(folder) / "bench.toml"
         file.write_text(toml)
         arguments = (str(file), *(part for one in data for part in ("--data", one)))
         async with WatchedRun(arguments, every_s=LOOK_S) as watched:
+            if groups is not None:
+                for process in watched.processes().values():
+                    groups.give(process.pid, available_cores())
             if disturb is not None:
                 await watched.trains()
                 await disturb(watched)

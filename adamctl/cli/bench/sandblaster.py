@@ -30,9 +30,9 @@ PASSES = click.IntRange(min=10)
 @click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Python with PyTorch and SciPy.")
 @click.option("--evaluations", type=COUNT, default=100, show_default=True, help="Of SciPy, on each problem.")
 @click.option(
-    "--race-passes", type=COUNT, default=40, show_default=True, help="Evaluations of each side on the way to a loss."
+    "--race-passes", type=COUNT, default=30, show_default=True, help="Evaluations of each side on the way to a loss."
 )
-@click.option("--passes", type=PASSES, default=20, show_default=True, help="Evaluations of each of the other runs.")
+@click.option("--passes", type=PASSES, default=14, show_default=True, help="Evaluations of each of the other runs.")
 @click.option("--rounds", type=COUNT, default=3, show_default=True, help="Rounds of whole runs; the median counts.")
 @click.option("--slices", type=COUNT, default=45, show_default=True, help="Slices of evaluations, and of Downpour.")
 @click.option("--seconds", type=ABOVE_ZERO, default=0.1, show_default=True, help="Length of a slice.")

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from adamctl.config.names import printable
+from adamctl.live.batch import batch_parts
 from adamctl.live.replicas import waits_text
 from adamctl.live.units import count, duration, share, size
-from adamctl.roles.coordinator.core.progress import ReplicaRow
+from adamctl.roles.coordinator.core.progress import BatchProgress, ReplicaRow
 from adamctl.wire.unreadable import UNREADABLE
 
 NODE_COLUMNS = ("role", "node", "address", "up", "last seen", "status")
@@ -192,17 +193,19 @@ def details(role: str, status: Values) -> str:
         return f"does not answer: {status['error']}"
     try:
         return _DETAILS[role](status) if role in _DETAILS else _any(status)
-    except (KeyError, TypeError):  # another version of the role
+    except (KeyError, TypeError, *UNREADABLE):  # another version of the role
         return _any(status)
 
 
 def _coordinator(status: Values) -> str:
-    parts = [f"{status['job']}: {status['state']}", f"{status['progress'] * 100:.0f}%"]
+    batch = msgspec.convert(status.get("batch"), BatchProgress | None)
+    parts = [f"{status['job']}: {status['state']}"]
+    parts += [f"{status['progress'] * 100:.0f}%"] if batch is None else batch_parts(batch, status["passes_total"])
     if status["top1"] is not None:
         parts.append(f"top-1 {share(status['top1'])}")
     parts.append(f"{count(status['images_per_s'])} images/s")
     if status["eta_seconds"] is not None:
-        parts.append(f"{duration(status['eta_seconds'])} left")
+        parts.append(f"{'at most ' if batch is not None else ''}{duration(status['eta_seconds'])} left")
     if status.get("partitions", 1) > 1:
         replicas = len(status["replicas"])
         parts.append(f"{replicas} replica{'s' * (replicas != 1)} of {status['partitions']} partitions")

@@ -54,6 +54,7 @@ def draw(curves: Curves, name: str, path: Path) -> None:
     for axes, label, place in ((over_passes, counted, 0), (over_seconds, "seconds of training", 1)):
         _line(axes, curves.training, place, label=training, marker="." if len(curves.training) < FEW else "")
         _line(axes, curves.held_out, place, label=curves.split, marker="o")
+        axes.set_xlim(left=0)
         axes.set_xlabel(label)
         if _spans(curves):
             axes.set_yscale("log")

@@ -46,6 +46,9 @@ class BundleMember(MemberSession):
         finally:
             self._forget_examples(list(self._examples))
 
+    def status(self) -> dict[str, object]:
+        return {**super().status(), "state": "evaluating" if self._ranges else "waiting"}
+
     def handle(self, request: Request) -> None:
         """Serves the lead."""
         message = request.message

@@ -60,8 +60,12 @@ class FlightEngine(ABC):
     """See the module. Everything runs on the event loop except what `FlightThreads` does.
 
     Attributes:
+        local_factor, local_rate: learning rates of local updates, see `adamctl.roles.worker.partition.taking.Rates`.
         flights_done: flights that this partition has finished.
     """
+
+    local_factor: float | None = None
+    local_rate: float = 0.0
 
     def __init__(
         self,

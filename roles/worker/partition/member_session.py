@@ -168,14 +168,14 @@ class MemberSession:
         if isinstance(task, TrainTask):
             split, pass_number = "train", task.pass_number
             assert isinstance(engine, PartitionEngine)
-            rates = Rates(engine.local_factor, engine.local_rate)
             if not self._training:
                 await engine.downpour.freshen()
         else:
-            split, pass_number, rates = task.split, -1, Rates(None, 0.0)
+            split, pass_number = task.split, -1
             await engine.snapshot(task.evaluation)
         self._training += trains
         examples = await self.data.read(self.dataset, split, pass_number, task.start, task.stop)
+        rates = Rates(engine.local_factor, engine.local_rate)
         first = message.first_flight
         flights = flights_of_task(task, examples, first, self.group.batch, self.experiment, rates)
         self._ranges[first + len(flights) - 1] = Range(task, examples, len(flights))

@@ -14,11 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
+from adamctl.bench.control_groups import control_groups
 from adamctl.bench.sandblaster import disturbed
 from adamctl.bench.sandblaster.disturbed import DisturbedRuns, disturbed_iteration, ideal_s, stop_in_the_middle
 from adamctl.bench.sandblaster.experiments import Workload
 from adamctl.bench.sandblaster.whole_runs import Iteration, Trained
-from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.errors import RunFailedError
 from tests.bench.sandblaster.test_whole_runs import LITTLE
 
 COUNTS = {"bundles_total": 40, "backups": 3, "backups_won": 1}
@@ -40,8 +41,9 @@ class Runs:
         monkeypatch.setattr(disturbed, "train", self.train)
 
     def train(
-        self, workload: object, passes: int, settings: Mapping[str, Any], data: Sequence[str], disturb: Any
-    ) -> Trained:
+        self, workload: object, passes: int, settings: Mapping[str, Any], data: Sequence[str], disturb: Any,
+        groups: object,
+    ) -> Trained:  # fmt: skip
         self.settings.append(dict(settings))
         if disturb is not None and settings.get("cluster.workers") == 2:
             stopped_at = [cell.cell_contents for cell in disturb.__closure__ if isinstance(cell.cell_contents, list)]
@@ -68,17 +70,10 @@ class Watched:
 
 @pytest.fixture
 def runs() -> DisturbedRuns:
-    return DisturbedRuns(LITTLE, 12, 1000, (), lambda line: None)
+    groups: Any = object()
+    return DisturbedRuns(LITTLE, 12, 1000, (), lambda line: None, groups)
 
 
-@pytest.fixture
-def groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    from contextlib import nullcontext
-
-    monkeypatch.setattr(disturbed, "quotas", lambda: nullcontext(None))
-
-
-@pytest.mark.usefixtures("groups")
 def test_a_slow_worker_is_compared_with_the_sum_of_both_speeds(
     runs: DisturbedRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +87,6 @@ def test_a_slow_worker_is_compared_with_the_sum_of_both_speeds(
     assert {one["optimizer.batch"] for one in made.settings} == {1000}
 
 
-@pytest.mark.usefixtures("groups")
 def test_a_stopped_worker_delays_its_batch_or_those_after_it(
     runs: DisturbedRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,12 +107,9 @@ def test_copies_are_compared_in_turn(runs: DisturbedRuns, monkeypatch: pytest.Mo
     assert [one["cluster.replication"] for one in made.settings] == [1, 3, 1, 3]
 
 
-def test_without_control_groups_it_is_said(runs: DisturbedRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> None:
-        raise ConfigurationError("no groups")
-
-    monkeypatch.setattr(disturbed, "quotas", none)
-    assert runs.measure_slow(1) == runs.measure_stopped(1) == {"cannot": "no groups"}
+def test_without_control_groups_it_is_said() -> None:
+    runs = DisturbedRuns(LITTLE, 12, 1000, (), lambda line: None, None)
+    assert runs.measure_slow(1) == runs.measure_stopped(1) == disturbed.CANNOT
 
 
 def test_speeds_add_up() -> None:
@@ -151,7 +142,8 @@ def test_a_worker_is_stopped_in_the_middle_of_a_later_batch() -> None:
 @pytest.mark.parametrize("what", ["slow", "stopped", "copies"])
 def test_real_runs_are_disturbed(what: str) -> None:
     long_enough = Workload("digits", hidden=(300,), batch=4)
-    found = getattr(DisturbedRuns(long_enough, 40, 1437, (), print), f"measure_{what}")(1)
+    with control_groups("cpu") as groups:
+        found = getattr(DisturbedRuns(long_enough, 40, 1437, (), print, groups), f"measure_{what}")(1)
     if "cannot" in found:
         pytest.skip(found["cannot"])
     assert found["ratio"] > 0

@@ -46,7 +46,7 @@ def ours(monkeypatch: pytest.MonkeyPatch, *times: float) -> None:
     """Runs take these seconds to a loss of 1."""
     left = iter(times)
 
-    def train(*arguments: object) -> Trained:
+    def train(*arguments: object, groups: object) -> Trained:
         iterations = [Iteration(0.0, 0.5, 1, 2.0), Iteration(1.0, next(left), 3, 1.0)]
         return Trained({"batch": {"command_seconds": 1.0, "evaluation_seconds": 9.0}}, iterations)
 

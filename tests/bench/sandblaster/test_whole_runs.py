@@ -51,7 +51,9 @@ def test_whole_runs_of_both_are_compared_in_turn(monkeypatch: pytest.MonkeyPatch
     rates = iter([359.25, 1437.0, 359.25])
     asked = []
 
-    def run(workload: object, passes: int, settings: object, data: object, optimizer: object = None) -> Trained:
+    def run(
+        workload: object, passes: int, settings: object, data: object, groups: object, optimizer: object = None
+    ) -> Trained:
         asked.append(passes)
         if optimizer is None:
             return trained((9.0, 1), (18.0, 2), (20.0, 3), (24.0, 5))

@@ -115,6 +115,12 @@ def test_what_each_role_says_of_itself() -> None:
     assert details("coordinator", grouped) == f"{line}, 2 replicas of 2 partitions"
     grouped |= {"replicas": [{}], "lobby": ["w3"]}
     assert details("coordinator", grouped) == f"{line}, 1 replica of 2 partitions, 1 in the lobby"
+    batch = {"algorithm": "lbfgs", "iterations": 40, "evaluations": 44, "loss": 0.25, "bundles": 3, "bundles_total": 32}
+    assert details("coordinator", coordinator | {"passes_total": 100, "batch": batch}) == (
+        "mnist: training, iteration 40, 44 of 100 evaluations, 3 of 32 bundles, loss 0.25, top-1 98.00%, "
+        "13.8 k images/s, at most 4.0 s left"
+    )
+    assert details("coordinator", coordinator | {"passes_total": 100, "batch": None}) == line
     servers = {"jobs": {"mnist": {}}, "buckets": 12, "bytes": 1 << 20, "updates_per_s": 3e8, "updates": 2e9}
     assert details("ps", servers) == "1 job, 12 buckets, 1.0 MiB, 300 M updates/s, 2.00 G in all"
     copies = {"replication": {"jobs": {"mnist": {"primary": 12, "secondary": 20, "learner": 2}}}}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adamctl.kernels.numeric.exact_sums import LOWEST_BIT, Totals, combined, exact_sum, expansion, row_sums
+from adamctl.kernels.numeric.exact_sums import LANES, LOWEST_BIT, Totals, combined, exact_sum, expansion, row_sums
 from adamctl.model.commands import Parts
 
 singles = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -55,6 +55,25 @@ def test_threads_and_servers_in_any_order_find_the_same(
     assert together == combined("dot", straight.parts())
     there.merge(server)
     assert there.parts() == straight.parts()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("threads", [1, 2, 3, 13])
+def test_sums_of_many_threads_are_exact_whatever_does_not_fit_beside_them(threads: int, wide: bool) -> None:
+    """`wide`: terms so far apart that two float64 do not hold their sum."""
+    random, server, exact = np.random.default_rng(threads), Totals(["dot", "dot"]), [Fraction(), Fraction()]
+    for _ in range(threads):
+        one = Totals(["dot", "dot"])
+        scale = 2.0 ** random.integers(-140, 140, one.pairs.shape) if wide else 1.0
+        one.pairs[:] = random.standard_normal(one.pairs.shape) * scale
+        if not wide:
+            one.pairs[:, 1] = random.standard_normal((2, LANES)).astype(np.float32) * 2.0**-54
+        exact = [total + sum(map(Fraction, own.ravel().tolist())) for total, own in zip(exact, one.pairs, strict=True)]
+        server.merge(one)
+    found = server.parts()
+    assert [sum(map(Fraction, part.numbers)) for part in found] == exact
+    assert [part.numbers[0] for part in found] == [float(total) for total in exact]
+    assert max(len(part.numbers) for part in found) > 2 or not wide
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 75, 1000])

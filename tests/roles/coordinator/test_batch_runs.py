@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from adamctl.config.experiment import Experiment, OptimizerConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.coordinator.core.progress import BatchProgress
 from adamctl.roles.ps.client.parameter_client import read_checkpoint
 from adamctl.roles.worker import server as worker_server
 from tests.roles.coordinator.played_run import TEST_EXAMPLES, World, make_experiment, until
@@ -65,6 +66,15 @@ async def test_a_run_ends_with_its_budget_and_says_what_it_did(tmp_path: Path) -
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         losses = [line["loss"] for line in lines if line["kind"] == "iteration" and line["loss"] is not None]
         assert losses[-1] < losses[0] and found["loss"] == pytest.approx(losses[-1])
+
+
+async def test_what_algorithm_a_run_is_of_is_told_before_there_are_servers(tmp_path: Path) -> None:
+    async with played_world(tmp_path) as w:
+        await w.start_run(experiment(tmp_path))
+        found = await until(await w.client(), lambda progress: progress.state == "starting")
+        assert found.batch == BatchProgress(algorithm="lbfgs")
+        status = w.cluster.contexts["coordinator"].status()
+        assert status["batch"]["algorithm"] == "lbfgs" and status["passes_total"] == 12
 
 
 async def test_the_bits_depend_neither_on_servers_nor_on_workers(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ async def test_portions_become_flights_in_the_order_of_their_numbers_whichever_e
             (1, [100, 101, 102, 103], 1), (2, [104, 105, 106, 107], 1), (3, [108, 109], 0.5), (4, [24, 25, 26, 27], 1),
         ]  # fmt: skip
         assert p.engine.expected == {1: 1, 2: 1, 3: 1, 4: 4}
-        assert p.member.status()["state"] == "training"
+        assert p.member.status()["state"] == "evaluating"
         for number in (1, 2, 4, 3):
             p.finish(number)
         await soon()

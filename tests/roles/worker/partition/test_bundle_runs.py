@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from adamctl.model.description import Conv2D, Dense, Model, Softmax
 from adamctl.roles.coordinator.checkpoint.manifest import find_latest
 from adamctl.roles.ps.client.parameter_client import load_parameters
 from adamctl.roles.worker.partition.bundle_engine import BundleEngine
+from adamctl.roles.worker.partition.threads import FlightThreads
 from tests.roles.worker.test_server import (
     CHANCE,
     ENOUGH_S,
@@ -132,6 +134,27 @@ async def test_a_killed_member_costs_no_bit(tmp_path: Path, others: int, victim:
         await w.start_worker("late")
         summary = await w.summary(node)
         check(summary, experiment)
+    assert digest(tmp_path) == right
+
+
+@pytest.mark.slow
+async def test_a_slow_group_is_helped_and_what_it_has_left_of_such_bundles_counts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = await trained(tmp_path / "right", wanted(tmp_path, 4, workers=2))
+    finish = FlightThreads._finish
+
+    def slow(self: Any, one: Any) -> None:
+        if self._slots._parts.group.epoch == 1 and one.flight.number > 40:
+            time.sleep(0.03)
+        finish(self, one)
+
+    monkeypatch.setattr(FlightThreads, "_finish", slow)
+    async with world(tmp_path, workers=4) as w:
+        experiment = wanted(tmp_path, 4, workers=4)
+        summary = await w.summary(await w.start_run(experiment))
+    check(summary, experiment)
+    assert summary["batch"]["backups_won"] > 0
     assert digest(tmp_path) == right
 
 
