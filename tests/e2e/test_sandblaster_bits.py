@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import EXAMPLES, Command, Runner
+from tests.e2e.test_by_hand import Cluster
 from tests.e2e.trained_bits import digest
 
 PASSES = 40
@@ -79,3 +80,22 @@ def test_a_run_that_has_ended_goes_on_with_the_same_bits_on_another_number_of_se
     resumed = ("--ps", "3", "--workers", "1", "--resume", "auto")
     assert ended(started(adamctl, algorithm, *resumed, transport="tcp")) == right
     assert Path(adamctl.folder / "runs" / f"digits_{algorithm}" / "001").exists()
+
+
+@pytest.mark.slow
+def test_a_worker_with_other_kernels_is_refused_and_the_run_says_why(adamctl: Runner) -> None:
+    cluster = Cluster(adamctl)
+    cluster.start("ps", "--name", "ps-1")
+    cluster.start("data", "--name", "data-1")
+    cluster.start("worker", "--name", "worker-1", "--threads", "1")
+    settings = ("train.passes=300", "cluster.workers=2")
+    flags = [part for setting in settings for part in ("--set", setting)]
+    folder = adamctl.folder / "by-hand"
+    experiment = EXAMPLES / "digits_lbfgs.toml"
+    coordinator = cluster.start("coordinator", "--experiment", str(experiment), "--run-dir", str(folder), *flags)
+    coordinator.wait_until(coordinator.trained)
+    cluster.environment["ADAMCTL_KERNELS"] = "numpy"
+    cluster.start("worker", "--name", "worker-2", "--threads", "1")
+    code, _, stderr = coordinator.wait()
+    assert code == 0, stderr
+    assert "worker worker-2 computes otherwise than the workers of this run: kernels is numpy, expected" in stderr

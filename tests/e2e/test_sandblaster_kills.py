@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -33,8 +34,11 @@ from tests.ports import free_ports
 FAULTS = int(os.environ.get("ADAMCTL_BATCH_FAULTS", "100"))
 FAULTS_OF_A_RUN = 10
 EXPERIMENT, JOB = EXAMPLES / "digits_lbfgs.toml", "digits_lbfgs"
-EVALUATIONS, COPIES = 150, 3
-SETTINGS = (f"train.passes={EVALUATIONS}", "train.evaluate_every=1000", "train.checkpoint_every=25")
+EVALUATIONS, COPIES = 500, 3
+SETTINGS = (
+    f"train.passes={EVALUATIONS}", "train.evaluate_every=1000", "train.checkpoint_every=100",
+    "optimizer.gradient_tolerance=0", "optimizer.change_tolerance=0",
+)  # fmt: skip
 GOES_ON_S = 120.0
 SOON_S = (0.0, 0.02, 0.3)
 KINDS = ("kill worker", "kill worker", "kill server", "kill server", "pause worker", "pause server", "stop worker")
@@ -104,7 +108,15 @@ class Trial:
         if self.store is None:
             hello = make_hello("operator", "kills-too")
             self.store = ControllerClient(StreamTransport(), [f"tcp://{self.cluster.address}"], lambda: hello)
-        await wait_whole(self.store, JOB, COPIES, GOES_ON_S)
+        waiting = asyncio.create_task(wait_whole(self.store, JOB, COPIES, GOES_ON_S))
+        while not waiting.done():
+            progress = await self.status()
+            if progress is None or progress.final:
+                waiting.cancel()  # the buckets are gone with the run
+                await asyncio.gather(waiting, return_exceptions=True)
+                return
+            await asyncio.sleep(0.1)
+        await waiting
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -116,6 +128,7 @@ class Trial:
         if progress is None:
             return False
         kind = self.chance.choice(KINDS)
+        await self.restart_the_dead()
         if kind == "kill server":
             await self.whole()
         await asyncio.sleep(self.chance.choice(SOON_S) * self.chance.random())
@@ -140,12 +153,13 @@ class Trial:
 
     async def pause(self, command: Command, seconds: float = 1.5) -> None:
         """Mostly too short for anybody to give it up."""
-        process = psutil.Process(command.process.pid)
-        process.suspend()
-        try:
-            await asyncio.sleep(seconds * self.chance.random())
-        finally:
-            process.resume()
+        with suppress(psutil.NoSuchProcess):  # one that was stopped for long has ended by itself
+            process = psutil.Process(command.process.pid)
+            process.suspend()
+            try:
+                await asyncio.sleep(seconds * self.chance.random())
+            finally:
+                process.resume()
 
     async def stop(self, command: Command) -> None:
         """For longer than a worker is waited for."""
