@@ -11,14 +11,14 @@ decoupled from both: each update shrinks the parameters, and the loss is reporte
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from adamctl.errors import ConfigurationError, ProgramError
-from adamctl.model.commands import ACCUMULATOR, COMMANDS_MAX, Command, Reduce, Set, check_commands
+from adamctl.model.commands import ACCUMULATOR, COMMANDS_MAX, Command, Reduce, Set, check_commands, inputs_of
 from adamctl.optimizers.vectors import Commit, Evaluate, Program, Request, Requests, Round, State, Vectors
 from adamctl.wire.unreadable import UNREADABLE
 
@@ -77,6 +77,7 @@ class Execution:
                 f"a program is a generator function; found one that returns {type(self._program).__name__}"
             )
         self._pending: Set | None = None
+        self._written: set[str] = set()  # scratch vectors, since the last commit
         self._squares = _Squares()
         self._requests = self._run()
         self.request: Request | None = None
@@ -140,6 +141,7 @@ class Execution:
                 raise ProgramError(
                     f"an evaluation names {name!r}; expected one of {', '.join(self.kept + self.scratch)}"
                 )
+        self._check_written("an evaluation", {request.at})
         square = 0.0
         if self._weight_decay:
             square = yield from self._square(request.at)
@@ -193,6 +195,7 @@ class Execution:
         self._squares.written(commands)
         self.committed = Progress(state, self.evaluations, self.further_trials)
         self._since_commit = 0
+        self._written.clear()
 
     def _checked(self, own: Sequence[Command], writable: Sequence[str]) -> tuple[Command, ...]:
         """Returns a program's own commands after the one that sets a gradient; raises ProgramError if one cannot be."""
@@ -209,8 +212,19 @@ class Execution:
             check_commands(commands, self.kept + self.scratch, writable)
         except ConfigurationError as error:
             raise ProgramError(str(error)) from error
+        for number, command in enumerate(commands, -(self._pending is not None)):  # own ones from 0
+            self._check_written(f"command {number}", inputs_of([command]))
+            if not isinstance(command, Reduce):
+                self._written.add(command.target)
         self._pending = None
         return tuple(commands)
+
+    def _check_written(self, reader: str, names: Collection[str]) -> None:
+        """A server that was lost makes again what was written since the last commit, and nothing else."""
+        unwritten = sorted(set(names) & set(self.scratch) - self._written)
+        if unwritten:
+            names = ", ".join(map(repr, unwritten))
+            raise ProgramError(f"{reader} reads {names}, not written since the last commit: write it first, or keep it")
 
 
 class _Squares:

@@ -15,10 +15,10 @@ sent the answers, and returns why it stopped, in a word:
 
 *Kept* vectors change in commits alone, all of them together with a small state, and outlive failures. *Scratch* vectors
 are written by rounds and may be lost between commits. A program is made again from the state of its last commit ({} if
-it never committed), and must go on from there as if it had never stopped: it may read no scratch vector that it has not
-written since. One that evaluates at a scratch vector and commits `v.x.set(it)`, as above, loses nothing with a server;
-one that writes over the vector that it has evaluated may lose its history (docs/decisions/0033). Of a state,
-`iteration`, `loss`, `gradient_max` and `step` are shown to people.
+it never committed), and must go on from there as if it had never stopped: reading a scratch vector that it has not
+written since is an error. One that evaluates at a scratch vector and commits `v.x.set(it)`, as above, loses nothing
+with a server; one that writes over the vector that it has evaluated may lose its history (docs/decisions/0033). Of a
+state, `iteration`, `loss`, `gradient_max` and `step` are shown to people.
 """
 
 from __future__ import annotations

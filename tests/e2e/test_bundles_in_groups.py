@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from adamctl.roles.coordinator.checkpoint.manifest import find_latest
-from adamctl.roles.ps.client.parameter_client import load_parameters
 from tests.e2e.conftest import EXAMPLES, Command, Runner
+from tests.e2e.trained_bits import digest
 
 DIGITS = EXAMPLES / "digits_lbfgs.toml"
 PASSES = 80
@@ -32,19 +28,6 @@ def ended(command: Command) -> tuple[dict[str, Any], str]:
     return result, stderr
 
 
-def parameters(result: dict[str, Any]) -> dict[str, np.ndarray]:
-    checkpoint = find_latest(Path(result["run_folder"]))
-    assert checkpoint is not None
-    return load_parameters(checkpoint)
-
-
-def digest(result: dict[str, Any]) -> str:
-    found = hashlib.sha256()
-    for _, values in sorted(parameters(result).items()):
-        found.update(values.tobytes())
-    return found.hexdigest()
-
-
 def iterations(adamctl: Runner) -> int:
     """Returns how many iterations the run has made that is not for comparison."""
     metrics = adamctl.folder / "runs" / "digits_lbfgs" / "001" / "metrics.jsonl"
@@ -61,7 +44,7 @@ def test_the_bits_depend_neither_on_the_network_nor_on_flights_threads_groups_an
             (4, ("--threads", "1", "--set", "cluster.flights=4"), "unix"),
         )
     ]
-    assert len({digest(one) for one in found}) == 1
+    assert len({digest(one["run_folder"]) for one in found}) == 1
     alone = ended(started(adamctl, 1))[0]
     assert found[0]["batch"]["loss"] == pytest.approx(alone["batch"]["loss"], rel=0.2), "rounding alone differs"
     assert found[0]["test_top1"] > 0.8
@@ -71,22 +54,22 @@ def test_the_bits_depend_neither_on_the_network_nor_on_flights_threads_groups_an
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_member_costs_no_bit(adamctl: Runner, transport: str, victim: int) -> None:
-    right = digest(ended(started(adamctl, 2, "--set", "name=right"))[0])
+    right = digest(ended(started(adamctl, 2, "--set", "name=right"))[0]["run_folder"])
     command = started(adamctl, 2, ADAMCTL_TRANSPORT=transport)
     command.wait_until(lambda: iterations(adamctl) >= 10)
     command.roles("worker")[victim].kill()
     result, stderr = ended(command)
     assert "is dissolved: partition" in stderr
-    assert digest(result) == right and result["batch"]["restarts"] == 0
+    assert digest(result["run_folder"]) == right and result["batch"]["restarts"] == 0
 
 
 @pytest.mark.slow
 def test_a_run_that_is_interrupted_goes_on_with_the_same_bits(adamctl: Runner) -> None:
-    right = digest(ended(started(adamctl, 2, "--set", "name=right"))[0])
+    right = digest(ended(started(adamctl, 2, "--set", "name=right"))[0]["run_folder"])
     command = started(adamctl, 2)
     command.wait_until(lambda: iterations(adamctl) >= 10)
     command.interrupt()
     code, _, stderr = command.wait()
     assert code == 130, stderr
     result, _ = ended(started(adamctl, 4, "--ps", "2", "--resume", "auto"))
-    assert digest(result) == right
+    assert digest(result["run_folder"]) == right

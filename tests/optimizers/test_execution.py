@@ -18,17 +18,21 @@ from adamctl.optimizers.vectors import Combination, Commit, Evaluate, Request, R
 
 DOT_X, DOT_T = Reduce("dot", (("x",), ("x",))), Reduce("dot", (("t",), ("t",)))
 
+KEPT = Set("x", ((1.0, "t"),)), Set("g", ((1.0, "h"),))
+
 
 def descend(v: Vectors, settings: float, state: State) -> Iterator[Any]:
-    """Three steps of gradient descent, which keep nothing but x."""
-    t, h = v.scratch("t"), v.scratch("h")
+    """Three steps of gradient descent."""
+    t, h, g = v.scratch("t"), v.scratch("h"), v.kept("g")
     done = state.get("done", 0)
     yield v.evaluate(at=v.x, into=h)
+    gradient = h
     while done < 3:
-        yield v.round(t.set(v.x - settings * h), dot(h, h))
+        yield v.round(t.set(v.x - settings * gradient), dot(gradient, gradient))
         f = yield v.evaluate(at=t, into=h)
         done += 1
-        yield v.commit(v.x.set(t), state={"done": done, "loss": f})
+        yield v.commit(v.x.set(t), g.set(h), state={"done": done, "loss": f})
+        gradient = g
     return "done"
 
 
@@ -68,14 +72,14 @@ def commands_of(request: Request) -> tuple[Command, ...]:
 
 def test_a_gradient_is_set_by_the_first_command_of_the_next_round() -> None:
     execution = Execution(descend, 0.5, budget=100)
-    assert (execution.kept, execution.scratch) == (("x",), ("t", "h"))
+    assert (execution.kept, execution.scratch) == (("x", "g"), ("t", "h"))
     requests = carried_out(execution, ones)
     assert requests[:5] == [
         Evaluate("x", "h"),
         Round((Set("h", ((1.0, ACCUMULATOR),)), Set("t", ((1.0, "x"), (-0.5, "h"))), Reduce("dot", (("h",), ("h",))))),
         Evaluate("t", "h"),
         Round((Set("h", ((1.0, ACCUMULATOR),)),)),  # a commit writes no scratch vector
-        Commit((Set("x", ((1.0, "t"),)),), {"done": 1, "loss": 1.0}, evaluations=2, further_trials=1),
+        Commit(KEPT, {"done": 1, "loss": 1.0}, evaluations=2, further_trials=1),
     ]
     assert execution.stop_reason == "done"
     assert (execution.evaluations, execution.rounds, execution.further_trials) == (4, 9, 1)
@@ -142,7 +146,7 @@ def test_the_budget_ends_a_program_at_its_last_commit() -> None:
 
 def test_what_was_committed_is_gone_on_from() -> None:
     requests = carried_out(Execution(descend, 0.5, committed=Progress({"done": 2}, 7, 4)), ones)
-    assert requests[-1] == Commit((Set("x", ((1.0, "t"),)),), {"done": 3, "loss": 1.0}, evaluations=9, further_trials=5)
+    assert requests[-1] == Commit(KEPT, {"done": 3, "loss": 1.0}, evaluations=9, further_trials=5)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +168,12 @@ def test_what_was_committed_is_gone_on_from() -> None:
         ([Commit((), {"f": object()})], "what JSON holds"),
         ([Commit((), {"f": "a" * STATE_BYTES_MAX})], f"at most {STATE_BYTES_MAX} bytes"),
         ([Evaluate("x", "t"), "stop"], "found str"),
+        ([Round((Reduce("sum", (("t",),)),))], "command 0 reads 't', not written since the last commit"),
+        ([Round((Set("t", ((2.0, "t"),)),))], "command 0 reads 't', not written"),
+        ([Round((Set("t"),)), Commit((Set("g", ((1.0, "t"),)),), {}), Round((DOT_T,))], "command 0 reads 't', not wri"),
+        ([Commit((Set("g", ((1.0, "t"),)),), {})], "command 0 reads 't', not written"),
+        ([Evaluate("t", "g")], "an evaluation reads 't', not written"),
+        ([Evaluate("x", "t"), Commit((), {}), Evaluate("t", "g")], "an evaluation reads 't', not written"),
         ([Round((Set("t", ((1.0, ACCUMULATOR),)),))], "is read by evaluations alone"),
         ([Round(("t = x",))], "expected commands"),
         ([Round((Set("t", ((None, "x"),)),))], "expected commands"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adamctl.errors import ProgramError
 from adamctl.kernels.array import Array
 from adamctl.optimizers.execution import Progress
 from adamctl.optimizers.local import LocalVectors, Snapshot
@@ -99,17 +100,17 @@ def test_a_gradient_that_is_not_finite_makes_the_loss_infinite() -> None:
     assert found == [math.inf, math.inf]
 
 
-def test_a_scratch_vector_that_was_not_written_is_not_a_number() -> None:
+def test_a_kept_vector_begins_with_zeros_and_a_scratch_vector_with_nothing() -> None:
     found = []
 
     def run(v: Vectors, _: Any, __: State) -> Iterator[Any]:
         g, t = v.kept("g"), v.scratch("t")
-        found.extend((yield v.round(sum_of(g), sum_of(t))))
-        return "done"
+        found.extend((yield v.round(sum_of(g))))
+        yield v.round(sum_of(t))
 
-    LocalVectors(bowl, np.ones(3)).run(run, None)
-    assert found[0] == 0
-    assert math.isnan(found[1])
+    with pytest.raises(ProgramError, match="reads 't', not written since the last commit"):
+        LocalVectors(bowl, np.ones(3)).run(run, None)
+    assert found == [0]
 
 
 def test_what_every_command_computes() -> None:

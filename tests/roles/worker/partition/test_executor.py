@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,6 +151,39 @@ async def test_a_bundle_that_is_given_up_begins_no_more_flights_and_waits_for_th
     await soon()
     assert p.done[-1].bundle.held is last
     assert p.forgotten == [1] and p.told[-1] == PartBundleRequest(4, 1), "nothing was left of the other"
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_whatever_is_given_up_each_bundle_is_handed_back_once_and_its_sum_freed_once(seed: int) -> None:
+    """Flights end in any order; numbers have no gaps, and no more are on their way than may be."""
+    p, chance = Played(), Random(seed)
+    helds, left, settled = list[Held](), set[int](), 0
+    for step in range(200):
+        if step < 80 and len(helds) - len(p.done) < 5 and chance.random() < 0.4:
+            helds.append(p.submit(len(helds), chance.randint(1, 30)))
+        if helds and chance.random() < 0.15:
+            chance.choice(helds).given_up = True
+        left = set(range(1, len(p.flights) + 1)) - finished(p)
+        assert len(left) <= 2 * FLIGHTS and [flight.number for flight in p.flights] == list(
+            range(1, len(p.flights) + 1)
+        )
+        if left and chance.random() < 0.7:
+            p.finish(chance.choice(sorted(left)))
+        for done in p.done[settled:]:
+            if done.bundle.held.given_up:
+                p.executor.free(done.gradient)
+            else:
+                await p.executor.push(done.bundle.held, done.gradient)
+        settled = len(p.done)
+    assert not left and sorted(done.bundle.held.task.name.bundle for done in p.done) == list(range(len(helds)))
+    ended = [*p.forgotten, *(of[0] for of in p.pushed)]
+    assert sorted(ended) == sorted({bundle for bundle, _ in p.expected})
+    portions = [number for _, numbers in p.expected for number in numbers]
+    assert portions == list(range(1, len(p.flights) + 1))
+
+
+def finished(p: Played) -> set[int]:
+    return {flight.number for flight in p.flights} - set(p.lead._flights)
 
 
 async def test_all_members_push_with_the_same_weight_and_refusals_are_put_together() -> None:
