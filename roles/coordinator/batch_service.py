@@ -23,6 +23,9 @@ CHECK_S: Final = 0.5
 AHEAD: Final = 4
 """Bundles that a worker is told to read before an evaluation begins."""
 WAIT_S_MAX: Final = 60.0
+FAILURES_MAX: Final = 5
+"""How often servers may fail in what they are told to do, between two commits."""
+FAILED_PAUSE_S: Final = 0.2
 
 
 class _Parked:
@@ -66,6 +69,7 @@ class BatchService:
         self._seen = self._state()
         self._ended = asyncio.Event()
         self._failure: BaseException | None = None
+        self._failures = 0
         self._loop = asyncio.get_running_loop()
 
     async def carry_out(self) -> str:
@@ -211,7 +215,7 @@ class BatchService:
             self._fail(error)
             return
         if self.run.execution.committed != self._committed:
-            self._committed = self.run.execution.committed
+            self._committed, self._failures = self.run.execution.committed, 0
             try:
                 self._on_commit(self._committed)
             except Exception as error:
@@ -253,6 +257,16 @@ class BatchService:
             return
         for bucket, result in answer.results.items():
             self._epochs[bucket] = max(result.epoch, self._epochs.get(bucket, 0))
+        failed = [result for result in answer.results.values() if result.code == ErrorCode.INTERNAL]
+        self._failures += bool(failed)
+        if self._failures > FAILURES_MAX:
+            what = (
+                f"{self._failures} times since the last commit, last at bucket {failed[0].bucket}: {failed[0].message}"
+            )
+            self._fail(RunFailedError(what))
+            return
+        if failed:
+            await asyncio.sleep(FAILED_PAUSE_S)
         results = [answer.results[bucket] for bucket in order.buckets]
         self._do(lambda: self.run.answered(order.order, results, answer.parts))
 

@@ -15,9 +15,11 @@ from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.optimizers.vectors import Program, Round, State, Vectors
 from adamctl.roles.controller.core.service.config import lease_config
+from adamctl.roles.coordinator import batch_service
 from adamctl.roles.coordinator.batch_service import BatchService
 from adamctl.roles.coordinator.core.batch_job import BatchJob
 from adamctl.roles.coordinator.core.bundles import Bundle
+from adamctl.roles.ps.apply.vector_work import VectorApplier
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import BundleReport, NextBundlesRequest
@@ -177,6 +179,31 @@ async def test_a_program_that_asks_for_what_cannot_be_ends_the_run_with_the_reas
             await ended
         assert not (await waiting).ended and (await waiting).drain
         await coordinator.close()
+
+
+@pytest.mark.parametrize("times", [3, 1 << 30])
+async def test_servers_may_fail_for_a_while_and_if_they_go_on_the_run_ends_with_the_reason(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, make = iter(range(times)), VectorApplier._open
+
+    def fail(*given: Any) -> None:
+        if next(failures, None) is not None:
+            raise MemoryError("planted")
+        make(*given)
+
+    async with memory_cluster(36) as cluster:
+        await start_servers(cluster, "ps-0")
+        await add_job(cluster, JOB, ["ps-0"], rule(), coordinator="c-0")
+        monkeypatch.setattr(batch_service, "FAILED_PAUSE_S", 0.01)
+        monkeypatch.setattr(VectorApplier, "_open", fail)
+        if times == 3:
+            assert await asyncio.wait_for(digest(cluster, 1), 20)
+        else:
+            with pytest.raises(
+                RunFailedError, match=r"6 times since the last commit, last at bucket \d+: the server failed"
+            ):
+                await asyncio.wait_for(digest(cluster, 1), 20)
 
 
 async def test_bundles_of_an_evaluation_that_is_over_are_cancelled() -> None:
