@@ -2,7 +2,7 @@
 
 All roles have their cores before other programs of this machine, by control groups, and workers a share of a core
 each: so their speeds are what they are said to be. Their quotas begin once they evaluate: they need not start with
-them.
+them. Rounds alternate, and the best round of each kind of run counts: what disturbs a run makes it longer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -68,9 +67,8 @@ class DisturbedRuns:
             both = self._together({ONE: CORES, OTHER: SLOW * CORES})
             alone_s, slow_s, both_s = (run.evaluation_s(SETTLED) for run in (alone, slow, both))
             found.append((alone_s, slow_s, both_s))
-        alone_s, slow_s, both_s = (statistics.median(column) for column in zip(*found, strict=True))
-        return _figures(
-            [both_s / ideal_s(alone_s, slow_s) for alone_s, slow_s, both_s in found],
+        alone_s, slow_s, both_s = map(min, zip(*found, strict=True))
+        return {"ratio": both_s / ideal_s(alone_s, slow_s), "rounds": rounds} | dict(
             alone_s=alone_s, speed_of_the_slow_one=alone_s / slow_s, together_s=both_s, **_counts(both),
         )  # fmt: skip
 
@@ -81,18 +79,19 @@ class DisturbedRuns:
         """
         if self._groups is None:
             return CANNOT
-        batches, after = [], []
+        alone, batches, after = [], [], []
         for _ in range(rounds):
-            alone_s = self._alone(CORES).evaluation_s(SETTLED)
+            alone.append(self._alone(CORES).evaluation_s(SETTLED))
             stopped_at: list[float] = []
             both = self._together({ONE: CORES, OTHER: CORES}, stopped_at)
             here = disturbed_iteration(both.iterations, stopped_at[0])
-            batches.append(both.evaluation_s(here, here + 1) / alone_s)
-            after.append(both.evaluation_s(here + 1) / alone_s)
-        ratios = [max(pair) for pair in zip(batches, after, strict=True)]
-        return _figures(
-            ratios, batch=statistics.median(batches), after=statistics.median(after), alone_s=alone_s, **_counts(both)
-        )
+            batches.append(both.evaluation_s(here, here + 1))
+            after.append(both.evaluation_s(here + 1))
+        alone_s, batch_s, after_s = min(alone), min(batches), min(after)
+        return {
+            "ratio": max(batch_s, after_s) / alone_s, "rounds": rounds, "alone_s": alone_s, "batch_s": batch_s,
+            "after_s": after_s, **_counts(both),
+        }  # fmt: skip
 
     def measure_copies(self, rounds: int) -> dict[str, Any]:
         """Returns the time of an iteration with three copies of everything that is kept, over that with one.
@@ -106,11 +105,8 @@ class DisturbedRuns:
                 self._train(f"copies: {copies}", whole | {"cluster.replication": copies}) for copies in (1, 3)
             )
             pairs.append((one.evaluation_s(SETTLED), three.evaluation_s(SETTLED)))
-        return _figures(
-            [three_s / one_s for one_s, three_s in pairs],
-            one_copy_s=statistics.median(one_s for one_s, _ in pairs),
-            three_copies_s=statistics.median(three_s for _, three_s in pairs),
-        )
+        one_s, three_s = map(min, zip(*pairs, strict=True))
+        return {"ratio": three_s / one_s, "rounds": rounds, "one_copy_s": one_s, "three_copies_s": three_s}
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
@@ -178,10 +174,6 @@ def disturbed_iteration(iterations: Sequence[Iteration], at_s: float) -> int:
     if len(later) < 2:
         raise RunFailedError("expected iterations after the one that was disturbed; found none: give more --passes")
     return later[0]
-
-
-def _figures(ratios: Sequence[float], **rest: Any) -> dict[str, Any]:
-    return {"ratio": statistics.median(ratios), "rounds": len(ratios), **rest}
 
 
 def _counts(run: Trained) -> dict[str, int]:

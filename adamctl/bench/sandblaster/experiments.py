@@ -46,6 +46,10 @@ class Workload:
         return Model(SHAPES[self.data], (*(Dense(units, "relu") for units in self.hidden), Softmax(CLASSES)))
 
     @property
+    def data_config(self) -> DataConfig:
+        return DataConfig(format="idx" if self.data == "mnist" else "digits", source=self.data)
+
+    @property
     def examples(self) -> int:
         """Of the whole batch."""
         return EXAMPLES[self.data]

@@ -26,6 +26,7 @@ from adamctl.bench.sandblaster.whole_runs import measure_images
 from adamctl.bench.sandblaster.wire_bytes import measure_bytes
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.threads import available_cores
+from adamctl.roles.data.catalogue import find_source
 
 PACKAGES = ("adamctl", "numpy", "numba", "scipy", "uvloop", "msgspec")
 Progress = Callable[[str], None]
@@ -65,6 +66,8 @@ BARS: Mapping[str, Bar] = {
     "stopped-worker": Bar("one of two workers is stopped in mid-batch, against the other alone", 1.2),
     "copies": Bar("an iteration with three copies, against one", 1.15),
 }
+WHOLE_RUNS = frozenset(BARS) - {"evaluations", "per-iteration", "rounds", "kernels"}
+"""Parts that train on the workload's data."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +126,11 @@ def run_sandblaster_benchmark(settings: SandblasterSettings, progress: Progress 
     """Measures and returns the report that `adamctl bench sandblaster --json` prints.
 
     Raises:
-        ConfigurationError: a package that a part needs is not installed.
+        ConfigurationError: a package that a part needs is not installed, or its data are not found.
         RunFailedError: a process ended, or a run failed.
     """
+    if settings.wants(WHOLE_RUNS):
+        find_source(settings.workload.data_config, settings.data)
     rows: list[dict[str, Any]] = []
     for names, measure in PARTS.items():
         if settings.wants(names):

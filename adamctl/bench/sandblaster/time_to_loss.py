@@ -24,7 +24,6 @@ from adamctl.bench.peer import PeerProcess, require
 from adamctl.bench.sandblaster.experiments import SEED, SHAPES, WEIGHT_DECAY, Workload
 from adamctl.bench.sandblaster.whole_runs import Trained, train
 from adamctl.bench.watched_run import WatchedRun
-from adamctl.config.experiment import DataConfig
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.threads import available_cores
 from adamctl.model.initial import initial_rows
@@ -54,25 +53,25 @@ class Descent(NamedTuple):
 
 
 class Race(NamedTuple):
-    """One round: the lowest loss that all reached, the seconds of each side, and ours over the fastest peer's."""
+    """The lowest loss that all reached, each side's seconds in its best round, and ours over the fastest peer's."""
 
     loss: float
     seconds: dict[str, float]
     ratio: float
 
 
-def race_of(sides: dict[str, Descent]) -> Race:
-    """Compares the sides of one round.
+def race_of(sides: dict[str, list[Descent]]) -> Race:
+    """Compares the sides, each of which has had some rounds: what disturbs one makes it longer.
 
     Raises:
         RunFailedError: they did not begin at the same loss.
     """
-    first = sides[OURS].losses[0]
-    for name, side in sides.items():
-        if not isclose(side.losses[0], first, rel_tol=ALIKE):
-            raise RunFailedError(f"expected {name} to begin at a loss of {first:.6g}; found {side.losses[0]:.6g}")
-    loss = max(min(side.losses) for side in sides.values())
-    seconds = {name: side.seconds_to(loss) for name, side in sides.items()}
+    first = sides[OURS][0].losses[0]
+    for name, rounds in sides.items():
+        if not isclose(rounds[0].losses[0], first, rel_tol=ALIKE):
+            raise RunFailedError(f"expected {name} to begin at a loss of {first:.6g}; found {rounds[0].losses[0]:.6g}")
+    loss = max(min(one.losses) for rounds in sides.values() for one in rounds)
+    seconds = {name: min(one.seconds_to(loss) for one in rounds) for name, rounds in sides.items()}
     return Race(loss, seconds, seconds[OURS] / min(taken for name, taken in seconds.items() if name != OURS))
 
 
@@ -93,7 +92,7 @@ def measure_time_to_loss(
         RunFailedError: a run failed.
     """
     runs: list[Trained] = []
-    races: list[Race] = []
+    sides: dict[str, list[Descent]] = {OURS: []}
     processor_s: dict[str, list[float]] = {OURS: [], TORCH: [], SCIPY: []}
     peer_figures: dict[str, Any] = {}
     cannot = ""
@@ -111,28 +110,25 @@ def measure_time_to_loss(
             processor_s[OURS].append(spent.evaluation_s)
             if peer is None:
                 continue
-            sides = {OURS: _ours(runs[-1])}
+            sides[OURS].append(_ours(runs[-1]))
             for name in (TORCH, SCIPY):
                 progress(f"{workload.name}: round {number + 1} of {rounds}, {evaluations} evaluations, {name}")
                 found = peer.minimise(name, evaluations)
                 if found is not None:
-                    sides[name], spent_s = found
-                    processor_s[name].append(spent_s)
-            races.append(race_of(sides))
+                    sides.setdefault(name, []).append(found[0])
+                    processor_s[name].append(found[1])
             peer_figures = peer.figures
     shares = [one.command_share for one in runs]
     parts = {"command-share": {"ratio": statistics.median(shares), "network": workload.name, "runs": len(runs)}}
     if cannot:
         return {"time-to-loss": {"cannot": cannot}, **parts}
-    best = sorted(races, key=lambda one: one.ratio)[len(races) // 2]
-    figures = {f"{name}_s": seconds for name, seconds in best.seconds.items()}
-    figures |= {
-        f"{name}_processor_s_per_evaluation": statistics.median(found) for name, found in processor_s.items() if found
-    }
+    race = race_of(sides)
+    figures = {f"{name}_s": seconds for name, seconds in race.seconds.items()}
+    figures |= {f"{name}_processor_s_per_evaluation": min(found) for name, found in processor_s.items() if found}
     return {
         "time-to-loss": {
-            "ratio": statistics.median(one.ratio for one in races), "network": workload.name, "loss": best.loss,
-            **figures, "threads": available_cores(), "evaluations": evaluations, "rounds": len(races), **peer_figures,
+            "ratio": race.ratio, "network": workload.name, "loss": race.loss,
+            **figures, "threads": available_cores(), "evaluations": evaluations, "rounds": rounds, **peer_figures,
         },
         **parts,
     }  # fmt: skip
@@ -204,7 +200,7 @@ def _peer(workload: Workload, data: Sequence[str], python: str, groups: ControlG
 
 def _files(workload: Workload, data: Sequence[str], folder: Path) -> dict[str, Any]:
     """Writes examples and initial weights as arrays; returns their files as the peer's program is told them."""
-    config = DataConfig(format="idx" if workload.data == "mnist" else "digits", source=workload.data)
+    config = workload.data_config
     source = open_source(config.format, find_source(config, data), SHAPES[workload.data])
     labels = source.labels("train")
     images = np.empty((len(labels), prod(SHAPES[workload.data])), np.uint8)

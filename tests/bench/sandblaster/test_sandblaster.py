@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from adamctl.bench.sandblaster import sandblaster
 from adamctl.bench.sandblaster.evaluation import EvaluationSpeed
+from adamctl.bench.sandblaster.experiments import Workload
 from adamctl.bench.sandblaster.sandblaster import BARS, PARTS, SandblasterSettings, row_of
 from adamctl.cli.bench import sandblaster as cli
 from adamctl.cli.main import application
@@ -56,13 +58,19 @@ def test_the_worse_of_threads_alone_and_whole_runs_counts(monkeypatch: pytest.Mo
     monkeypatch.setattr(sandblaster, "measure_evaluation", lambda *arguments, **named: speed)
     for whole, ratio in ((1.2, 1.2), (1.7, 1.5)):
         monkeypatch.setattr(sandblaster, "measure_images", lambda *_, found=whole: {"whole_run_ratio": found})
-        report = sandblaster.run_sandblaster_benchmark(SandblasterSettings(only=("images",)))
+        settings = SandblasterSettings(only=("images",), workload=Workload("digits"))
+        report = sandblaster.run_sandblaster_benchmark(settings)
         (row,) = report["results"]
         assert row["ratio"] == ratio and row["details"]["ratio_vs_downpour"] == 1.5
 
 
 def test_every_bar_is_measured_by_one_part_and_is_a_choice_of_the_command() -> None:
     assert [name for names in PARTS for name in names] == list(BARS) == list(cli.PARTS)
+
+
+def test_data_that_are_not_there_are_missed_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="mnist"):
+        sandblaster.run_sandblaster_benchmark(SandblasterSettings(data=(str(tmp_path),)))
 
 
 def test_an_unknown_part_is_refused() -> None:

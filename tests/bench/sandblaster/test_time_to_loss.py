@@ -55,9 +55,9 @@ def ours(monkeypatch: pytest.MonkeyPatch, *times: float) -> None:
 
 def test_the_loss_is_the_lowest_that_all_have_reached_and_the_fastest_peer_counts() -> None:
     sides = {
-        OURS: Descent([2.0, 1.5, 0.9], [1.0, 2.0, 3.0]),
-        TORCH: Descent([2.0, 1.0, 0.2], [1.0, 4.0, 6.0]),
-        SCIPY: Descent([2.0001, 0.95, 1.1], [1.0, 6.0, 9.0]),
+        OURS: [Descent([2.0, 1.5, 0.9], [1.0, 2.0, 3.0])],
+        TORCH: [Descent([2.0, 1.0, 0.2], [1.0, 4.0, 6.0])],
+        SCIPY: [Descent([2.0001, 0.95, 1.1], [1.0, 6.0, 9.0])],
     }
     race = race_of(sides)
     assert race.loss == 0.95
@@ -67,14 +67,16 @@ def test_the_loss_is_the_lowest_that_all_have_reached_and_the_fastest_peer_count
 
 def test_sides_that_do_not_begin_at_one_loss_are_not_compared() -> None:
     with pytest.raises(RunFailedError, match=r"expected torch to begin at a loss of 2; found 2\.1"):
-        race_of({OURS: Descent([2.0], [1.0]), TORCH: Descent([2.1], [1.0])})
+        race_of({OURS: [Descent([2.0], [1.0])], TORCH: [Descent([2.1], [1.0])]})
 
 
-def test_rounds_are_run_in_turn_and_the_median_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours(monkeypatch, 2.0, 1.0, 40.0)
+def test_rounds_are_run_in_turn_and_the_best_of_each_side_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours(monkeypatch, 20.0, 1.0, 40.0)
     found = measure_time_to_loss(LITTLE, 4, 3, (), interpreter(tmp_path, PEER))
     race = found["time-to-loss"]
-    assert (race["ratio"], race["loss"], race["adamctl_s"], race["torch_s"]) == (0.5, 1.0, 2.0, 4.0)
+    assert (race["ratio"], race["loss"], race["adamctl_s"], race["torch_s"]) == (0.25, 1.0, 1.0, 4.0)
     assert race["scipy"] == "no SciPy" and "scipy_s" not in race
     assert race["torch_processor_s_per_evaluation"] == 2.0
     assert found["command-share"]["ratio"] == 0.1
