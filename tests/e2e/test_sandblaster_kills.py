@@ -40,7 +40,7 @@ SETTINGS = (
     f"train.passes={EVALUATIONS}", "train.evaluate_every=1000", "train.checkpoint_every=100",
     "optimizer.gradient_tolerance=0", "optimizer.change_tolerance=0",
 )  # fmt: skip
-GOES_ON_S = 120.0
+GOES_ON_S, ENDS_S = 120.0, 900.0
 SOON_S = (0.0, 0.02, 0.3)
 KINDS = ("kill worker", "kill worker", "kill server", "kill server", "pause worker", "pause server", "stop worker")
 
@@ -94,17 +94,19 @@ class Trial:
                 await asyncio.sleep(0.05)
         return None
 
-    async def reaches(self, condition: Callable[[RunProgress], bool], what: str) -> RunProgress | None:
+    async def reaches(
+        self, condition: Callable[[RunProgress], bool], what: str, seconds: float = GOES_ON_S
+    ) -> RunProgress | None:
         """Waits; returns the progress in which the condition holds, None if the run ends before."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + GOES_ON_S
+        until_s = loop.time() + seconds
         while True:
             progress = await self.status()
             if progress is None or progress.final or condition(progress):
                 return None if progress is None or progress.final else progress
             await self.restart_the_dead()
             if loop.time() > until_s:
-                pytest.fail(f"seed {self.seed}: {what}, not within {GOES_ON_S:g} s; {self.told}\n{progress}")
+                pytest.fail(f"seed {self.seed}: {what}, not within {seconds:g} s; {self.told}\n{progress}")
             await asyncio.sleep(0.02)
 
     async def whole(self) -> None:
@@ -181,7 +183,7 @@ class Trial:
 
     async def finish(self) -> str:
         """The run ends by itself; returns the hash of its parameters."""
-        await self.reaches(lambda now: False, "it does not end")
+        await self.reaches(lambda now: False, "it does not end", ENDS_S)
         for one in (self.client.connection if self.client else None, self.store):
             if one is not None:
                 await one.close()
