@@ -299,9 +299,8 @@ class BatchService:
                 for bucket, result in answer.results.items()
                 if result.code == ErrorCode.NO_VECTOR or result.epoch > self._epochs.get(bucket, result.epoch)
             ]
-            for bucket in lost:
-                self._epochs[bucket] = answer.results[bucket].epoch
             if lost and self._stage() == stage:  # else they may have done again what they had lost
+                self._epochs |= {bucket: answer.results[bucket].epoch for bucket in lost}
                 self._do(lambda found=lost: self.run.lost(found))  # type: ignore[misc]
 
     def _fail(self, error: BaseException) -> None:

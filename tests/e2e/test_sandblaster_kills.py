@@ -1,7 +1,8 @@
 """Workers and servers are killed and stopped at random while a batch algorithm runs: it ends with the same bits.
 
-Three servers have three copies of everything; two workers evaluate. Every run's parameters have the hash of a run that
-nothing disturbed. ADAMCTL_BATCH_FAULTS is how many faults there are, in as many runs as they take, each with a seed.
+Three servers have three copies of everything or, in every third run, one copy that is on disk before a commit counts;
+two workers evaluate. Every run's parameters have the hash of a run that nothing disturbed. ADAMCTL_BATCH_FAULTS is how
+many faults there are, in as many runs as they take, each with a seed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SETTINGS = (
     f"train.passes={EVALUATIONS}", "train.evaluate_every=1000", "train.checkpoint_every=100",
     "optimizer.gradient_tolerance=0", "optimizer.change_tolerance=0",
 )  # fmt: skip
-GOES_ON_S = 120.0
+GOES_ON_S, ENDS_S = 120.0, 900.0
 SOON_S = (0.0, 0.02, 0.3)
 KINDS = ("kill worker", "kill worker", "kill server", "kill server", "pause worker", "pause server", "stop worker")
 
@@ -56,12 +57,14 @@ class Trial:
         self.cluster = Cluster(runner)
         self.cluster.environment["TMPDIR"] = str(folder)
         self.cluster.environment["ADAMCTL_TRANSPORT"] = self.chance.choice(("auto", "auto", "tcp"))
+        self.runner, self.durable = runner, seed % 3 == 2
         self.servers = {f"ps-{number}": self.start_server(f"ps-{number}") for number in range(1, COPIES + 1)}
         self.cluster.start("data", "--name", "data-1")
         self.workers = {name: self.start_worker(name) for name in ("worker-1", "worker-2")}
         (port,) = free_ports(1)
         self.address, self.folder = f"tcp://127.0.0.1:{port}", runner.folder / "run"
-        settings = (*SETTINGS, "cluster.workers=2", f"cluster.ps={COPIES}", f"cluster.replication={COPIES}")
+        kept = ("cluster.acks=durable",) if self.durable else (f"cluster.replication={COPIES}",)
+        settings = (*SETTINGS, "cluster.workers=2", f"cluster.ps={COPIES}", *kept)
         flags = [part for setting in settings for part in ("--set", setting)]
         self.coordinator = self.cluster.start(
             "coordinator", "--experiment", str(EXPERIMENT), "--port", str(port), "--run-dir", str(self.folder), *flags
@@ -70,7 +73,8 @@ class Trial:
         self.store: ControllerClient | None = None
 
     def start_server(self, name: str) -> Command:
-        return self.cluster.start("ps", "--name", name)
+        store = ("--store", str(self.runner.folder / name)) if self.durable else ()
+        return self.cluster.start("ps", "--name", name, *store)
 
     def start_worker(self, name: str) -> Command:
         return self.cluster.start("worker", "--name", name, "--threads", "1")
@@ -90,17 +94,19 @@ class Trial:
                 await asyncio.sleep(0.05)
         return None
 
-    async def reaches(self, condition: Callable[[RunProgress], bool], what: str) -> RunProgress | None:
+    async def reaches(
+        self, condition: Callable[[RunProgress], bool], what: str, seconds: float = GOES_ON_S
+    ) -> RunProgress | None:
         """Waits; returns the progress in which the condition holds, None if the run ends before."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + GOES_ON_S
+        until_s = loop.time() + seconds
         while True:
             progress = await self.status()
             if progress is None or progress.final or condition(progress):
                 return None if progress is None or progress.final else progress
             await self.restart_the_dead()
             if loop.time() > until_s:
-                pytest.fail(f"seed {self.seed}: {what}, not within {GOES_ON_S:g} s; {self.told}\n{progress}")
+                pytest.fail(f"seed {self.seed}: {what}, not within {seconds:g} s; {self.told}\n{progress}")
             await asyncio.sleep(0.02)
 
     async def whole(self) -> None:
@@ -129,7 +135,7 @@ class Trial:
             return False
         kind = self.chance.choice(KINDS)
         await self.restart_the_dead()
-        if kind == "kill server":
+        if kind == "kill server" and not self.durable:
             await self.whole()
         await asyncio.sleep(self.chance.choice(SOON_S) * self.chance.random())
         progress = await self.status()
@@ -177,7 +183,7 @@ class Trial:
 
     async def finish(self) -> str:
         """The run ends by itself; returns the hash of its parameters."""
-        await self.reaches(lambda now: False, "it does not end")
+        await self.reaches(lambda now: False, "it does not end", ENDS_S)
         for one in (self.client.connection if self.client else None, self.store):
             if one is not None:
                 await one.close()

@@ -116,9 +116,8 @@ class SimCoordinator:
             for bucket, result in results.items()
             if result.code == ErrorCode.NO_VECTOR or result.epoch > self._epochs.get(bucket, result.epoch)
         ]
-        for bucket in lost:
-            self._epochs[bucket] = results[bucket].epoch
         if lost and self.stage() == stage:
+            self._epochs |= {bucket: results[bucket].epoch for bucket in lost}
             self.run.lost(lost)
             self._advance()
 
