@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from adamctl.cli import options
 from adamctl.cli.output import echo
-from adamctl.launch.run_curves import Curves, Point
+
+if TYPE_CHECKING:
+    from adamctl.launch.run_curves import Curves, Point
 
 LOG_FROM = 10.0
 """Largest loss over the smallest from which the axis is logarithmic."""
