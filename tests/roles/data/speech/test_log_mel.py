@@ -161,7 +161,12 @@ def test_filters_and_frames_are_those_of_torchaudio() -> None:
 
 
 @pytest.mark.slow
-def test_filters_are_those_of_librosa() -> None:
+def test_filters_and_frames_are_those_of_librosa() -> None:
     librosa = pytest.importorskip("librosa")
-    filters = librosa.filters.mel(sr=RATE_HZ, n_fft=256, n_mels=40, fmin=20.0, fmax=4000.0, htk=True, norm=None)
-    np.testing.assert_allclose(mel_filters(MelSettings(), RATE_HZ, 256), filters, rtol=0, atol=1e-4)
+    mel = {"sr": RATE_HZ, "n_fft": 256, "n_mels": 40, "fmin": 20.0, "fmax": 4000.0, "htk": True, "norm": None}
+    np.testing.assert_allclose(mel_filters(MelSettings(), RATE_HZ, 256), librosa.filters.mel(**mel), rtol=0, atol=1e-4)
+    samples = noise(RATE_HZ)
+    around = np.pad(samples, 28)  # there the window lies in the middle of the transform
+    energies = librosa.feature.melspectrogram(y=around, win_length=200, hop_length=80, center=False, **mel)
+    expected = np.log(energies.T)
+    np.testing.assert_allclose(LogMel(MelSettings(), RATE_HZ).frames(samples), expected, rtol=0, atol=1e-4)
