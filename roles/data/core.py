@@ -52,7 +52,7 @@ def dataset_identity(config: DataConfig, input_shape: Sequence[int], seed: int) 
 def split_validation(examples: int, share: float, seed: int) -> tuple[Indices, Indices]:
     """Returns (training, validation): disjoint ascending file indices that together are all training examples."""
     held_out = round(examples * share)
-    drawn = _permutation(examples, seed, _VALIDATION_STREAM)
+    drawn = permutation(examples, seed, _VALIDATION_STREAM)
     return np.sort(drawn[held_out:]), np.sort(drawn[:held_out])
 
 
@@ -63,17 +63,22 @@ def pass_order(examples: int, seed: int, pass_number: int) -> Indices:
     """
     if pass_number == FILE_ORDER:
         return np.arange(examples, dtype=np.int64)
-    return _permutation(examples, seed, _ORDER_STREAM ^ pass_number)
+    return permutation(examples, seed, _ORDER_STREAM ^ pass_number)
 
 
-def _permutation(examples: int, seed: int, stream: int) -> Indices:
-    """Sorts random keys: the raw output of Philox never changes between numpy versions, `Generator.permutation` may."""
-    return np.argsort(_random_bits(seed, stream, examples), kind="stable").astype(np.int64, copy=False)
+def permutation(examples: int, seed: int, stream: int, part: int = 0) -> Indices:
+    """Returns 0 .. examples - 1 in a random order, [examples]; each (seed, stream, part) has one of its own.
+
+    Sorts random keys: the raw output of Philox never changes between numpy versions, `Generator.permutation` may.
+    """
+    return np.argsort(_random_bits(seed, stream, examples, part), kind="stable").astype(np.int64, copy=False)
 
 
-def _random_bits(seed: int, stream: int, count: int) -> NDArray[np.uint64]:
+def _random_bits(seed: int, stream: int, count: int, part: int = 0) -> NDArray[np.uint64]:
+    """`part` is the second word of the counter: 2^66 numbers lie between one part and the next."""
     key = np.array([seed & (2**64 - 1), stream & (2**64 - 1)], np.uint64)
-    return np.random.Philox(key=key).random_raw(count).astype(np.uint64, copy=False)
+    counter = np.array([0, part, 0, 0], np.uint64)
+    return np.random.Philox(counter=counter, key=key).random_raw(count).astype(np.uint64, copy=False)
 
 
 # --- transformations ------------------------------------------------------------------------------------------------
