@@ -66,7 +66,7 @@ def predict(trained: Trained, values: Floats) -> Floats:
     context = trained.network.context(training=False)
     parts = [values[start : start + BATCH] for start in range(0, len(values), BATCH)]
     outputs = [np.array(trained.network.predict(context, trained.parameters, part)) for part in parts]
-    return np.concatenate(outputs) if outputs else np.empty((0, trained.network.shapes[-1].output[0]), np.float32)
+    return np.concatenate(outputs) if outputs else np.empty((0, trained.classes), np.float32)
 
 
 def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
@@ -84,7 +84,7 @@ def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
     except ConfigurationError:
         if config.scale != "unit":
             raise
-        names = tuple(map(str, range(trained.network.shapes[-1].output[0])))
+        names = tuple(map(str, range(trained.classes)))
         return Ready(Scaling(1.0 / BYTE_MAX, 0.0), as_they_are, names)
     scaling = scaling_for(config.scale, opened.source, opened.order("train", -1))
     whole = scaling.factor * opened.source.value_max

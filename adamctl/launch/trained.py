@@ -18,6 +18,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.kernels.step.network import Network
 from adamctl.launch.finding import find_trained_run
 from adamctl.launch.live_runs import state_folder
+from adamctl.launch.metrics import Counts, count_confusion, in_top
 from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.data.catalogue import find_source
@@ -42,6 +43,11 @@ class Trained:
     network: Network
     parameters: Floats
     chosen: str = ""
+
+    @property
+    def classes(self) -> int:
+        """How many outputs the network has."""
+        return self.network.shapes[-1].output[0]
 
 
 def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
@@ -138,8 +144,10 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
     return OpenDataSet("local", config, source, experiment.seed, CACHE_BYTES_MAX)
 
 
-def evaluate(trained: Trained, data: OpenDataSet, split: str) -> dict[str, Any]:
-    """Returns `examples, correct, top1, loss` over a whole split.
+def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts | None = None) -> dict[str, Any]:
+    """Returns `examples, correct, top1, top5, loss` over a whole split.
+
+    `top5` is None if there are no more than five classes. Examples are added to `confusion` [label, predicted].
 
     Raises:
         ConfigurationError: the split is empty.
@@ -152,10 +160,15 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str) -> dict[str, Any]:
     labels = np.empty(len(images), np.int32)
     context = trained.network.context(training=False)
     views = trained.network.views(trained.parameters)
-    loss_sum, correct = 0.0, 0
+    loss_sum, correct, in_top5 = 0.0, 0, 0
     for start in range(0, total, BATCH):
         size = min(BATCH, total - start)
         data.gather(Range(split, FILE_ORDER, start, start + size), images[:size], labels[:size])
-        loss, right = trained.network.evaluate(context, views, images[:size].reshape(size, *shape), labels[:size])
-        loss_sum, correct = loss_sum + loss, correct + right
-    return {"examples": total, "correct": correct, "top1": correct / total, "loss": loss_sum / total}
+        batch = images[:size].reshape(size, *shape)
+        measured, outputs = trained.network.measure(context, views, batch, labels[:size])
+        loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
+        in_top5 += in_top(outputs, labels[:size], 5)
+        if confusion is not None:
+            count_confusion(confusion, outputs, labels[:size])
+    top5 = in_top5 / total if trained.classes > 5 else None
+    return {"examples": total, "correct": correct, "top1": correct / total, "top5": top5, "loss": loss_sum / total}

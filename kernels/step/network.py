@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import choose, load
-from adamctl.kernels.layers.losses import Labels, make_loss
+from adamctl.kernels.layers.losses import Labels, LossResult, make_loss
 from adamctl.kernels.native import Call
 from adamctl.kernels.needed import step_kernels
 from adamctl.kernels.numeric.mix import set_key
@@ -262,9 +262,19 @@ class Network:
         loss_sum, correct = 0.0, 0
         for start in range(0, len(images), self.batch_max):
             part = images[start : start + self.batch_max]
-            measured = self.loss.evaluate(self._outputs(context, views, part), labels[start : start + len(part)])
+            measured, _ = self.measure(context, views, part, labels[start : start + len(part)])
             loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
         return loss_sum, correct
+
+    def measure(
+        self, context: Context, weights: Array | Views, images: Array, labels: Labels
+    ) -> tuple[LossResult, Array]:
+        """Evaluates up to `batch_max` examples; also returns the outputs [n, units] that the loss was computed from.
+
+        Outputs are a view that the context's next use changes; those of one-vs-all classifiers are logits.
+        """
+        outputs = self._outputs(context, weights, images)
+        return self.loss.evaluate(outputs, labels), outputs
 
     def predict(self, context: Context, weights: Array | Views, images: Array) -> Array:
         """Returns the outputs [n, units] for up to `batch_max` examples, a view that the context's next use changes.

@@ -48,7 +48,7 @@ def write_checkpoint(folder: Path, experiment: Experiment, weights: np.ndarray) 
     layout = build_layout(experiment.model, 1)
     descriptor = FileDescriptor("quarters", "ps-1", layout.hash, "sgd", (), layout.tensors)
     writer = CheckpointWriter(folder, "shards-ps-1.adam", descriptor)
-    values = (weights, np.zeros(CLASSES, np.float32))
+    values = (weights, np.zeros(len(weights), np.float32))
     for shard in layout.shards:
         part = values[shard.tensor][shard.row_start : shard.row_stop].ravel()
         record = ShardRecord(shard.index, shard.tensor, shard.row_start, shard.row_stop, 1, 0, 0, MemoryRecord())
@@ -74,6 +74,43 @@ def test_eval_on_a_split(run: Path) -> None:
 
 def test_eval_for_people(run: Path) -> None:
     assert "66.67%" in invoke("eval", str(run / "checkpoints" / "000001")).stdout
+
+
+def test_eval_with_the_confusion_matrix(run: Path) -> None:
+    assert "confusion" not in json.loads(invoke("eval", str(run), "--json").stdout)
+    result = json.loads(invoke("eval", str(run), "--confusion", "--json").stdout)
+    assert result["confusion"]["counts"] == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]]
+    rates = [(one["class"], one["precision"], one["recall"]) for one in result["confusion"]["classes"]]
+    assert rates == [("0", 1.0, 1.0), ("1", 1.0, 1.0), ("2", 0.0, None), ("3", None, 0.0)]
+    shown = invoke("eval", str(run), "--confusion").stdout
+    assert "label \\ predicted" in shown and "precision" in shown
+
+
+def test_eval_with_a_picture_of_the_confusion_matrix(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = invoke("eval", str(run), "--confusion-picture", str(tmp_path / "a.png"), "--json")
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    assert "confusion" not in json.loads(found.stdout) and f"wrote {tmp_path / 'a.png'}" in found.stderr
+    assert invoke("eval", str(run), "--confusion-picture", str(tmp_path / "a.txt")).exit_code == 2
+
+
+def test_eval_of_five_classes_or_fewer_has_no_top5(run: Path) -> None:
+    assert json.loads(invoke("eval", str(run), "--json").stdout)["top5"] is None
+    assert "top-5" not in invoke("eval", str(run)).stdout
+
+
+def test_top5_counts_labels_among_the_five_largest(tmp_path: Path) -> None:
+    """Of seven classes, the network's outputs fall with the number of the class, so labels 0 to 4 are in the top."""
+    source = tmp_path / "seven.npz"
+    ones, labels = np.ones((7, 1), np.float32), np.arange(7)
+    np.savez(source, x_train=ones, y_train=labels, x_test=ones, y_test=labels)
+    data = DataConfig(format="npz", source=str(source))
+    experiment = Experiment(name="seven", model=Model((1,), (Softmax(7),)), data=data)
+    folder = tmp_path / "checkpoints" / "000001"
+    write_checkpoint(folder, experiment, -np.arange(7, dtype=np.float32)[:, None])
+    result = json.loads(invoke("eval", str(folder), "--json").stdout)
+    assert (result["top1"], result["top5"]) == (1 / 7, 5 / 7)
+    assert "71.43%" in invoke("eval", str(folder)).stdout
 
 
 def test_eval_on_a_split_without_examples(run: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import click
@@ -14,25 +15,56 @@ from adamctl.cli.output import echo, print_json, say_which, table
 @click.argument("checkpoint", required=False)
 @options.checkpoint_option
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), default="test", show_default=True)
+@click.option("--confusion", is_flag=True, help="Add the confusion matrix, and precision, recall and F1 of each class.")
+@click.option(
+    "--confusion-picture",
+    "picture",
+    type=options.Picture(),
+    metavar="FILE",
+    help="Write a picture of the confusion matrix: .svg, .png, .pdf.",
+)
 @options.data_option
 @options.runs_option
 @options.json_option
-def command(checkpoint: str | None, which: str, split: str, data: tuple[str, ...], run_dir: str, as_json: bool) -> None:
+def command(
+    checkpoint: str | None,
+    which: str,
+    split: str,
+    confusion: bool,
+    picture: Path | None,
+    data: tuple[str, ...],
+    run_dir: str,
+    as_json: bool,
+) -> None:
     """Measure CHECKPOINT on a split of its data: a checkpoint folder, a run folder, NAME/NNN, or NAME.
 
     Without CHECKPOINT, uses the newest run in --run-dir that has a checkpoint. Of a run, uses the checkpoint that was
-    best on its validation part, or else the last one, and prints which.
+    best on its validation part, or else the last one, and prints which. With more than five classes, top-5 is measured
+    too. Where the confusion matrix is wider than the terminal, the ten pairs of classes confused most are shown; --json
+    has all.
     """
+    from adamctl.cli.model import confusion as matrix
+    from adamctl.launch.metrics import empty_confusion
     from adamctl.launch.trained import data_of, evaluate, load_trained, open_data
     from adamctl.live.units import share
 
     trained = load_trained(checkpoint, Path(run_dir), which)
     say_which(trained.checkpoint, trained.chosen)
-    result = evaluate(trained, open_data(trained.experiment, data_of(trained.experiment, data)), split)
+    opened = open_data(trained.experiment, data_of(trained.experiment, data))
+    counts = empty_confusion(trained.classes) if confusion or picture else None
+    result = evaluate(trained, opened, split, counts)
+    if picture and counts is not None:
+        matrix.draw(counts, opened.classes, f"{trained.experiment.name}, {split}", picture)
+        echo(f"wrote {picture}", err=True)
     if as_json:
         where = {"checkpoint": str(trained.checkpoint), "experiment": trained.experiment.name}
-        print_json(where | {"split": split} | result)
+        detail = {} if counts is None or not confusion else {"confusion": matrix.as_json(counts, opened.classes)}
+        print_json(where | {"split": split} | result | detail)
         return
-    row = (split, f"{result['examples']:,}", f"{result['correct']:,}", share(result["top1"]), f"{result['loss']:.4f}")
+    top5 = {} if result["top5"] is None else {"top-5": share(result["top5"])}
+    row = {"split": split, "examples": f"{result['examples']:,}", "correct": f"{result['correct']:,}"}
+    row |= {"top-1": share(result["top1"])} | top5 | {"loss": f"{result['loss']:.4f}"}
     echo(f"{trained.experiment.name}, {trained.checkpoint}")
-    echo(table(("split", "examples", "correct", "top-1", "loss"), [row], right=(1, 2, 3, 4)))
+    echo(table(tuple(row), [tuple(row.values())], right=range(1, len(row))))
+    if confusion and counts is not None:
+        echo("\n" + matrix.as_tables(counts, opened.classes, shutil.get_terminal_size().columns))

@@ -49,7 +49,7 @@ def command(
     trained = load_trained(checkpoint, Path(run_dir), which)
     say_which(trained.checkpoint, trained.chosen)
     predictions = classify(trained, [Path(file) for file in files], data, top)
-    shown = min(top, trained.network.shapes[-1].output[0])
+    shown = min(top, trained.classes)
     if as_json:
         print_json({"checkpoint": str(trained.checkpoint), "predictions": predictions})
     elif as_csv:

@@ -174,6 +174,9 @@ def test_evaluation_takes_any_number_of_examples_and_drops_nothing_out(backend):
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
     assert correct == (probabilities.argmax(axis=1) == labels).sum()
     assert loss_sum == pytest.approx(-np.log(probabilities[np.arange(21), labels]).sum(), rel=1e-5)
+    measured, outputs = network.measure(context, flat, images[8:16], labels[8:16])
+    np.testing.assert_array_equal(outputs, probabilities[8:16])
+    assert measured == network.evaluate(context, flat, images[8:16], labels[8:16])
 
 
 @pytest.mark.parametrize(

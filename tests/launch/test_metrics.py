@@ -1,0 +1,109 @@
+"""Metrics from counts: by hand, and beside scikit-learn's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adamctl.launch.metrics import (
+    ClassMetrics,
+    Confused,
+    Counts,
+    count_confusion,
+    empty_confusion,
+    in_top,
+    most_confused,
+    named,
+    of_classes,
+)
+
+BY_HAND = np.array([[5, 0, 1], [2, 3, 0], [2, 0, 0]], np.int64)
+
+
+def drawn(examples: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns outputs and labels of which about a half are predicted; the last class is no example's label."""
+    random = np.random.default_rng(21)
+    labels = random.integers(0, classes - 1, examples, np.int32)
+    outputs = random.random((examples, classes), np.float32)
+    outputs[np.arange(examples), labels] += np.float32(0.5)
+    return outputs, labels
+
+
+def counted(outputs: np.ndarray, labels: np.ndarray, batch: int) -> Counts:
+    counts = empty_confusion(outputs.shape[1])
+    for start in range(0, len(labels), batch):
+        count_confusion(counts, outputs[start : start + batch], labels[start : start + batch])
+    return counts
+
+
+def test_classes_by_hand() -> None:
+    cat, dog, owl = of_classes(BY_HAND, ("cat", "dog", "owl"))
+    assert cat == ClassMetrics("cat", examples=6, predicted=9, correct=5)
+    assert (cat.precision, cat.recall, cat.f1) == (5 / 9, 5 / 6, 10 / 15)
+    assert (dog.precision, dog.recall, dog.f1) == (1.0, 3 / 5, 6 / 8)
+    assert (owl.precision, owl.recall, owl.f1) == (0.0, 0.0, 0.0)
+
+
+def test_a_ratio_of_0_to_0_is_none() -> None:
+    assert (ClassMetrics("a", 0, 2, 0).recall, ClassMetrics("a", 2, 0, 0).precision) == (None, None)
+    assert ClassMetrics("a", 0, 0, 0).f1 is None
+    assert ClassMetrics("a", 2, 0, 0).f1 == 0.0
+
+
+def test_rows_are_labels_and_columns_predictions() -> None:
+    counts = empty_confusion(3)
+    count_confusion(counts, np.eye(3, dtype=np.float32)[[1, 1, 2]], np.array([0, 0, 2], np.int32))
+    assert counts.tolist() == [[0, 2, 0], [0, 0, 0], [0, 0, 1]]
+    assert counts.dtype == np.int64
+
+
+def test_of_equal_outputs_the_first_is_larger() -> None:
+    level = np.zeros((4, 4), np.float32)
+    labels = np.arange(4, dtype=np.int32)
+    assert [in_top(level, labels, k) for k in range(5)] == [0, 1, 2, 3, 4]
+    assert counted(level, labels, 4)[:, 0].tolist() == [1, 1, 1, 1]
+
+
+def test_top_k_of_outputs_that_are_no_numbers() -> None:
+    assert in_top(np.full((2, 3), np.nan, np.float32), np.array([0, 1], np.int32), 2) == 0
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_top_k_beside_scikit_learn(k: int) -> None:
+    peer = pytest.importorskip("sklearn.metrics")
+    outputs, labels = drawn(500, 10)
+    expected = peer.top_k_accuracy_score(labels, outputs, k=k, normalize=False, labels=range(10))
+    assert in_top(outputs, labels, k) == expected < 500
+
+
+@pytest.mark.parametrize("batch", [1, 64, 1000])
+def test_confusion_beside_scikit_learn(batch: int) -> None:
+    peer = pytest.importorskip("sklearn.metrics")
+    outputs, labels = drawn(300, 7)
+    assert np.array_equal(
+        counted(outputs, labels, batch), peer.confusion_matrix(labels, outputs.argmax(axis=1), labels=range(7))
+    )
+
+
+def test_precision_recall_and_f1_beside_scikit_learn() -> None:
+    peer = pytest.importorskip("sklearn.metrics")
+    outputs, labels = drawn(300, 7)
+    outputs[:, 2] = -1  # a class that is never predicted
+    found = of_classes(counted(outputs, labels, 50), ())
+    expected = peer.precision_recall_fscore_support(
+        labels, outputs.argmax(axis=1), labels=range(7), zero_division=np.nan
+    )
+    ours = np.array([(one.precision, one.recall, one.f1, one.examples) for one in found], np.float64).T
+    np.testing.assert_allclose(ours, expected, rtol=1e-15)
+    assert np.isnan(ours[0, 2]) and np.isnan(ours[1, 6])
+
+
+def test_pairs_that_are_confused_most() -> None:
+    assert most_confused(BY_HAND, 10) == [Confused(1, 0, 2, 5), Confused(2, 0, 2, 2), Confused(0, 2, 1, 6)]
+    assert most_confused(BY_HAND, 1) == [Confused(1, 0, 2, 5)]
+    assert most_confused(np.diag([3, 4]), 10) == []
+
+
+def test_classes_without_a_name_have_their_number() -> None:
+    assert named(("cat",), 3) == ("cat", "1", "2")
+    assert named(("cat", "dog", "owl"), 2) == ("cat", "dog")
