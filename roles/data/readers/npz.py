@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import (
     FileSplit,
     Peek,
@@ -31,6 +33,8 @@ _KEYS: Final = (
 )
 _PLACES: Final[dict[FileSplit, int]] = {"train": 0, "test": 2}
 """The positions of a split's images and labels in those."""
+
+READER: Final = Reader("npz", (".npz",), open=f"{__name__}:open_npz", peek=f"{__name__}:peek_npz")
 
 
 def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSource:
@@ -69,8 +73,8 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
     )
 
 
-def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int) -> Peek:
-    """Reads headers, labels and the first examples of an archive that `open_npz` would open.
+def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int, seconds_max: float = math.inf) -> Peek:
+    """Reads headers, labels and first examples of an archive that `open_npz` would open; that takes no time to limit.
 
     Raises:
         ConfigurationError, DamagedDataError: like `open_npz`, for what was read.
