@@ -95,7 +95,8 @@ def fit(
     Args:
         model: from `Sequential`, or a `Model`.
         data: `digits`; a bare name such as `mnist`, looked up in `search` and ADAMCTL_DATA; a path to IDX files, an
-            npz file or folders of images; a `DataConfig`; or arrays (x_train, y_train, x_test, y_test).
+            npz file, a folder of npy files or folders of images; a `DataConfig`; or arrays
+            (x_train, y_train, x_test, y_test).
         optimizer: an update rule, `SGD`, `Momentum`, `Adagrad`, `RMSProp` or `Adam`; or a batch algorithm, `LBFGS`,
             `CG`, `OWLQN` or another package's by `Optimizer`; default SGD(0.05).
         passes, batch, target: see `TrainConfig`; its other fields may be given by name.
@@ -163,6 +164,8 @@ def _data_config(data: str | Path | DataConfig | Arrays, search: Sequence[str | 
         return DataConfig()
     if path.suffix == ".npz":
         return DataConfig(format="npz", source=str(path.absolute()), search=folders)
+    if (path / "x_train.npy").exists():
+        return DataConfig(format="npy", source=str(path.absolute()), search=folders)
     if path.is_dir() and not any(path.glob("*idx*ubyte*")):
         return DataConfig(format="imagefolder", source=str(path.absolute()), search=folders)
     source = str(path.absolute()) if path.exists() else str(data)

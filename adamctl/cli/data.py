@@ -18,7 +18,7 @@ _PROGRESS_INTERVAL_S = 2.0
 
 @click.command("inspect")
 @click.argument("source")
-@click.option("--format", "format_", type=click.Choice(["digits", "idx", "npz", "imagefolder"]), help="Its format.")
+@click.option("--format", "format_", metavar="FORMAT", help="Its format: idx, npz or another name of data.format.")
 @options.data_option
 @options.set_option
 @options.json_option
@@ -38,18 +38,34 @@ def inspect(source: str, format_: str | None, data: tuple[str, ...], settings: t
 
 
 def _configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Any:
+    from adamctl.config.check import suggestion
     from adamctl.config.experiment import DataConfig
-    from adamctl.roles.data.catalogue import CATALOGUE
+    from adamctl.config.formats import formats, is_format
 
     if format_ is None:
-        known = "digits" if source == "digits" else CATALOGUE[source].format if source in CATALOGUE else None
-        guessed = known or ("npz" if source.endswith(".npz") else None)
-        if guessed is None:
-            raise ConfigurationError(f"the format of {source!r} is unknown; give --format idx, npz or imagefolder")
-        format_ = guessed
+        format_ = _guessed_format(source)
+    elif not is_format(format_):
+        names = formats()
+        near = suggestion(format_, names)
+        raise ConfigurationError(f"--format: found {format_!r}; expected one of {', '.join(names)}.{near}")
     folders = [*data, *(folder for folder in os.environ.get("ADAMCTL_DATA", "").split(os.pathsep) if folder)]
     search = tuple(str(Path(folder).expanduser().absolute()) for folder in folders)
-    return DataConfig(format=format_, source=source, search=search)  # type: ignore[arg-type]
+    return DataConfig(format=format_, source=source, search=search)
+
+
+def _guessed_format(source: str) -> str:
+    from adamctl.config.formats import formats
+    from adamctl.roles.data.catalogue import CATALOGUE
+    from adamctl.roles.data.readers.plugins import find_by_suffix
+
+    if source == "digits":
+        return "digits"
+    if source in CATALOGUE:
+        return CATALOGUE[source].format
+    reader = find_by_suffix(source)
+    if reader is None:
+        raise ConfigurationError(f"the format of {source!r} is unknown; give --format, one of {', '.join(formats())}")
+    return reader.name
 
 
 def _print(described: dict[str, Any]) -> None:

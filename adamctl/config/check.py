@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from msgspec import inspect
 
-from adamctl.config import algorithms
+from adamctl.config import algorithms, formats
 from adamctl.config.experiment import Experiment
 from adamctl.config.lines import KeyPath, dotted
 from adamctl.config.records import REPLICATION_MAX
@@ -103,6 +103,11 @@ LIMITS: dict[str, Limit] = {
     "cluster.loss_window_bytes": _AT_LEAST_1,
 }
 """Ranges that depend on one key only; `adamctl.config.conflicts` checks what depends on two."""
+_PLUG_INS: Final[dict[KeyPath, tuple[Callable[[str], bool], Callable[[], list[str]]]]] = {
+    ("data", "format"): (formats.is_format, formats.formats),
+    ("optimizer", "type"): (algorithms.is_type, algorithms.types),
+}
+"""Keys whose values installed packages add to: whether there is a name, and all there are."""
 
 
 def structure_problems(values: dict[str, Any]) -> list[Problem]:
@@ -163,10 +168,10 @@ def _check(value: Any, kind: inspect.Type, path: KeyPath) -> Iterator[Problem]:
             yield from _check(item, kind.item_type, (*path, index))
     elif not _fits(value, kind):
         yield _wrong(path, value, kind)
-    elif path == ("optimizer", "type") and not algorithms.is_type(value):
-        types = algorithms.types()
-        allowed = ", ".join(map(show, types))
-        yield Problem(path, f"found {show(value)}; expected one of {allowed}.{suggestion(value, types)}")
+    elif path in _PLUG_INS and not _PLUG_INS[path][0](value):
+        names = _PLUG_INS[path][1]()
+        allowed = ", ".join(map(show, names))
+        yield Problem(path, f"found {show(value)}; expected one of {allowed}.{suggestion(value, names)}")
     else:
         limit = LIMITS.get(dotted(path))
         if limit is not None and isinstance(value, (int, float)) and not limit.holds(value):

@@ -44,7 +44,7 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
         refuse("name", f"found {show(experiment.name)}; expected {NAME_ALLOWED}: it names a folder and a job")
     if data.format == "digits" and data.source != "digits":
         found = f'found "digits" with source = {show(data.source)}'
-        refuse("data.format", f'{found}; set it to "idx", "npz" or "imagefolder"')
+        refuse("data.format", f'{found}; set it to "idx", "npz", "npy" or "imagefolder"')
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         refuse("data.source", f"{wanted}; found {show(data.source)}")

@@ -27,7 +27,8 @@ class DataConfig(_Section, frozen=True):
     """Where examples come from and how they are prepared.
 
     Attributes:
-        format: `digits` (comes with scikit-learn), `idx`, `npz` or `imagefolder`.
+        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `imagefolder`, or one that an installed package
+            adds (entry point group `adamctl.readers`).
         source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
         validation: share of the training set held out, 0 <= share < 1.
         scale: `unit` maps bytes to [0, 1]; `standard` also subtracts the training set's mean and divides by its
@@ -40,7 +41,7 @@ class DataConfig(_Section, frozen=True):
             Validation and test images are never shifted.
     """
 
-    format: Literal["digits", "idx", "npz", "imagefolder"] = "digits"
+    format: str = "digits"
     source: str = "digits"
     validation: float = 0.0
     scale: Literal["unit", "standard", "none"] = "unit"

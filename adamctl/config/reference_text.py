@@ -60,6 +60,18 @@ frames.npz
 └── y_test      [examples]
 ```
 """,
+    "npy": """\
+NumPy files, mapped into memory: for arrays that are larger than it. What they hold is as in `npz`; the two of the test
+part may be missing. Do not change them while a run reads them. `source` is the folder.
+
+```text
+frames/
+├── x_train.npy     [examples, ...]
+├── y_train.npy     [examples]
+├── x_test.npy      [examples, ...]
+└── y_test.npy      [examples]
+```
+""",
     "imagefolder": """\
 JPEG and PNG files, one folder per class; needs Pillow (`'adamctl[image]'`). Each image is scaled until it just covers
 `model.input`, then cropped to its centre. Classes are numbered in the order of their names. `source` is the folder.

@@ -9,6 +9,7 @@ from typing import Final
 
 from adamctl.config.experiment import DataConfig
 from adamctl.errors import ConfigurationError
+from adamctl.roles.data.readers.plugins import find
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,14 @@ def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
     """Returns the path of a configuration's data; None for `digits`, which is installed with scikit-learn.
 
     A path (anything with a slash, or ~) is used as it is. A bare name is looked up in `config.search`, then in
-    `search`; the first match wins: DIR/NAME, for npz also DIR/NAME.npz, or DIR itself if it contains the named data
+    `search`; the first match wins: DIR/NAME, DIR/NAME with a suffix of the
+    format (.npz for npz), or DIR itself if it contains the named data
     set's files.
 
     Raises:
         ConfigurationError: it was not found; the message says where it was looked for and, for a data set of the
-            catalogue, names its files, sources and checksums, and the command that fetches them.
+            catalogue, names its files, sources and checksums, and the command that fetches them. Or there is no such
+            format.
     """
     if config.format == "digits":
         return None
@@ -94,17 +97,17 @@ def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
             return path
         raise ConfigurationError(f"data.source: {path} does not exist (looked for from {Path.cwd()})")
     folders = tuple(dict.fromkeys((*config.search, *search)))
+    suffixes = find(config.format).suffixes
     for folder in (Path(name).expanduser() for name in folders):
-        if found := _find_in(folder, source, config.format):
+        if found := _find_in(folder, source, suffixes):
             return found
     raise ConfigurationError(_not_found(source, folders))
 
 
-def _find_in(folder: Path, name: str, format: str) -> Path | None:
-    if (folder / name).exists():
-        return folder / name
-    if format == "npz" and (folder / f"{name}.npz").exists():
-        return folder / f"{name}.npz"
+def _find_in(folder: Path, name: str, suffixes: Iterable[str]) -> Path | None:
+    for found in (folder / f"{name}{suffix}" for suffix in ("", *suffixes)):
+        if found.exists():
+            return found
     entry = CATALOGUE.get(name)
     if entry is not None and all(_have(folder, file.name) for file in entry.files):
         return folder

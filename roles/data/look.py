@@ -16,7 +16,7 @@ from adamctl.config.experiment import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import split_validation
-from adamctl.roles.data.readers import open_source, peek_source
+from adamctl.roles.data.readers import can_peek, open_source, peek_source
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, check_finite
 
 EXAMPLES_MAX: Final = 1000
@@ -53,7 +53,7 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     """
     path = find_source(config)
     source: Source | Peek
-    if full or config.format == "digits":
+    if full or not can_peek(config.format):
         source = open_source(config.format, path, needs.input_shape)
         for split in FILE_SPLITS:
             _read(source, split, None if full else EXAMPLES_MAX)

@@ -196,6 +196,13 @@ def test_damaged_parameters_are_not_used(run: adam.Run, tmp_path: Path) -> None:
         adam.Run(copied, {}, NET).parameters()
 
 
+def test_a_folder_of_npy_files_is_known_by_their_names(tmp_path: Path) -> None:
+    for name, values in zip(("x_train", "y_train", "x_test", "y_test"), arrays(), strict=True):
+        np.save(tmp_path / f"{name}.npy", values)
+    with pytest.raises(ConfigurationError, match=r"model's input is \[5\], but the examples of .* are \[6\]"):
+        adam.fit(adam.Sequential([adam.Softmax(CLASSES)], input_shape=(5,)), tmp_path, runs=tmp_path / "runs")
+
+
 def test_labels_beyond_the_classes_are_refused_before_anything_starts(tmp_path: Path) -> None:
     x_train, y_train, x_test, y_test = arrays()
     with pytest.raises(ConfigurationError, match=f"has label {CLASSES}, .* last layer has {CLASSES} units"):

@@ -15,12 +15,20 @@ from typing import Final
 import numpy as np
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import TableSource
 
 EXAMPLES: Final = 1797
 TEST_EXAMPLES: Final = 360
 _SIDE: Final = 8
 _VALUE_MAX: Final = 16.0
+
+READER: Final = Reader("digits", (), open=f"{__name__}:open_installed", extra="examples")
+
+
+def open_installed(path: Path | None, input_shape: Sequence[int] | None) -> TableSource:
+    """Opens the digits where scikit-learn has them, whatever `path` is. Raises like `open_digits`."""
+    return open_digits(input_shape)
 
 
 def open_digits(input_shape: Sequence[int] | None = None) -> TableSource:

@@ -6,6 +6,7 @@ order, big-endian (LeCun, Cortes, Burges: "The MNIST database of handwritten dig
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import (
     FileSplit,
     Peek,
@@ -35,6 +37,8 @@ _DEFLATE_RATIO_MAX: Final = 1032  # no deflate stream expands by more than this
 _PIECE_BYTES: Final = 1 << 20
 _HEADER_BYTES_MAX: Final = 4 + 4 * _DIMENSIONS_MAX
 _NAMES: Final[dict[FileSplit, str]] = {"train": "train", "test": "t10k"}
+
+READER: Final = Reader("idx", (), open=f"{__name__}:open_idx", peek=f"{__name__}:peek_idx")
 
 
 def open_idx(folder: Path, input_shape: Sequence[int] | None = None) -> TableSource:
@@ -70,8 +74,8 @@ def open_idx(folder: Path, input_shape: Sequence[int] | None = None) -> TableSou
     )
 
 
-def peek_idx(folder: Path, input_shape: Sequence[int] | None, examples_max: int) -> Peek:
-    """Reads headers, labels and the first examples of a folder that `open_idx` would open.
+def peek_idx(folder: Path, input_shape: Sequence[int] | None, examples_max: int, seconds_max: float = math.inf) -> Peek:
+    """Reads headers, labels and the first examples of a folder that `open_idx` would open; that takes no time to limit.
 
     Raises:
         ConfigurationError, DamagedDataError: like `open_idx`, for what was read.

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek
 
 TEST_SHARE: Final = 0.2
@@ -21,6 +22,8 @@ _MODES: Final = {1: "L", 3: "RGB"}
 _MAGIC: Final = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG"}
 PIXELS_MAX: Final = 32 << 20
 """Bound on a decoded image. A few hundred kilobytes of PNG can expand to gigabytes."""
+
+READER: Final = Reader("imagefolder", (), open=f"{__name__}:open_images", extra="image", peek=f"{__name__}:peek_images")
 
 
 class ImageFolderSource:
@@ -63,6 +66,17 @@ class ImageFolderSource:
         paths = self._paths[split]
         for row, index in enumerate(indices):
             out[row] = decode_image(paths[index], self.example_shape)
+
+
+def open_images(folder: Path, input_shape: Sequence[int] | None) -> ImageFolderSource:
+    """Opens a folder.
+
+    Raises:
+        ConfigurationError: like `ImageFolderSource`, or there is no input shape to scale images to.
+    """
+    if input_shape is None:
+        raise ConfigurationError("folders of images are scaled to the model's input: say which one")
+    return ImageFolderSource(folder, input_shape)
 
 
 def peek_images(folder: Path, input_shape: Sequence[int], examples_max: int, seconds_max: float) -> Peek:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import (
     FileSplit,
     Peek,
     TableSource,
     check_fits,
+    check_numbers,
     check_same_kind,
     checked_labels,
     named_classes,
@@ -31,6 +34,8 @@ _KEYS: Final = (
 )
 _PLACES: Final[dict[FileSplit, int]] = {"train": 0, "test": 2}
 """The positions of a split's images and labels in those."""
+
+READER: Final = Reader("npz", (".npz",), open=f"{__name__}:open_npz", peek=f"{__name__}:peek_npz")
 
 
 def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSource:
@@ -69,8 +74,8 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
     )
 
 
-def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int) -> Peek:
-    """Reads headers, labels and the first examples of an archive that `open_npz` would open.
+def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int, seconds_max: float = math.inf) -> Peek:
+    """Reads headers, labels and first examples of an archive that `open_npz` would open; that takes no time to limit.
 
     Raises:
         ConfigurationError, DamagedDataError: like `open_npz`, for what was read.
@@ -82,7 +87,7 @@ def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int) -
         for split, number in _PLACES.items():
             if number < len(keys):
                 shape, first = _peek(archive, keys[number], examples_max)
-                _check_numbers(path, keys[number], first.dtype, shape)
+                check_numbers(first.dtype, shape, f"{path}: {keys[number]}")
                 first = first if first.dtype == np.uint8 else first.astype(np.float32)
                 labels = checked_labels(numbers[number // 2], shape[0], f"{path}: {keys[number + 1]}")
                 parts[split] = shape, first, labels
@@ -165,15 +170,10 @@ def _check_size(path: Path, archive: Any, keys: Sequence[str]) -> None:
     check_fits(total_bytes, str(path))
 
 
-def _check_numbers(path: Path, key: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    if len(shape) < 2 or not np.issubdtype(dtype, np.number) or np.issubdtype(dtype, np.complexfloating):
-        raise DamagedDataError(f"{path}: expected numbers [examples, ...] in {key}, found {dtype} {list(shape)}")
-
-
 def _pair(
     path: Path, images: NDArray[Any], images_key: str, labels: NDArray[Any], labels_key: str
 ) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    _check_numbers(path, images_key, images.dtype, images.shape)
+    check_numbers(images.dtype, images.shape, f"{path}: {images_key}")
     if images.dtype != np.uint8:
         images = images.astype(np.float32)
     return np.ascontiguousarray(images), checked_labels(labels, len(images), f"{path}: {labels_key}")

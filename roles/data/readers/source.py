@@ -252,6 +252,12 @@ def check_fits(size_bytes: int, origin: str) -> None:
         )
 
 
+def check_numbers(dtype: np.dtype[Any], shape: tuple[int, ...], origin: str) -> None:
+    """Raises DamagedDataError unless an array is of real numbers [examples, ...]."""
+    if len(shape) < 2 or not np.issubdtype(dtype, np.number) or np.issubdtype(dtype, np.complexfloating):
+        raise DamagedDataError(f"{origin}: expected numbers [examples, ...], found {dtype} {list(shape)}")
+
+
 def check_same_kind(train: NDArray[Any], test: NDArray[Any], origin: str) -> None:
     """Raises DamagedDataError unless training and test images, if there are any, have one size and type."""
     if not len(test):

@@ -1,0 +1,183 @@
+"""Readers are plug-ins: each is named by an entry point of the group `adamctl.readers`.
+
+Another package adds `[data] format = "mine"` by declaring
+
+    [project.entry-points."adamctl.readers"]
+    mine = "mypackage.reader:READER"
+
+where READER is a `Reader` (docs/readers.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adamctl.config.formats import BUILT_IN, formats, installed
+from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, Source
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_ATTRIBUTES = tuple(Source.__annotations__)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One format.
+
+    Attributes:
+        name: the value of `data.format`, and the name of the entry point.
+        suffixes: endings that a bare name may lack, such as `.npz`; `adamctl data inspect` knows files by them.
+        open: `module:function` of (path, input_shape) that returns a `Source`; input_shape is None if any will do.
+            The module is imported when data are opened, so that the description stays light.
+        extra: the extra of the package that installs what that module imports; empty: the package suffices.
+        peek: `module:function` of (path, input_shape, examples_max, seconds_max) that reads headers, all labels and no
+            more examples than allowed, and returns a `Peek`; empty: data are opened to be checked.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    open: str
+    extra: str = ""
+    peek: str = ""
+
+
+def find(name: str) -> Reader:
+    """Returns a reader; built-in ones are found without searching the installed packages.
+
+    Raises:
+        ConfigurationError: there is none of this name, there are two, or it cannot be loaded.
+    """
+    if name in BUILT_IN:
+        reader = import_module(f"adamctl.roles.data.readers.{name}").READER
+        assert isinstance(reader, Reader)
+        return reader
+    point = _point(name)
+    try:
+        found = point.load()
+    except Exception as error:
+        raise ConfigurationError(f"data.format {name!r} ({point.value}) cannot be loaded: {error}") from error
+    if not isinstance(found, Reader):
+        raise ConfigurationError(
+            f"entry point {name!r} ({point.value}): expected an {Reader.__module__}.Reader, "
+            f"found {type(found).__name__}"
+        )
+    if found.name != name:
+        raise ConfigurationError(
+            f"entry point {name!r} ({point.value}): expected a reader of that name, found {found.name!r}"
+        )
+    return found
+
+
+def find_by_suffix(file_name: str) -> Reader | None:
+    """Returns the reader whose files end like this one, ours first; None if there is none that can be loaded."""
+    return next((reader for reader in _all() if file_name.lower().endswith(reader.suffixes)), None)
+
+
+def call(reader: Reader, function: str, path: Path | None, *arguments: Any) -> Any:
+    """Calls `reader.open` or `reader.peek`, given as `function`.
+
+    Raises:
+        ConfigurationError: the function cannot be imported, or as it raises itself.
+        DamagedDataError: as it raises itself; another package's: also for any error that is not of adamctl.
+    """
+    called = _import(reader, function)
+    if reader.name in BUILT_IN:
+        return called(path, *arguments)
+    try:
+        return called(path, *arguments)
+    except AdamctlError:
+        raise
+    except ImportError as error:
+        raise _missing(reader, function, error) from error
+    except Exception as error:
+        raise DamagedDataError(
+            f"{path}: expected data of format {reader.name!r}; its reader ({function}) failed with "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def check_source(reader: Reader, source: Any, input_shape: tuple[int, ...] | None) -> None:
+    """Checks what another package's reader returned against the protocol `Source`.
+
+    Raises:
+        ConfigurationError: it is none; the message says what is wrong.
+    """
+    if problem := next(_problems(source, input_shape), None):
+        raise ConfigurationError(f"data.format {reader.name!r} ({reader.open}) returned no usable Source: {problem}")
+
+
+def _problems(source: Any, input_shape: tuple[int, ...] | None) -> Iterator[str]:
+    for name in (*_ATTRIBUTES, "labels", "load"):
+        if not hasattr(source, name):
+            yield f"it has no {name!r}"
+            return
+    if input_shape is not None and tuple(source.example_shape) != input_shape:
+        yield f"expected example_shape {list(input_shape)}, the model's input, found {list(source.example_shape)}"
+    if source.dtype not in (np.dtype(np.uint8), np.dtype(np.float32)):
+        yield f"expected dtype uint8 or float32, found {source.dtype}"
+    if not 0 < source.value_max < float("inf"):
+        yield f"expected a value_max above 0, found {source.value_max}"
+    if len(source.classes) > CLASSES_MAX:
+        yield f"expected at most {CLASSES_MAX} classes, found {len(source.classes)}"
+    for split in FILE_SPLITS:
+        labels = source.labels(split)
+        if not isinstance(labels, np.ndarray) or labels.dtype != np.int32 or labels.ndim != 1:
+            yield f"expected labels of {split} as int32 [examples]"
+        elif len(labels) and not 0 <= labels.min() <= labels.max() < len(source.classes):
+            yield (
+                f"expected labels of {split} from 0 to {len(source.classes) - 1}, one for each class, "
+                f"found {labels.min()} to {labels.max()}"
+            )
+
+
+def _point(name: str) -> EntryPoint:
+    points = [point for point in installed() if point.name == name]
+    if not points:
+        raise ConfigurationError(f"data.format {name!r}: expected one of {', '.join(formats())}")
+    if len(points) > 1:
+        raise ConfigurationError(f"two installed packages add a data format called {name!r}; uninstall one of them")
+    return points[0]
+
+
+def _all() -> Iterator[Reader]:
+    for name in BUILT_IN:
+        yield find(name)
+    for name in formats()[len(BUILT_IN) :]:
+        try:
+            yield find(name)
+        except ConfigurationError:
+            continue  # a broken package harms only experiments that name its format
+
+
+def _import(reader: Reader, function: str) -> Callable[..., Any]:
+    module, _, name = function.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except ImportError as error:
+        raise _missing(reader, function, error) from error
+    except Exception as error:
+        raise ConfigurationError(f"data.format {reader.name!r} ({function}) cannot be loaded: {error}") from error
+    if not callable(found):
+        raise ConfigurationError(f"data.format {reader.name!r}: expected a function, found {function}")
+    called: Callable[..., Any] = found
+    return called
+
+
+def _missing(reader: Reader, function: str, error: ImportError) -> ConfigurationError:
+    advice = f"; pip install '{_package(reader.name)}[{reader.extra}]'" if reader.extra else ""
+    return ConfigurationError(f"data.format {reader.name!r} ({function}) cannot be loaded: {error}{advice}")
+
+
+def _package(name: str) -> str:
+    if name in BUILT_IN:
+        return "adamctl"
+    distribution = _point(name).dist
+    return distribution.name if distribution is not None else "PACKAGE"
