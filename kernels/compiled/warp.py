@@ -41,7 +41,7 @@ def warp(
 ) -> None:  # fmt: skip
     """As `adamctl.kernels.numeric.warp.warp`; `line` [2, nodes across] and `at` [2, width] are scratch."""
     examples, height, width, channels = images.shape
-    across = nodes.shape[3]
+    across, pixels = nodes.shape[3], images.reshape(images.size)
     for number in range(examples):
         image, matrix = images[number], matrices[number]
         for y in range(height):
@@ -72,10 +72,12 @@ def warp(
                 top, left = math.floor(row), math.floor(column)
                 down, right = np.float32(row - top), np.float32(column - left)
                 if 0 <= top < height - 1 and 0 <= left < width - 1:
+                    upper = ((number * height + top) * width + left) * channels
+                    lower = upper + width * channels
                     for c in range(channels):
                         target[c] = between(
-                            image[top, left, c], image[top, left + 1, c],
-                            image[top + 1, left, c], image[top + 1, left + 1, c], down, right,
+                            pixels[upper + c], pixels[upper + channels + c],
+                            pixels[lower + c], pixels[lower + channels + c], down, right,
                         )  # fmt: skip
                 else:
                     for c in range(channels):
