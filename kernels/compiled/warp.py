@@ -41,6 +41,7 @@ def warp(
 ) -> None:  # fmt: skip
     """As `adamctl.kernels.numeric.warp.warp`; `line` [2, nodes across] and `at` [2, width] are scratch."""
     examples, height, width, channels = images.shape
+    rows, columns, down_line, right_line = at[0], at[1], line[0], line[1]
     across, pixels = nodes.shape[3], images.reshape(images.size)
     for number in range(examples):
         image, matrix = images[number], matrices[number]
@@ -58,14 +59,16 @@ def warp(
                         weights[0] * four[first, i] + weights[1] * four[first + 1, i]
                         + weights[2] * four[first + 2, i] + weights[3] * four[first + 3, i]
                     )  # fmt: skip
+            if across > 0:
                 for x in range(width):
                     i, weights = column_firsts[number, x], column_weights[number, x]
-                    place[x] += (
-                        weights[0] * mixed[i] + weights[1] * mixed[i + 1]
-                        + weights[2] * mixed[i + 2] + weights[3] * mixed[i + 3]
-                    )  # fmt: skip
+                    w0, w1, w2, w3 = weights[0], weights[1], weights[2], weights[3]
+                    rows[x] += w0 * down_line[i] + w1 * down_line[i + 1] + w2 * down_line[i + 2] + w3 * down_line[i + 3]
+                    columns[x] += (
+                        w0 * right_line[i] + w1 * right_line[i + 1] + w2 * right_line[i + 2] + w3 * right_line[i + 3]
+                    )
             for x in range(width):
-                row, column, target = at[0, x], at[1, x], out[number, y, x]
+                row, column, target = rows[x], columns[x], out[number, y, x]
                 if not (-1 < row < height and -1 < column < width):
                     target[:] = border
                     continue
