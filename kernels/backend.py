@@ -47,6 +47,7 @@ COMPILED_MODULES = (
     "conversions",
     "rounds",
     "tiles",
+    "warp",
 )
 
 

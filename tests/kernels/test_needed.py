@@ -106,6 +106,13 @@ def test_commands_on_vectors_need_what_is_named_for_them() -> None:
     backend.load(needed.ROUND_KERNELS)
 
 
+def test_warps_need_what_is_named_for_them() -> None:
+    warps = backend.compiled("warp")
+    made = {f"warp.{name}" for name, value in vars(warps).items() if hasattr(value, "is_loaded")}
+    assert made == set(needed.WARP_KERNELS)
+    backend.load(needed.WARP_KERNELS)
+
+
 def test_what_takes_longest_is_compiled_first() -> None:
     assert needed.step_kernels(MODELS["convolutions"])[0] == "direct.backward"
 

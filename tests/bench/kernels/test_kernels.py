@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from adamctl.bench.kernels.measuring import Limit, calls_per_s
 from adamctl.bench.kernels.rule_cases import rule_cases
 from adamctl.bench.kernels.sample_models import SAMPLES
 from adamctl.bench.kernels.vector_cases import factor_cases, vector_cases
+from adamctl.bench.kernels.warps import measure_warps
 from adamctl.bench.plot import plot_kernels
 from adamctl.cli.bench.bench import command
 from adamctl.errors import ConfigurationError
@@ -141,3 +143,10 @@ def test_the_rounds_of_an_lbfgs_iteration_run_on_little(backend: str) -> None:
 
 def test_a_round_that_measures_has_as_many_numbers_as_the_algorithm_reads() -> None:
     assert len([command for command in measure(10) if isinstance(command, Reduce)]) == 4 * 10 + 7
+
+
+def test_warps_are_measured_by_every_implementation_that_is_installed() -> None:
+    taken = measure_warps(12, 3, rounds=2, seconds=0.001)
+    there = {name: importlib.util.find_spec(name) is not None for name in ("numpy", "numba", "scipy")}
+    assert {name: taken[f"{name}_us"] is not None for name in there} == there
+    assert all(value > 0 for value in taken.values() if value is not None)
