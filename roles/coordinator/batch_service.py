@@ -58,7 +58,7 @@ class BatchService:
         self.run, self.draining = job.run, False
         self._job, self._vectors, self._on_commit, self._on_moved = job, vectors, on_commit, on_moved
         self._held = False
-        self._examples = self.run.book.bundles[-1].stop
+        self._examples = job.examples
         self._workers: set[WorkerKey] = set()
         self._parked: dict[WorkerKey, _Parked] = {}
         self._cancelled: dict[WorkerKey, list[BundleName]] = {}

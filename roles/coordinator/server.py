@@ -290,9 +290,12 @@ class Coordinator:
     def _begin_batch(self, batch: BatchJob) -> None:
         assert self._parameters is not None
         service = self.service
-        moved = lambda: service.step(events.BatchMoved())  # noqa: E731
-        committed = lambda progress: self.records.iteration(service.progress())  # noqa: E731
-        service.batch = BatchService(batch, self._parameters.vectors, committed, moved)
+        service.batch = BatchService(
+            batch,
+            self._parameters.vectors,
+            on_commit=lambda committed: self.records.iteration(service.progress()),
+            on_moved=lambda: service.step(events.BatchMoved()),
+        )
         self._spawn(self._carry_out(service.batch))
 
     async def _carry_out(self, batch: BatchService) -> None:

@@ -19,11 +19,9 @@ from random import Random
 import psutil
 import pytest
 
-from adamctl.net.handshake import make_hello
-from adamctl.net.stream import StreamTransport
-from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.coordinator.core.progress import RunProgress
 from tests.e2e.conftest import Command, Runner
+from tests.e2e.followed_run import FollowedRun
 from tests.e2e.relay import HOST, Relay
 from tests.e2e.test_by_hand import DIGITS, Cluster
 from tests.ports import free_ports
@@ -39,7 +37,7 @@ SETTINGS = [(2, True, False), (3, False, False), (2, False, True), (3, True, Tru
 """Partitions, whether there is a spare, and whether members are linked through relays that can be cut."""
 
 
-class Trial:
+class Trial(FollowedRun):
     """One run, its processes, and what is done to them.
 
     Attributes:
@@ -75,7 +73,6 @@ class Trial:
         self.coordinator = self.cluster.start(
             "coordinator", "--experiment", str(DIGITS), "--port", str(port), "--run-dir", str(self.folder), *flags
         )
-        self.client: CoordinatorClient | None = None
         self.faults = self._next_partition = 0
         self.down = set[str]()
 
@@ -84,33 +81,6 @@ class Trial:
         return self.cluster.start("worker", "--name", name, "--threads", "1", *where)
 
     # --- looking ----------------------------------------------------------------------------------------------------
-
-    async def status(self) -> RunProgress | None:
-        """Returns the run's progress; None when its coordinator is gone, as after the end."""
-        while True:
-            if self.coordinator.process.poll() is not None:
-                return None
-            try:
-                if self.client is None:
-                    hello = make_hello("operator", "kills")
-                    self.client = await CoordinatorClient.connect(StreamTransport(), [self.address], hello)
-                return await self.client.status()
-            except Exception:  # it does not listen yet, or not any more
-                self.client = None
-                await asyncio.sleep(0.05)
-
-    async def reaches(self, condition: Callable[[RunProgress], bool], seconds: float, what: str) -> RunProgress | None:
-        """Waits; returns the progress in which the condition holds, None if the run ends before."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + seconds
-        while True:
-            progress = await self.status()
-            if progress is None or progress.final or condition(progress):
-                return None if progress is None or progress.final else progress
-            await self.restart_the_dead()
-            if loop.time() > until_s:
-                pytest.fail(f"seed {self.seed}: {what}, not within {seconds:g} s; {self.told}\n{progress}")
-            await asyncio.sleep(0.03)
 
     def members(self, progress: RunProgress) -> list[str]:
         """The nodes of the only replica, in the order of their partitions; none while there is no whole one."""
@@ -122,7 +92,7 @@ class Trial:
         """One fault, after which the run trains on; False: the run was over before."""
         progress = await self.reaches(
             lambda now: len(self.members(now)) == self.partitions and now.state == "training" and now.examples > 0,
-            GOES_ON_S, "no replica trains",
+            "no replica trains", GOES_ON_S,
         )  # fmt: skip
         if progress is None:
             return False
@@ -143,14 +113,14 @@ class Trial:
         after = await self.status()
         assert after is None or after.examples >= before, f"what was counted is not any more: {self.told}"
         left = 0 if after is None else min(after.examples + 1, after.examples_total)
-        await self.reaches(lambda now: now.examples >= left, GOES_ON_S, "nothing is trained")
+        await self.reaches(lambda now: now.examples >= left, "nothing is trained", GOES_ON_S)
         self.down.clear()
         await self.restart_the_dead()
         return True
 
     async def dissolved(self, epoch: int) -> None:
         gone = lambda now: not now.replicas or now.replicas[0].group_epoch > epoch  # noqa: E731
-        await self.reaches(gone, NOTICED_S, f"group {epoch} is there")
+        await self.reaches(gone, f"group {epoch} is there", NOTICED_S)
 
     async def kill(self, node: str, epoch: int) -> None:
         """Its place is taken by the spare, or by the process that is started again, sooner or later."""

@@ -13,7 +13,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -25,9 +24,8 @@ from adamctl.bench.failover.cluster import wait_whole
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import ControllerClient
-from adamctl.roles.coordinator.client import CoordinatorClient
-from adamctl.roles.coordinator.core.progress import RunProgress
 from tests.e2e.conftest import EXAMPLES, Command, Runner
+from tests.e2e.followed_run import FollowedRun
 from tests.e2e.test_by_hand import Cluster
 from tests.e2e.trained_bits import digest
 from tests.ports import free_ports
@@ -45,7 +43,7 @@ SOON_S = (0.0, 0.02, 0.3)
 KINDS = ("kill worker", "kill worker", "kill server", "kill server", "pause worker", "pause server", "stop worker")
 
 
-class Trial:
+class Trial(FollowedRun):
     """One run, its processes, and what is done to them.
 
     Attributes:
@@ -69,7 +67,6 @@ class Trial:
         self.coordinator = self.cluster.start(
             "coordinator", "--experiment", str(EXPERIMENT), "--port", str(port), "--run-dir", str(self.folder), *flags
         )
-        self.client: CoordinatorClient | None = None
         self.store: ControllerClient | None = None
 
     def start_server(self, name: str) -> Command:
@@ -80,34 +77,6 @@ class Trial:
         return self.cluster.start("worker", "--name", name, "--threads", "1")
 
     # --- looking ------------------------------------------------------------------------------------------------------
-
-    async def status(self) -> RunProgress | None:
-        """Returns the run's progress; None when its coordinator is gone, as after the end."""
-        while self.coordinator.process.poll() is None:
-            try:
-                if self.client is None:
-                    hello = make_hello("operator", "kills")
-                    self.client = await CoordinatorClient.connect(StreamTransport(), [self.address], hello)
-                return await self.client.status()
-            except Exception:  # it does not listen yet, or not any more
-                self.client = None
-                await asyncio.sleep(0.05)
-        return None
-
-    async def reaches(
-        self, condition: Callable[[RunProgress], bool], what: str, seconds: float = GOES_ON_S
-    ) -> RunProgress | None:
-        """Waits; returns the progress in which the condition holds, None if the run ends before."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + seconds
-        while True:
-            progress = await self.status()
-            if progress is None or progress.final or condition(progress):
-                return None if progress is None or progress.final else progress
-            await self.restart_the_dead()
-            if loop.time() > until_s:
-                pytest.fail(f"seed {self.seed}: {what}, not within {seconds:g} s; {self.told}\n{progress}")
-            await asyncio.sleep(0.02)
 
     async def whole(self) -> None:
         """Waits until all copies are there: with one of three lost, the next one may take what nobody else has."""
@@ -129,7 +98,9 @@ class Trial:
     async def fault(self) -> bool:
         """One fault, after which the run goes on; False: it was over before."""
         progress = await self.reaches(
-            lambda now: now.batch is not None and now.batch.evaluations > 0 and now.state != "starting", "it begins"
+            lambda now: now.batch is not None and now.batch.evaluations > 0 and now.state != "starting",
+            "it begins",
+            GOES_ON_S,
         )
         if progress is None:
             return False
@@ -148,7 +119,9 @@ class Trial:
         self.faults += 1
         before = progress.batch.evaluations
         await self.reaches(
-            lambda now: now.batch is not None and now.batch.evaluations > before, f"no evaluation after {before}"
+            lambda now: now.batch is not None and now.batch.evaluations > before,
+            f"no evaluation after {before}",
+            GOES_ON_S,
         )
         return True
 

@@ -7,21 +7,21 @@ and once the run ends. Until then it and its bundles go on without this part (`B
 from __future__ import annotations
 
 from adamctl.optimizers.execution import BUDGET
-from adamctl.roles.coordinator.core.instructions import Outbox
 from adamctl.roles.coordinator.core.saving import Saving
 from adamctl.roles.coordinator.core.state import RunState
 
 
 class BatchPasses:
-    """Moves a run's passes on. `run` is the run it belongs to, `out` takes its instructions.
+    """Moves a run's passes on. `run` is the run it belongs to, `saving` writes its checkpoints.
 
     Attributes:
         goes: the program may go on, and the training clock runs.
     """
 
-    def __init__(self, run: RunState, out: Outbox, saving: Saving) -> None:
-        self._run, self._out, self._saving = run, out, saving
+    def __init__(self, run: RunState, saving: Saving) -> None:
+        self._run, self._saving = run, saving
         self.goes = False
+        self._commits = 0  # that are among the run's updates
 
     @property
     def holds(self) -> bool:
@@ -42,8 +42,9 @@ class BatchPasses:
             run.tally.examples += given.examples
             run.tally.steps += -(-given.examples // run.plan.batch)
             moved = True
-        updates = job.commit
-        run.tally.updates = run.tally.updates if updates is None else updates
+        if job.commit is not None:  # a job that goes on from a checkpoint counts from 0 again, the run does not
+            run.tally.updates += job.commit - self._commits
+            self._commits = job.commit
         return moved
 
     def settle(self) -> None:

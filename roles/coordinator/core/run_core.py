@@ -54,7 +54,7 @@ class RunCore:
         self._saving = Saving(self.run, self._out, partial(self._finish, "failed"))
         self._joining = Joining(self.run, self._out, self._run_steps, self._lose)
         end_as_misfit = partial(self._end, "misfit", wait_s=0.0)
-        self._batch = BatchPasses(self.run, self._out, self._saving)
+        self._batch = BatchPasses(self.run, self._saving)
         self._groups = Groups(self.run, self._out, self._joining.admit, self._give_up, end_as_misfit)
         self._tasks = Tasks(self.run, self._order_what_is_due)
         self._evaluation_marks = self._evaluations_due()

@@ -20,17 +20,12 @@ TASKS_HELD = 4
 
 
 class HeldOutWork:
-    """The evaluations of one session.
-
-    Attributes:
-        examples: how many it has evaluated.
-    """
+    """The evaluations of one session."""
 
     def __init__(self, session: Session, executor: BundleExecutor, status: Callable[[], dict[str, object]]) -> None:
         """`status`: what the coordinator is told of this worker."""
         self._session, self._executor, self._status = session, executor, status
         self._evaluation = 0
-        self.examples = 0
 
     async def run(self) -> str:
         """Evaluates what it is given, until the run is over; returns how it ended.
@@ -61,5 +56,4 @@ class HeldOutWork:
         labels = np.empty(count, np.int32)
         await session.data.read(session.dataset, task.split, -1, task.start, task.stop, (images, labels))
         found = await self._executor.evaluate(task, images, labels)
-        self.examples += count
         return TaskReport(task.id, count, fsum(loss for loss, _ in found), sum(correct for _, correct in found))

@@ -186,9 +186,11 @@ def test_a_run_of_which_the_budget_is_used_up_goes_on_with_more() -> None:
     run.job.stop_reason = "budget"
     run.step(events.BatchMoved())
     run.ask("w0")
-    other = Run(snapshot=run.of(WriteCheckpoint)[0].snapshot, passes=6)
+    snapshot = run.of(WriteCheckpoint)[0].snapshot
+    other = Run(snapshot=snapshot, passes=6)
     other.evaluate()
     assert other.core.run.book.handed_out == 5 * EXAMPLES
+    assert (snapshot.updates, other.core.run.tally.updates) == (1, 2), "its commits are counted on"
 
 
 def test_bundles_of_a_worker_that_is_gone_are_anybodys() -> None:
