@@ -95,7 +95,7 @@ SHORT = {
     "roles/coordinator/checkpoint/members.py": "in place of the servers' client, which has files of its own",
     "roles/worker/core/shares.py": "one decision, with its reasons",
     "roles/worker/divergence.py": "lies below session.py, which raises it and has no room for it",
-    "roles/worker/sandblaster/held_out.py": "asks the coordinator by other requests than bundles do, for both executors",
+    "roles/worker/sandblaster/held_out.py": "asks by other requests than bundles do, for both executors",
 }
 """Files of fewer than 60 lines (patterns of paths), and why each stands alone."""
 
