@@ -32,7 +32,8 @@ import psutil
 from adamctl.bench.control_groups import ControlGroups, control_groups
 from adamctl.bench.report import make_report
 from adamctl.bench.watched_run import WatchedRun
-from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.config.load import load_experiment
 from adamctl.config.partitioning import plan_of
 from adamctl.config.resolved import write_resolved

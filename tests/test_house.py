@@ -39,6 +39,7 @@ class Elsewhere:
 
 
 ELSEWHERE = (
+    Elsewhere("config/test_data_conflicts.py", ("config/data",), "keys without code"),
     Elsewhere("cli/test_commands.py", ("__main__", "cli/*"), "commands are thin and are tested by running them"),
     Elsewhere("optimizers/test_lbfgs.py", ("optimizers/quasi_newton",), "the iterations of L-BFGS and OWL-QN"),
     Elsewhere("cli/test_errors.py", ("errors",), "what an error is for shows in messages and exit codes"),

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adamctl.config.conflicts import experiment_problems
-from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.step.network import Network
 from adamctl.launch.front import Outcome

@@ -39,7 +39,7 @@ def inspect(source: str, format_: str | None, data: tuple[str, ...], settings: t
 
 def _configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Any:
     from adamctl.config.check import suggestion
-    from adamctl.config.experiment import DataConfig
+    from adamctl.config.data import DataConfig
     from adamctl.config.formats import formats, is_format
 
     if format_ is None:

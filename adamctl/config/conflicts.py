@@ -12,6 +12,7 @@ import msgspec
 from adamctl.config.algorithms import BUILT_IN, is_of_another_package
 from adamctl.config.batch_conflicts import batch_problems
 from adamctl.config.check import Problem, show, structure_problems
+from adamctl.config.data_conflicts import data_problems
 from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig
 from adamctl.config.partitioning import partition_problems
 
@@ -42,19 +43,7 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
 
     if not _is_name(experiment.name):
         refuse("name", f"found {show(experiment.name)}; expected {NAME_ALLOWED}: it names a folder and a job")
-    if data.format == "digits" and data.source != "digits":
-        found = f'found "digits" with source = {show(data.source)}'
-        refuse("data.format", f'{found}; set it to "idx", "npz", "npy" or "imagefolder"')
-    if data.format != "digits" and data.source in ("digits", ""):
-        wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
-        refuse("data.source", f"{wanted}; found {show(data.source)}")
-    shape = experiment.model.input
-    if data.translate and len(shape) != 3:
-        wanted = "it moves images, so model.input must be [height, width, channels]"
-        refuse("data.translate", f"found {data.translate}; {wanted}, found {show(shape)}; or set it to 0")
-    elif data.translate and 2 * data.translate >= min(shape[:2]):
-        wanted = f"less than half of the images' height and width, {shape[0]} x {shape[1]}"
-        refuse("data.translate", f"found {data.translate}; expected {wanted}")
+    problems += data_problems(data, experiment.model.input)
     for key, message in _ignored(experiment.optimizer):
         refuse(f"optimizer.{key}", message)
     if train.evaluate_on == "validation" and data.validation == 0:

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from adamctl.config.algorithms import is_batch_algorithm
+from adamctl.config.data import DataConfig, Section
 from adamctl.config.records import Acks, default_acks, default_min_in_sync
 from adamctl.model.description import Model
 from adamctl.model.partition.cuts import Cut
@@ -19,38 +20,7 @@ from adamctl.model.rule import RuleConfig
 from adamctl.model.wire_types import WireType
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the experiment file; unknown keys are rejected."""
-
-
-class DataConfig(_Section, frozen=True):
-    """Where examples come from and how they are prepared.
-
-    Attributes:
-        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `imagefolder`, or one that an installed package
-            adds (entry point group `adamctl.readers`).
-        source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
-        validation: share of the training set held out, 0 <= share < 1.
-        scale: `unit` maps bytes to [0, 1]; `standard` also subtracts the training set's mean and divides by its
-            standard deviation (one of each over all pixels); `none` leaves values unchanged.
-        memory_share: share of this machine's memory that the data server may use for decoded examples.
-        search: folders in which a bare name is looked up, first match wins; filled in from `--data` / ADAMCTL_DATA.
-        translate: each pass trains on every image shifted by a random whole number of pixels, from -translate to
-            translate, vertically and horizontally, so that passes see different variants (Adam 3.1); uncovered pixels
-            get the value of a zero byte. Must be less than half the images' height and width; 0 shifts nothing.
-            Validation and test images are never shifted.
-    """
-
-    format: str = "digits"
-    source: str = "digits"
-    validation: float = 0.0
-    scale: Literal["unit", "standard", "none"] = "unit"
-    memory_share: float = 0.25
-    search: tuple[str, ...] = ()
-    translate: int = 0
-
-
-class ScheduleConfig(_Section, frozen=True):
+class ScheduleConfig(Section, frozen=True):
     """How the learning rate changes over the run; `progress` is the share of all examples handed out, 0 to 1.
 
     Attributes:
@@ -80,7 +50,7 @@ SettingValue: TypeAlias = Plain | tuple[Plain, ...]
 """What a setting of another package's algorithm may be."""
 
 
-class OptimizerConfig(_Section, frozen=True):
+class OptimizerConfig(Section, frozen=True):
     """An update rule that runs on the servers, and the learning rate that is sent with each push; or a batch algorithm.
 
     Attributes:
@@ -126,7 +96,7 @@ class OptimizerConfig(_Section, frozen=True):
     change_tolerance: float = 1e-7
     evaluations_max: int = 20
     l1: float = 0.0
-    settings: dict[str, SettingValue] = {}
+    settings: dict[str, SettingValue] = msgspec.field(default_factory=dict)
 
     @property
     def is_batch(self) -> bool:
@@ -149,7 +119,7 @@ class OptimizerConfig(_Section, frozen=True):
         )
 
 
-class TrainConfig(_Section, frozen=True):
+class TrainConfig(Section, frozen=True):
     """How training runs.
 
     Attributes:
@@ -233,7 +203,7 @@ class TrainConfig(_Section, frozen=True):
         return "gradient" if self.in_step else self.protocol
 
 
-class ClusterConfig(_Section, frozen=True):
+class ClusterConfig(Section, frozen=True):
     """How many processes of each role `adamctl train` starts, or how many it expects with `--join`.
 
     Attributes:
@@ -295,7 +265,7 @@ class ClusterConfig(_Section, frozen=True):
         return default_min_in_sync(self.replication) if self.min_in_sync == "auto" else self.min_in_sync
 
 
-class Experiment(_Section, frozen=True):
+class Experiment(Section, frozen=True):
     """One whole training run.
 
     Attributes:
@@ -312,7 +282,7 @@ class Experiment(_Section, frozen=True):
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
     cluster: ClusterConfig = ClusterConfig()
-    partition: dict[str, CutAxis | Cut] = {}
+    partition: dict[str, CutAxis | Cut] = msgspec.field(default_factory=dict)
 
     @property
     def evaluated_on(self) -> Literal["test", "validation"]:

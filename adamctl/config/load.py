@@ -18,7 +18,8 @@ import msgspec
 
 from adamctl.config.check import Problem, leaf_keys, structure_problems, suggestion
 from adamctl.config.conflicts import cross_problems
-from adamctl.config.experiment import DataConfig, Experiment
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import Experiment
 from adamctl.config.lines import KeyPath, dotted, key_lines
 from adamctl.errors import ConfigurationError
 from adamctl.model.shapes import infer

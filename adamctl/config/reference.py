@@ -16,9 +16,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from adamctl.config.check import LIMITS
+from adamctl.config.data import DataConfig
 from adamctl.config.experiment import (
     ClusterConfig,
-    DataConfig,
     Experiment,
     OptimizerConfig,
     ScheduleConfig,

@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.config.experiment import DataConfig, Experiment
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.kernels.step.network import Network
 from adamctl.launch.finding import find_trained_run

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX
 
 FILE_ORDER: Final = -1  # pass number: in the order of the files

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import split_validation

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.errors import BackpressureError, ProtocolError
 from adamctl.net.handler import report_failure
 from adamctl.net.transport import Request

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.errors import BackpressureError, ConfigurationError, RemoteError
 from adamctl.net.pool import BufferPool, PooledBuffer, capacity_for
 from adamctl.roles.data.catalogue import find_source

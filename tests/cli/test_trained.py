@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from adamctl.cli.main import application
-from adamctl.config.experiment import DataConfig, Experiment
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.launch.run_folder import create_run_folder
 from adamctl.model.description import Model, Softmax

@@ -6,7 +6,8 @@ import pytest
 
 from adamctl.config.check import show, structure_problems
 from adamctl.config.conflicts import cross_problems
-from adamctl.config.experiment import DataConfig, Experiment
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
 from adamctl.errors import ConfigurationError
 from adamctl.model.description import Model, Softmax

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.errors import RemoteError
 from adamctl.roles.data.server import within_roots
 from adamctl.roles.rooted import Roots

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
-from adamctl.config.experiment import DataConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import Experiment, OptimizerConfig, TrainConfig
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
 

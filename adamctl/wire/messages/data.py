@@ -6,7 +6,7 @@ from adamctl.wire.messages.common import Message
 
 
 class DataOpenRequest(Message, frozen=True):
-    """Body: MessagePack of `adamctl.config.experiment.DataConfig`. Opening twice gives the same answer."""
+    """Body: MessagePack of `adamctl.config.data.DataConfig`. Opening twice gives the same answer."""
 
     input_shape: tuple[int, ...]
     seed: int

@@ -9,7 +9,8 @@ import pytest
 from adamctl.bench.sandblaster import evaluation
 from adamctl.bench.sandblaster.evaluation import Evaluator, measure_evaluation
 from adamctl.bench.worker.trainer import Rate
-from adamctl.config.experiment import DataConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import Experiment, OptimizerConfig, TrainConfig
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.roles.coordinator.core.bundles import cut_bundles
 

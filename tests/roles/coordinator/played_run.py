@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, TrainConfig
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import ClusterConfig, Experiment, TrainConfig
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.roles.coordinator import server
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined

@@ -13,7 +13,8 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
-from adamctl.config.experiment import DataConfig, Experiment
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import Experiment
 from adamctl.config.records import JobRecord, NodeRecord, job_key
 from adamctl.errors import (
     AdamctlError,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import CATALOGUE, find_source
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.errors import ConfigurationError, DamagedDataError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.stream import StreamTransport

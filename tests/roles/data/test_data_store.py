@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.errors import BackpressureError, ConfigurationError, DamagedDataError, RemoteError
 from adamctl.roles.data import store as store_module
 from adamctl.roles.data.core import FILE_ORDER, Range

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.look import Looked, Needs, look
 from tests.roles.data.data_examples import idx_bytes, pattern

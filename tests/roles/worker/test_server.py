@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.errors import AdamctlError, ConfigurationError, UnreachableError
 from adamctl.model.description import Conv2D, Dense, Model, Softmax
 from adamctl.roles.context import RoleContext

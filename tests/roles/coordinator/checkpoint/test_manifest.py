@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from adamctl.config.experiment import DataConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import Experiment, OptimizerConfig, TrainConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import build_layout

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from adamctl.cli.main import application
 from adamctl.config import formats
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, GROUP
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.catalogue import find_source

@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from adamctl.config.experiment import DataConfig, OptimizerConfig
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import OptimizerConfig
 from adamctl.model.description import Conv2D, Dense, Model, Softmax
 from adamctl.roles.coordinator.checkpoint.manifest import find_latest
 from adamctl.roles.ps.client.parameter_client import load_parameters

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.config.experiment import DataConfig
+from adamctl.config.data import DataConfig
 from adamctl.errors import UnreachableError
 from adamctl.kernels.step.network import Network
 from adamctl.model.commands import Reduce, Set
