@@ -141,7 +141,7 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
     Raises:
         ConfigurationError: the data are missing or do not fit the model; DamagedDataError: they are damaged.
     """
-    source = open_source(config.format, find_source(config, ()), experiment.model.input)
+    source = open_source(config, find_source(config, ()), experiment.model.input)
     return OpenDataSet("local", config, source, experiment.seed, CACHE_BYTES_MAX)
 
 

@@ -39,7 +39,7 @@ def inspect(
     shape = input_shape
     if shape is None and config.format == "imagefolder":
         shape = _NATURAL_SHAPE
-    source = open_source(config.format, path, shape)
+    source = open_source(config, path, shape)
     splits = {split: _describe(source, split) for split in FILE_SPLITS}
     if config.format == "imagefolder":
         _add_sizes(source, splits)

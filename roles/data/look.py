@@ -54,12 +54,12 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     path = find_source(config)
     source: Source | Peek
     if full or not can_peek(config.format):
-        source = open_source(config.format, path, needs.input_shape)
+        source = open_source(config, path, needs.input_shape)
         for split in FILE_SPLITS:
             _read(source, split, None if full else EXAMPLES_MAX)
     else:
         assert path is not None
-        source = peek_source(config.format, path, needs.input_shape, EXAMPLES_MAX, LOOK_S_MAX)
+        source = peek_source(config, path, needs.input_shape, EXAMPLES_MAX, LOOK_S_MAX)
     origin = str(path or config.format)
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")

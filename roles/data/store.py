@@ -151,7 +151,7 @@ class DataStore:
     def _open(self, name: str, config: DataConfig, input_shape: Sequence[int], seed: int) -> OpenDataSet:
         if not 0 <= config.validation < 1:
             raise ConfigurationError(f"data.validation: expected a share from 0 to below 1, found {config.validation}")
-        source = open_source(config.format, find_source(config, self.search), input_shape)
+        source = open_source(config, find_source(config, self.search), input_shape)
         elements = prod(source.example_shape)
         examples = sum(len(source.labels(split)) for split in FILE_SPLITS)
         if not 0 < config.memory_share <= 1:

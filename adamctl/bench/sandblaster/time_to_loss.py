@@ -201,7 +201,7 @@ def _peer(workload: Workload, data: Sequence[str], python: str, groups: ControlG
 def _files(workload: Workload, data: Sequence[str], folder: Path) -> dict[str, Any]:
     """Writes examples and initial weights as arrays; returns their files as the peer's program is told them."""
     config = workload.data_config
-    source = open_source(config.format, find_source(config, data), SHAPES[workload.data])
+    source = open_source(config, find_source(config, data), SHAPES[workload.data])
     labels = source.labels("train")
     images = np.empty((len(labels), prod(SHAPES[workload.data])), np.uint8)
     source.load("train", np.arange(len(labels)), images.reshape(-1, *SHAPES[workload.data]))

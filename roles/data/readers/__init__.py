@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.readers.plugins import call, check_source, find
 from adamctl.roles.data.readers.source import Peek, Source
 
 
-def open_source(format: str, path: Path | None, input_shape: Sequence[int] | None) -> Source:
-    """Opens the examples at `path` (None only for `digits`, which has none).
+def open_source(config: DataConfig, path: Path | None, input_shape: Sequence[int] | None) -> Source:
+    """Opens the examples at `path` (None only for `digits`, which has none), as `config.format` says.
 
     `input_shape` is the model's input; None takes what the files have (not possible for folders of images).
 
@@ -22,11 +23,12 @@ def open_source(format: str, path: Path | None, input_shape: Sequence[int] | Non
             model's input.
         DamagedDataError: a file is not what its format says.
     """
+    format = config.format
     reader = find(format)
     if path is None and format != "digits":
         raise ConfigurationError(f"data of format {format!r} needs data.source, a path or the name of a data set")
     shape = None if input_shape is None else tuple(input_shape)
-    source = call(reader, reader.open, path, shape)
+    source = call(reader, reader.open, config, path, shape)
     if format not in BUILT_IN:
         check_source(reader, source, shape)
     return cast(Source, source)
@@ -37,11 +39,13 @@ def can_peek(format: str) -> bool:
     return bool(find(format).peek)
 
 
-def peek_source(format: str, path: Path, input_shape: Sequence[int], examples_max: int, seconds_max: float) -> Peek:
+def peek_source(
+    config: DataConfig, path: Path, input_shape: Sequence[int], examples_max: int, seconds_max: float
+) -> Peek:
     """As `open_source`, but reads headers, all labels, and no more examples than are allowed.
 
     Raises:
         ConfigurationError, DamagedDataError: as `open_source`, of what has been read.
     """
-    reader = find(format)
-    return cast(Peek, call(reader, reader.peek, path, tuple(input_shape), examples_max, seconds_max))
+    reader = find(config.format)
+    return cast(Peek, call(reader, reader.peek, config, path, tuple(input_shape), examples_max, seconds_max))

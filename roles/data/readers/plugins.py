@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, formats, installed
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, Source
@@ -40,6 +41,7 @@ class Reader:
         extra: the extra of the package that installs what that module imports; empty: the package suffices.
         peek: `module:function` of (path, input_shape, examples_max, seconds_max) that reads headers, all labels and no
             more examples than allowed, and returns a `Peek`; empty: data are opened to be checked.
+        reads_config: both functions also take `config`, the `DataConfig` of the experiment, as a keyword.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Reader:
     open: str
     extra: str = ""
     peek: str = ""
+    reads_config: bool = False
 
 
 def find(name: str) -> Reader:
@@ -81,7 +84,7 @@ def find_by_suffix(file_name: str) -> Reader | None:
     return next((reader for reader in _all() if file_name.lower().endswith(reader.suffixes)), None)
 
 
-def call(reader: Reader, function: str, path: Path | None, *arguments: Any) -> Any:
+def call(reader: Reader, function: str, config: DataConfig, path: Path | None, *arguments: Any) -> Any:
     """Calls `reader.open` or `reader.peek`, given as `function`.
 
     Raises:
@@ -89,10 +92,11 @@ def call(reader: Reader, function: str, path: Path | None, *arguments: Any) -> A
         DamagedDataError: as it raises itself; another package's: also for any error that is not of adamctl.
     """
     called = _import(reader, function)
+    keywords = {"config": config} if reader.reads_config else {}
     if reader.name in BUILT_IN:
-        return called(path, *arguments)
+        return called(path, *arguments, **keywords)
     try:
-        return called(path, *arguments)
+        return called(path, *arguments, **keywords)
     except AdamctlError:
         raise
     except ImportError as error:

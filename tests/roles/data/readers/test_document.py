@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def opened(folder: Path) -> Source:
     config = load_experiment(folder / "exp.toml").experiment.data
-    return open_source(config.format, find_source(config), (2,))
+    return open_source(config, find_source(config), (2,))
 
 
 def test_the_package_is_found_and_reads_its_table(folder: Path) -> None:

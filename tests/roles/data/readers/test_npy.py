@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adamctl.config.data import DataConfig
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers import open_source, peek_source
 from adamctl.roles.data.readers.npy import open_npy, peek_npy
@@ -24,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_bytes_are_read_as_bytes_and_as_numbers(folder: Path) -> None:
-    source = open_source("npy", folder, (2, 3, 1))
+    source = open_source(DataConfig(format="npy", source="."), folder, (2, 3, 1))
     assert source.dtype == np.uint8 and source.value_max == 255 and source.classes == ("0", "1", "2")
     assert source.labels("test").tolist() == [0, 1] and source.resident_bytes == 8 * 4
     for dtype in (np.uint8, np.float32):
@@ -58,7 +59,7 @@ def test_the_test_set_may_be_missing_but_not_half_of_it(folder: Path) -> None:
 def test_labels_that_are_texts_are_the_names_of_the_classes(folder: Path) -> None:
     np.save(folder / "y_train.npy", np.array(["dog", "cat", "öwl"] * 2))
     np.save(folder / "y_test.npy", np.array(["dog", "cat"]))
-    for source in (open_npy(folder), peek_source("npy", folder, (6,), 3, 1.0)):
+    for source in (open_npy(folder), peek_source(DataConfig(format="npy", source="."), folder, (6,), 3, 1.0)):
         assert source.classes == ("cat", "dog", "öwl") and source.labels("test").tolist() == [1, 0]
 
 

@@ -52,10 +52,15 @@ def test_entry_points_name_the_built_in_readers() -> None:
 
 
 def test_examples_of_another_package_are_read(lines: Path) -> None:
-    source = open_source("lines", lines, [3])
+    source = open_source(DataConfig(format="lines", source="."), lines, [3])
     out = np.empty((2, 3), np.float32)
     source.load("train", np.array([1, 0]), out)
     assert out.tolist() == [[7, 8, 9], [4, 5, 6]] and source.labels("train").tolist() == [1, 0]
+
+
+def test_a_reader_that_asks_for_it_is_told_the_configuration(lines: Path) -> None:
+    source = open_source(DataConfig(format="told", source=lines.name), lines.with_name("elsewhere"), [3])
+    assert len(source.labels("train")) == 2
 
 
 def test_a_bare_name_may_lack_the_suffix_of_its_format(lines: Path) -> None:
@@ -70,19 +75,19 @@ def test_a_run_looks_at_what_has_no_peek_by_opening_it(lines: Path) -> None:
     with pytest.raises(DamagedDataError, match=r"data\.lines: train: expected finite numbers, found nan in example 0"):
         look(DataConfig(format="lines", source=str(lines)), NEEDS)
     assert look(DataConfig(format="peeked", source=str(lines)), NEEDS).examples["train"] == 2
-    assert peek_source("peeked", lines, [3], 1, 1.0).classes == ("peeked", "peeked too")
+    assert peek_source(DataConfig(format="peeked", source="."), lines, [3], 1, 1.0).classes == ("peeked", "peeked too")
 
 
 def test_what_a_reader_does_not_expect_is_damage_that_names_the_file(lines: Path) -> None:
     lines.write_text("0 1 2\n1 two 3\n")
     said = r"data\.lines: expected data of format 'lines'.*open_lines\) failed with ValueError: .*'two'"
     with pytest.raises(DamagedDataError, match=said):
-        open_source("lines", lines, [2])
+        open_source(DataConfig(format="lines", source="."), lines, [2])
 
 
 def test_a_readers_own_errors_stay_as_they_are(lines: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^the model's input is \[5\], but the examples of .* are \[3\]"):
-        open_source("lines", lines, [5])
+        open_source(DataConfig(format="lines", source="."), lines, [5])
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_a_readers_own_errors_stay_as_they_are(lines: Path) -> None:
 )
 def test_what_cannot_be_used_is_named(lines: Path, name: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        open_source(name, lines, (3, 1))
+        open_source(DataConfig(format=name, source="."), lines, (3, 1))
     assert said in str(caught.value)
 
 

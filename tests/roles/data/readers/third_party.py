@@ -17,6 +17,7 @@ LATE = Reader("late", (), open="lines_package.reader:open_late", extra="all")
 ABSENT = Reader("absent", (), open="lines_package.reader:no_such_function")
 TEXT = Reader("text", (), open="lines_package.reader:TEXT")
 MISFIT = Reader("misfit", (), open="lines_package.reader:open_misfit")
+TOLD = Reader("told", (), open="lines_package.reader:open_told", reads_config=True)
 HALF = Reader("half", (), open="lines_package.reader:open_half")
 NOTHING = 3
 """
@@ -44,6 +45,9 @@ def open_late(path, input_shape):
 def open_misfit(path, input_shape):
     return open_lines(path, None)
 
+def open_told(path, input_shape, *, config):
+    return open_lines(path.parent / config.source, input_shape)
+
 def open_half(path, input_shape):
     return SimpleNamespace(format="half", origin=str(path))
 """
@@ -57,12 +61,26 @@ absent = lines_package.descriptions:ABSENT
 text = lines_package.descriptions:TEXT
 misfit = lines_package.descriptions:MISFIT
 half = lines_package.descriptions:HALF
+told = lines_package.descriptions:TOLD
 nothing = lines_package.descriptions:NOTHING
 renamed = lines_package.descriptions:LINES
 broken = lines_package.no_such_module:READER
 npz = lines_package.no_such_module:READER
 """
-NAMES = ["absent", "broken", "half", "late", "lines", "misfit", "needing", "nothing", "peeked", "renamed", "text"]
+NAMES = [
+    "absent",
+    "broken",
+    "half",
+    "late",
+    "lines",
+    "misfit",
+    "needing",
+    "nothing",
+    "peeked",
+    "renamed",
+    "text",
+    "told",
+]
 
 
 def install(folder: Path) -> None:
