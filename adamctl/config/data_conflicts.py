@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adamctl.config.check import Problem, show
-from adamctl.config.data import DataConfig
+from adamctl.config.data import ColumnsConfig, DataConfig
+from adamctl.config.formats import BUILT_IN, TABLES
 
 
 def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
@@ -20,10 +21,13 @@ def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
 
     if data.format == "digits" and data.source != "digits":
         found = f'found "digits" with source = {show(data.source)}'
-        refuse("data.format", f'{found}; set it to "idx", "npz", "npy" or "imagefolder"')
+        refuse("data.format", f'{found}; set it to "idx", "npz", "npy", "csv" or "imagefolder"')
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         refuse("data.source", f"{wanted}; found {show(data.source)}")
+    if data.columns != ColumnsConfig() and data.format in set(BUILT_IN) - set(TABLES):
+        wanted = f"leave [data.columns] out, or read {' or '.join(TABLES)}"
+        refuse("data.columns", f'format = "{data.format}" has no columns; {wanted}')
     if data.translate and len(shape) != 3:
         wanted = "it moves images, so model.input must be [height, width, channels]"
         refuse("data.translate", f"found {data.translate}; {wanted}, found {show(shape)}; or set it to 0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.config.data import DataConfig
+from adamctl.config.data import ColumnsConfig, DataConfig
 from adamctl.config.data_conflicts import data_problems
 
 
@@ -21,6 +21,16 @@ def test_conflicts(data: DataConfig, key: str, said: str) -> None:
     (problem,) = data_problems(data, (8, 8, 1))
     assert problem.path == ("data", key)
     assert said in problem.message
+
+
+def test_only_tables_have_columns() -> None:
+    columns = ColumnsConfig(label="species")
+    (problem,) = data_problems(DataConfig(columns=columns), (8, 8, 1))
+    assert str(problem).startswith(
+        'data.columns: format = "digits" has no columns; leave [data.columns] out, or read csv'
+    )
+    for format in ("csv", "of another package"):
+        assert not data_problems(DataConfig(format=format, source="table", columns=columns), (4,))
 
 
 def test_only_images_move() -> None:
