@@ -40,6 +40,9 @@ class DataConfig(Section, frozen=True):
             translate, vertically and horizontally, so that passes see different variants (Adam 3.1); uncovered pixels
             get the value of a zero byte. Must be less than half the images' height and width; 0 shifts nothing.
             Validation and test images are never shifted.
+        decoder: what decodes JPEG files: `pillow` (extra `image`), or `opencv` (also extra `opencv`), which takes less
+            time. Pixels differ a little between the two. Pillow decodes PNG files, and JPEG files that are neither grey
+            nor RGB, in any case.
     """
 
     format: str = "digits"
@@ -50,3 +53,4 @@ class DataConfig(Section, frozen=True):
     search: tuple[str, ...] = ()
     translate: int = 0
     columns: ColumnsConfig = ColumnsConfig()
+    decoder: Literal["pillow", "opencv"] = "pillow"

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 
 from adamctl.config.check import Problem, show
 from adamctl.config.data import ColumnsConfig, DataConfig
-from adamctl.config.formats import BUILT_IN, TABLES
+from adamctl.config.formats import BUILT_IN
+
+_OF_IMAGES = ("imagefolder",)
+_OF_TABLES = ("csv",)
 
 
 def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
@@ -25,9 +28,13 @@ def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         refuse("data.source", f"{wanted}; found {show(data.source)}")
-    if data.columns != ColumnsConfig() and data.format in set(BUILT_IN) - set(TABLES):
-        wanted = f"leave [data.columns] out, or read {' or '.join(TABLES)}"
+    if data.columns != ColumnsConfig() and data.format in BUILT_IN and data.format not in _OF_TABLES:
+        wanted = f"leave [data.columns] out, or read {' or '.join(_OF_TABLES)}"
         refuse("data.columns", f'format = "{data.format}" has no columns; {wanted}')
+    if data.decoder != "pillow" and data.format in BUILT_IN and data.format not in _OF_IMAGES:
+        refuse(
+            "data.decoder", f"found {show(data.decoder)}; format = {show(data.format)} decodes no images: leave it out"
+        )
     if data.translate and len(shape) != 3:
         wanted = "it moves images, so model.input must be [height, width, channels]"
         refuse("data.translate", f"found {data.translate}; {wanted}, found {show(shape)}; or set it to 0")

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 GROUP: Final = "adamctl.readers"
 BUILT_IN: Final = ("digits", "idx", "npz", "npy", "csv", "imagefolder")
 """Formats that come with adamctl."""
-TABLES: Final = ("csv",)
-"""Those of them that read `[data.columns]`."""
 
 
 def is_format(name: str) -> bool:

@@ -14,6 +14,7 @@ from adamctl.config.data_conflicts import data_problems
         (DataConfig(format="digits", source="mnist"), "format", 'found "digits" with source = "mnist"'),
         (DataConfig(format="idx", source="digits"), "source", "needs a path or a name"),
         (DataConfig(format="idx", source=""), "source", "needs a path or a name"),
+        (DataConfig(decoder="opencv"), "decoder", 'format = "digits" decodes no images'),
         (DataConfig(translate=4), "translate", "expected less than half of the images' height and width, 8 x 8"),
     ],
 )
