@@ -8,12 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
 
 _OF_FILES: Final = ("imagefolder",)
 """Formats of ours in which each example, or run of examples, is a file with a name."""
+_OF_IMAGES: Final = ("imagefolder",)
+_OF_TABLES: Final = ("csv",)
+FORMATS_READING: Final[dict[str, tuple[str, ...]]] = {
+    "test_files": _OF_FILES,
+    "class_from": _OF_FILES,
+    "decoder": _OF_IMAGES,
+    "columns": _OF_TABLES,
+}
+"""Keys that would be ignored with other formats of ours."""
 
 
 def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
@@ -25,14 +36,16 @@ def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
 
     if data.format == "digits" and data.source != "digits":
         found = f'found "digits" with source = {show(data.source)}'
-        refuse("data.format", f'{found}; set it to "idx", "npz", "npy" or "imagefolder"')
+        refuse("data.format", f'{found}; set it to "idx", "npz", "npy", "csv" or "imagefolder"')
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         refuse("data.source", f"{wanted}; found {show(data.source)}")
-    for key, value in (("test_files", data.test_files), ("class_from", data.class_from)):
-        if value != getattr(DataConfig(), key) and data.format in BUILT_IN and data.format not in _OF_FILES:
-            wanted = " or ".join(show(name) for name in _OF_FILES)
-            refuse(f"data.{key}", f'found {show(value)} with format = "{data.format}"; expected {wanted}: leave it out')
+    for key, formats in FORMATS_READING.items():
+        value = getattr(data, key)
+        if value != getattr(DataConfig(), key) and data.format in BUILT_IN and data.format not in formats:
+            wanted = " or ".join(show(name) for name in formats)
+            found = "" if isinstance(value, msgspec.Struct) else f"found {show(value)} "
+            refuse(f"data.{key}", f'{found}with format = "{data.format}"; expected {wanted}: leave it out')
     if "/" in data.test_files:
         refuse("data.test_files", f"found {show(data.test_files)}; expected a pattern of names, without folders")
     if data.translate and len(shape) != 3:
