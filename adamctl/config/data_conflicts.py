@@ -24,6 +24,14 @@ def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         refuse("data.source", f"{wanted}; found {show(data.source)}")
+    if data.stratify and not data.validation:
+        refuse("data.stratify", "found true but data.validation is 0; set data.validation, for example 0.1")
+    if isinstance(data.sampling, dict):
+        for name, weight in data.sampling.items():
+            if weight < 0:
+                problems.append(Problem(("data", "sampling", name), f"found {weight}; expected a weight of at least 0"))
+        if not data.sampling:
+            refuse("data.sampling", 'found an empty table; give classes weights, or set it to "all" or "balanced"')
     if data.translate and len(shape) != 3:
         wanted = "it moves images, so model.input must be [height, width, channels]"
         refuse("data.translate", f"found {data.translate}; {wanted}, found {show(shape)}; or set it to 0")
