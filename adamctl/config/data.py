@@ -32,6 +32,11 @@ class DataConfig(Section, frozen=True):
             package adds (entry point group `adamctl.readers`).
         source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
         validation: share of the training set held out, 0 <= share < 1.
+        stratify: hold out that share of each class, so that a rare one is not missed by chance; without, examples are
+            held out whatever their class.
+        sampling: which training examples a pass is of. `all`: each once. Any other value draws as many, with repeats:
+            `balanced` each class equally often; a table class -> weight an example of each class in proportion to its
+            weight, 1 where none is given; `weights` in proportion to the weights that come with the data.
         scale: `unit` maps bytes to [0, 1]; `standard` also subtracts the training set's mean and divides by its
             standard deviation (one of each over all pixels); `none` leaves values unchanged.
         class_from: for formats made of files: `folder`: the class of a file is the folder it is in; `name`: what stands
@@ -53,6 +58,8 @@ class DataConfig(Section, frozen=True):
     format: str = "digits"
     source: str = "digits"
     validation: float = 0.0
+    stratify: bool = False
+    sampling: Literal["all", "balanced", "weights"] | dict[str, float] = "all"
     scale: Literal["unit", "standard", "none"] = "unit"
     class_from: Literal["folder", "name"] = "folder"
     test_files: str = ""
