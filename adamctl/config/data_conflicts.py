@@ -6,9 +6,14 @@ Pure, as `adamctl.config.conflicts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
+from adamctl.config.formats import BUILT_IN
+
+_OF_FILES: Final = ("imagefolder",)
+"""Formats of ours in which each example, or run of examples, is a file with a name."""
 
 
 def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
@@ -24,6 +29,12 @@ def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         refuse("data.source", f"{wanted}; found {show(data.source)}")
+    for key, value in (("test_files", data.test_files), ("class_from", data.class_from)):
+        if value != getattr(DataConfig(), key) and data.format in BUILT_IN and data.format not in _OF_FILES:
+            wanted = " or ".join(show(name) for name in _OF_FILES)
+            refuse(f"data.{key}", f'found {show(value)} with format = "{data.format}"; expected {wanted}: leave it out')
+    if "/" in data.test_files:
+        refuse("data.test_files", f"found {show(data.test_files)}; expected a pattern of names, without folders")
     if data.translate and len(shape) != 3:
         wanted = "it moves images, so model.input must be [height, width, channels]"
         refuse("data.translate", f"found {data.translate}; {wanted}, found {show(shape)}; or set it to 0")

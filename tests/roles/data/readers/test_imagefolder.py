@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.imagefolder import PIXELS_MAX, ImageFolderSource, decode_image, image_size
 
@@ -142,3 +143,10 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: P
     assert path.stat().st_size < 100_000
     with pytest.raises(DamagedDataError, match=r"large\.png: .*32768 x 1025 pixels, more than 33554432; scale it down"):
         decode_image(path, (4, 4, 3))
+
+
+def test_the_configuration_says_which_files_are_the_test_part(image_folder: Callable[..., Path]) -> None:
+    config = DataConfig(format="imagefolder", source="x", test_files="00[0-2].png")
+    source = ImageFolderSource(image_folder(examples=5), (4, 4, 3), config)
+    assert [path.name for path in source.paths("test")] == ["000.png", "001.png", "002.png"] * 2
+    assert source.labels("test").tolist() == [0, 0, 0, 1, 1, 1] and len(source.labels("train")) == 4
