@@ -47,6 +47,7 @@ SHORT = {
     "adamctl/config/data.py": "the keys of data, apart from those of training",
     "adamctl/config/data_conflicts.py": "what is refused of data, apart from the rest",
     "adamctl/config/formats.py": "lies below experiments and the readers",
+    "roles/data/readers/parquet.py": "a description without pyarrow",
     "adamctl/config/names.py": "names and foreign text are checked in every tier",
     "adamctl/config/schedule.py": "formulas that coordinator and workers both compute",
     "adamctl/importing.py": "is imported before all else, by the command line, roles and kernels",

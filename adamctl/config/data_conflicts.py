@@ -11,8 +11,8 @@ from adamctl.config.check import Problem, show
 from adamctl.config.data import ColumnsConfig, DataConfig
 from adamctl.config.formats import BUILT_IN
 
-_OF_IMAGES = ("imagefolder",)
-_OF_TABLES = ("csv",)
+_OF_IMAGES = ("imagefolder", "parquet")
+_OF_TABLES = ("csv", "parquet")
 
 
 def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
@@ -24,7 +24,7 @@ def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
 
     if data.format == "digits" and data.source != "digits":
         found = f'found "digits" with source = {show(data.source)}'
-        refuse("data.format", f'{found}; set it to "idx", "npz", "npy", "csv" or "imagefolder"')
+        refuse("data.format", f'{found}; set it to "idx", "npz", "npy", "csv", "parquet" or "imagefolder"')
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         refuse("data.source", f"{wanted}; found {show(data.source)}")
