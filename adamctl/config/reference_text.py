@@ -50,7 +50,8 @@ mnist/
     "npz": """\
 One NumPy archive. Arrays may also be called `images`, `labels`, `test_images` and `test_labels`; those of the test part
 may be missing. Images are bytes (`scale = "unit"` divides them by 255) or other numbers, which stay unchanged.
-Labels are whole numbers from 0. `source` is the file, or its name without `.npz`.
+Labels are whole numbers from 0. A further array `weights`, a number for each training example, is for
+`data.sampling = "weights"`. `source` is the file, or its name without `.npz`.
 
 ```text
 frames.npz
@@ -95,9 +96,8 @@ dictionary of texts; names of classes that Hugging Face's writer left in the fil
 encoded JPEG or PNG images (also as a struct with `bytes`), of bytes, or of lists of numbers, all of one length, or
 else all other columns, which must then be numbers. `[data.columns]` says which column is what. Images are scaled as
 in `imagefolder`; uint8 stays bytes (`scale = "unit"` divides it by 255), other numbers become float32. Row groups are
-read as a whole, so write them of some thousand rows, at most 1 GiB each. `source` is the folder, or one file. Without
-files called `test...` and a folder `test`, a fifth of each file's rows, chosen by their number, becomes the test
-part.
+read as a whole, so write them of some thousand rows, at most 1 GiB each. `source` is the folder, or one file; the
+test part is found as in `csv`, or is a fifth of each file's rows, chosen by their number.
 
 ```text
 pets/
@@ -125,8 +125,8 @@ pets/
         └── 0002.jpg
 ```
 
-Without `train` and `test`, a fifth of the files, chosen by name, becomes the test part, so that adding a file moves no
-other file.
+Without `train` and `test`, the files that match `test_files` are the test part, or else a fifth of the files, chosen by
+name, so that adding a file moves no other file. With `class_from = "name"` files may lie in any folders.
 
 ```text
 pets/

@@ -62,7 +62,7 @@ class ParquetSource:
     ) -> None:
         """Raises as `open_parquet`."""
         self.origin = origin
-        files, by_row = arrange_shards(shards, "", origin)
+        files, by_row = arrange_shards(shards, config.test_files, origin)
         self._shards = [*files["train"], *files["test"]]
         self.stored_bytes = sum(shard.size_bytes for shard in self._shards)
         self._metadata = [self._opened(number) for number in range(len(self._shards))]
@@ -257,9 +257,9 @@ class _Held:
 def open_parquet(path: Path, input_shape: Sequence[int] | None = None, *, config: DataConfig) -> ParquetSource:
     """Opens a file, or a folder of files that end in `.parquet`.
 
-    The test part are the files in a folder `test` or with names that begin with `test`; where there is none, a fifth of
-    the rows of each file. `[data.columns]` says which column is what: by default the label is `label` or `class`, else
-    the last, and the input is the only column of images, bytes or lists, else all other columns, which must be numbers.
+    The files are arranged as `arrange_shards` says; where none is of the test part, a fifth of the rows of each is.
+    `[data.columns]` says which column is what: by default the label is `label` or `class`, else the last, and the
+    input is the only column of images, bytes or lists, else all other columns, which must be numbers.
 
     Raises:
         ConfigurationError: no such columns, files or rows, or rows that do not fit the model's input.
