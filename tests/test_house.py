@@ -114,6 +114,11 @@ ELSEWHERE = (
     Elsewhere("roles/data/test_data_store.py", ("roles/data/dataset",), "what the store opens"),
     Elsewhere("roles/data/test_data_client.py", ("roles/data/*",), "client and server meet in one test"),
     Elsewhere("roles/data/readers/test_idx.py", ("roles/data/readers/source",), "the shape that all readers share"),
+    Elsewhere(
+        "roles/data/readers/test_parquet.py",
+        ("roles/data/readers/parquet_file", "roles/data/readers/arrow_columns"),
+        "files of each kind are read",
+    ),
     Elsewhere("roles/ps/core/test_server_core.py", ("roles/ps/core/*",), "parts of one state machine"),
     Elsewhere(
         "roles/ps/replication/core/test_replication_core.py",

@@ -45,6 +45,7 @@ SHORT = {
     "adamctl/cli/*": "one command, one file",
     "adamctl/config/algorithms.py": "lies below experiments and the registry of algorithms",
     "adamctl/config/formats.py": "lies below experiments and the readers",
+    "roles/data/readers/parquet.py": "a description without pyarrow",
     "adamctl/config/names.py": "names and foreign text are checked in every tier",
     "adamctl/config/schedule.py": "formulas that coordinator and workers both compute",
     "adamctl/importing.py": "is imported before all else, by the command line, roles and kernels",
