@@ -21,6 +21,11 @@ class DataConfig(Section, frozen=True):
         validation: share of the training set held out, 0 <= share < 1.
         scale: `unit` maps bytes to [0, 1]; `standard` also subtracts the training set's mean and divides by its
             standard deviation (one of each over all pixels); `none` leaves values unchanged.
+        class_from: for formats made of files: `folder`: the class of a file is the folder it is in; `name`: what stands
+            before the first `_` of its name, as in `3_george_7.wav`.
+        test_files: for formats made of files: files whose names match are the test part, as in `*_[0-4].wav` (`*`, `?`
+            and `[...]` as in a shell). Empty: files in a folder `test` beside a folder `train`; without such folders, a
+            fifth of the files, chosen by name.
         memory_share: share of this machine's memory that the data server may use for decoded examples.
         search: folders in which a bare name is looked up, first match wins; filled in from `--data` / ADAMCTL_DATA.
         translate: each pass trains on every image shifted by a random whole number of pixels, from -translate to
@@ -36,6 +41,8 @@ class DataConfig(Section, frozen=True):
     source: str = "digits"
     validation: float = 0.0
     scale: Literal["unit", "standard", "none"] = "unit"
+    class_from: Literal["folder", "name"] = "folder"
+    test_files: str = ""
     memory_share: float = 0.25
     search: tuple[str, ...] = ()
     translate: int = 0

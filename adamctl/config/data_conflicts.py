@@ -6,12 +6,15 @@ Pure, as `adamctl.config.conflicts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
 
-_OF_IMAGES = ("imagefolder",)
+_OF_IMAGES: Final = ("imagefolder",)
+_OF_FILES: Final = ("imagefolder",)
+"""Formats of ours in which each example, or run of examples, is a file with a name."""
 
 
 def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
@@ -28,9 +31,14 @@ def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         refuse("data.source", f"{wanted}; found {show(data.source)}")
     if data.decoder != "pillow" and data.format in BUILT_IN and data.format not in _OF_IMAGES:
-        refuse(
-            "data.decoder", f"found {show(data.decoder)}; format = {show(data.format)} decodes no images: leave it out"
-        )
+        why = f"format = {show(data.format)} decodes no images: leave it out"
+        refuse("data.decoder", f"found {show(data.decoder)}; {why}")
+    for key, value in (("test_files", data.test_files), ("class_from", data.class_from)):
+        if value != getattr(DataConfig(), key) and data.format in BUILT_IN and data.format not in _OF_FILES:
+            wanted = " or ".join(show(name) for name in _OF_FILES)
+            refuse(f"data.{key}", f'found {show(value)} with format = "{data.format}"; expected {wanted}: leave it out')
+    if "/" in data.test_files:
+        refuse("data.test_files", f"found {show(data.test_files)}; expected a pattern of names, without folders")
     if data.translate and len(shape) != 3:
         wanted = "it moves images, so model.input must be [height, width, channels]"
         refuse("data.translate", f"found {data.translate}; {wanted}, found {show(shape)}; or set it to 0")

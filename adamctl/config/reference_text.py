@@ -91,8 +91,8 @@ pets/
         └── 0002.jpg
 ```
 
-Without `train` and `test`, a fifth of the files, chosen by name, becomes the test part, so that adding a file moves no
-other file.
+Without `train` and `test`, the files that match `test_files` are the test part, or else a fifth of the files, chosen by
+name, so that adding a file moves no other file. With `class_from = "name"` files may lie in any folders.
 
 ```text
 pets/

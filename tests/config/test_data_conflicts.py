@@ -33,3 +33,20 @@ def test_only_images_move() -> None:
 def test_none() -> None:
     assert not data_problems(DataConfig(translate=3), (8, 8, 1))
     assert not data_problems(DataConfig(format="idx", source="mnist"), (28, 28, 1))
+
+
+@pytest.mark.parametrize("format", ["idx", "npz", "npy"])
+@pytest.mark.parametrize(("key", "value"), [("test_files", "*_0.wav"), ("class_from", "name")])
+def test_formats_that_are_not_made_of_files_refuse_keys_about_their_names(format: str, key: str, value: str) -> None:
+    config = DataConfig(format=format, source="mnist", **{key: value})  # type: ignore[arg-type]
+    (problem,) = data_problems(config, (8, 8, 1))
+    assert problem.path == ("data", key) and f'found "{value}" with format = "{format}"' in problem.message
+    assert "leave it out" in problem.message
+
+
+def test_a_pattern_of_names_has_no_folders() -> None:
+    config = DataConfig(format="imagefolder", source="./x", test_files="a/*.jpg")
+    (problem,) = data_problems(config, (8, 8, 3))
+    assert problem.path == ("data", "test_files") and "without folders" in problem.message
+    assert not data_problems(DataConfig(format="imagefolder", source="./x", test_files="*.jpg"), (8, 8, 3))
+    assert not data_problems(DataConfig(format="theirs", source="./x", test_files="*.jpg"), (8, 8, 3))

@@ -34,7 +34,8 @@ def shards_of(path: Path) -> dict[FileSplit, list[Path]] | list[Path]:
         return _matching(path)
     if path.is_dir():
         if (path / "train").is_dir():
-            return {split: _inside(path / split) for split in FILE_SPLITS if split == "train" or (path / split).is_dir()}
+            there = (split for split in FILE_SPLITS if split == "train" or (path / split).is_dir())
+            return {split: _inside(path / split) for split in there}
         return _inside(path)
     return [path]
 
@@ -48,7 +49,9 @@ def _inside(folder: Path) -> list[Path]:
 
 def _matching(path: Path) -> list[Path]:
     found: list[Path] = []
-    for name in _expanded(path.name, str(path)):
+    for count, name in enumerate(_expanded(path.name, str(path))):
+        if count == SHARDS_MAX:
+            raise _too_many(str(path))
         if has_magic(name):
             found += path.parent.glob(name)
         else:
@@ -71,7 +74,7 @@ def _expanded(name: str, origin: str) -> Iterator[str]:
         first, last = int(numbers[1]), int(numbers[2])
         digits = len(numbers[1]) if numbers[1].startswith("0") else 1
         if last - first >= SHARDS_MAX:
-            raise ConfigurationError(f"{origin}: expected at most {SHARDS_MAX:,} tar files, found {last - first + 1:,}")
+            raise _too_many(origin)
         words = [f"{number:0{digits}}" for number in range(first, last + 1)]
     else:
         words = braces[1].split(",")
@@ -81,5 +84,9 @@ def _expanded(name: str, origin: str) -> Iterator[str]:
 
 def _bounded(found: list[Path], origin: str) -> list[Path]:
     if len(found) > SHARDS_MAX:
-        raise ConfigurationError(f"{origin}: expected at most {SHARDS_MAX:,} tar files, found {len(found):,}")
+        raise _too_many(origin)
     return found
+
+
+def _too_many(origin: str) -> ConfigurationError:
+    return ConfigurationError(f"{origin}: expected at most {SHARDS_MAX:,} tar files, found more; make larger ones")

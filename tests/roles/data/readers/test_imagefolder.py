@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.imagefolder import ImageFolderSource
 
@@ -85,3 +86,10 @@ def test_caltech_photographs_are_decoded(caltech: Path) -> None:
     out = np.empty((len(indices), 32, 32, 3), np.float32)
     source.load("train", indices, out)
     assert out.min() >= 0 and out.max() <= 255 and out.std() > 10
+
+
+def test_the_configuration_says_which_files_are_the_test_part(image_folder: Callable[..., Path]) -> None:
+    config = DataConfig(format="imagefolder", source="x", test_files="00[0-2].png")
+    source = ImageFolderSource(image_folder(examples=5), (4, 4, 3), config)
+    assert [path.name for path in source.paths("test")] == ["000.png", "001.png", "002.png"] * 2
+    assert source.labels("test").tolist() == [0, 0, 0, 1, 1, 1] and len(source.labels("train")) == 4
