@@ -21,6 +21,7 @@ import msgspec
 
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.tar_headers import BLOCK_BYTES, Member, damaged, members
+from adamctl.wire.unreadable import UNREADABLE
 
 EXAMPLE_ENDINGS: Final = ("jpg", "jpeg", "png", "npy")
 LABEL_ENDINGS: Final = ("cls", "json", "txt")
@@ -176,7 +177,7 @@ def _place(path: Path) -> Path:
 def _kept(path: Path) -> ShardIndex | None:
     try:
         return msgspec.msgpack.decode(_place(path).read_bytes(), type=ShardIndex)
-    except (OSError, msgspec.DecodeError, UnicodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 
