@@ -15,8 +15,8 @@ class DataConfig(Section, frozen=True):
     """Where examples come from and how they are prepared.
 
     Attributes:
-        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `imagefolder`, or one that an installed package
-            adds (entry point group `adamctl.readers`).
+        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `imagefolder`, `tar`, or one that an installed
+            package adds (entry point group `adamctl.readers`).
         source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
         validation: share of the training set held out, 0 <= share < 1.
         scale: `unit` maps bytes to [0, 1]; `standard` also subtracts the training set's mean and divides by its

@@ -12,8 +12,8 @@ from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
 
-_OF_IMAGES: Final = ("imagefolder",)
-_OF_FILES: Final = ("imagefolder",)
+_OF_IMAGES: Final = ("imagefolder", "tar")
+_OF_FILES: Final = ("imagefolder", "tar")
 """Formats of ours in which each example, or run of examples, is a file with a name."""
 
 
@@ -26,7 +26,7 @@ def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
 
     if data.format == "digits" and data.source != "digits":
         found = f'found "digits" with source = {show(data.source)}'
-        refuse("data.format", f'{found}; set it to "idx", "npz", "npy" or "imagefolder"')
+        refuse("data.format", f'{found}; set it to "idx", "npz", "npy", "imagefolder" or "tar"')
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         refuse("data.source", f"{wanted}; found {show(data.source)}")
