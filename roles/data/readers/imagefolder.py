@@ -33,8 +33,8 @@ class ImageFolderSource:
     """Images as bytes [height, width, channels], decoded when they are loaded.
 
     Every image is made as large as the model's input, as `images` says. Layout: `folder/CLASS/*.jpg`, or
-    `folder/train/CLASS/*.jpg` and `folder/test/CLASS/*.jpg`; `adamctl.roles.data.readers.splits` says which are
-    the test set. Other files are ignored.
+    `folder/train/CLASS/*.jpg` and `folder/test/CLASS/*.jpg`; `adamctl.roles.data.readers.splits` says which are the
+    test set. Other files are ignored.
     """
 
     format = "imagefolder"
@@ -94,7 +94,7 @@ def peek_images(
     Raises:
         ConfigurationError, DamagedDataError: like there, for what was decoded.
     """
-    source = ImageFolderSource(folder, input_shape, config)
+    source = open_images(folder, input_shape, config=config)
     paths = [path for split in FILE_SPLITS for path in source.paths(split)]
     until_s = time.monotonic() + seconds_max
     for number in np.random.default_rng(0).permutation(len(paths))[:examples_max]:
