@@ -14,9 +14,9 @@ from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
 
-_OF_FILES: Final = ("csv", "parquet", "imagefolder")
+_OF_FILES: Final = ("csv", "parquet", "imagefolder", "tar")
 """Formats of ours in which each example, or run of examples, is a file with a name."""
-_OF_IMAGES: Final = ("parquet", "imagefolder")
+_OF_IMAGES: Final = ("parquet", "imagefolder", "tar")
 _OF_TABLES: Final = ("csv", "parquet")
 FORMATS_READING: Final[dict[str, tuple[str, ...]]] = {
     "test_files": _OF_FILES,

@@ -137,5 +137,31 @@ pets/
     └── 0001.jpg
 ```
 """,
+    "tar": """\
+Tar files (shards) of JPEG, PNG or `.npy` files. `source` is a tar file, a folder of them, or a path whose last part is
+a pattern: `./pets/shard-{000..063}.tar` or `./pets/*.tar`. Compressed ones are refused: their members cannot be read at
+random.
+
+In WebDataset's convention, members with the same name up to the first dot stand together and are one example. Its class
+is in `.cls` (a number or a name), or in `.json` (key `cls`, `class` or `label`), or in `.txt` (a name). Other members
+are ignored.
+
+```text
+pets/
+├── train/
+│   ├── shard-000.tar
+│   │   ├── 0000.jpg
+│   │   ├── 0000.cls
+│   │   ├── 0001.jpg
+│   │   └── 0001.cls
+│   └── shard-001.tar
+└── test/
+    └── shard-000.tar
+```
+
+Without folders `train` and `test`, `test_files` names shards (of several) or members, or else a fifth of the members,
+chosen by name, becomes the test part. A tar file without members that say a class is read as the folder that was packed
+into it: `train/cat/0001.jpg`, or `cat/0001.jpg`.
+""",
 }
 """Format -> how its data are stored on disk."""

@@ -17,7 +17,7 @@ from adamctl.config.data_conflicts import data_problems
         (
             DataConfig(decoder="opencv"),
             "decoder",
-            'with format = "digits"; expected "parquet" or "imagefolder": leave it out',
+            'with format = "digits"; expected "parquet" or "imagefolder" or "tar":',
         ),
         (DataConfig(stratify=True), "stratify", "found true but data.validation is 0; set data.validation"),
         (DataConfig(sampling={}), "sampling", 'found an empty table; give classes weights, or set it to "all"'),
