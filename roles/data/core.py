@@ -49,9 +49,22 @@ def dataset_identity(config: DataConfig, input_shape: Sequence[int], seed: int) 
     return hashlib.blake2b(material, digest_size=16).hexdigest()
 
 
-def split_validation(examples: int, share: float, seed: int) -> tuple[Indices, Indices]:
-    """Returns (training, validation): disjoint ascending file indices that together are all training examples."""
+def split_validation(
+    examples: int, share: float, seed: int, groups: Indices | None = None
+) -> tuple[Indices, Indices]:  # fmt: skip
+    """Returns (training, validation): disjoint ascending file indices that together are all training examples.
+
+    Args:
+        groups: [examples], a number for each: those of one number, such as frames of one recording, stay together. Then
+            whole groups are held out until they are that share or more, but at least one is left.
+    """
     held_out = round(examples * share)
+    if groups is not None and held_out:
+        _, of_example, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+        order = permutation(len(sizes), seed, _VALIDATION_STREAM)
+        chosen = 1 + int(np.searchsorted(np.cumsum(sizes[order]), held_out))
+        held = np.isin(of_example, order[: min(chosen, len(sizes) - 1)])
+        return np.flatnonzero(~held), np.flatnonzero(held)
     drawn = permutation(examples, seed, _VALIDATION_STREAM)
     return np.sort(drawn[held_out:]), np.sort(drawn[:held_out])
 

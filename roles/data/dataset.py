@@ -26,7 +26,7 @@ from adamctl.roles.data.core import (
     translations,
 )
 from adamctl.roles.data.decode import BLOCK_EXAMPLES, ExampleCache, scaling_for
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, groups_of
 from adamctl.roles.data.translation import translate
 
 _ORDERS_MAX: Final = 4
@@ -54,7 +54,8 @@ class OpenDataSet:
         self.elements = prod(source.example_shape)
         self.classes = source.classes
         counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
-        train, validation = split_validation(counts["train"], config.validation, seed)
+        groups = groups_of(source, "train") if config.validation else None
+        train, validation = split_validation(counts["train"], config.validation, seed, groups)
         if not len(train):
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
         self._members: dict[str, tuple[FileSplit, Indices]] = {
@@ -72,7 +73,7 @@ class OpenDataSet:
                 self.elements,
                 raw_item_bytes=source.dtype.itemsize,
                 resident=source.resident,
-                budget_bytes=budget_bytes,
+                budget_bytes=0 if getattr(source, "keeps_examples", False) else budget_bytes,
             )
             budget_bytes -= plan.size_bytes
             self.caches[split] = ExampleCache(plan, source, split, scaling)
@@ -118,7 +119,7 @@ class OpenDataSet:
 
     def fill_tasks(self) -> list[Callable[[], None]]:
         """Returns tasks that prepare everything that is in memory and fits; none for files that need decoding."""
-        tasks: list[Callable[[], None]] = []
+        tasks: list[Callable[[], None]] = getattr(self.source, "fill_tasks", list)()
         if not self.source.resident:
             return tasks
         for cache in self.caches.values():

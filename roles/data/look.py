@@ -17,7 +17,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import split_validation
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, check_finite
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, check_finite, groups_of
 
 EXAMPLES_MAX: Final = 1000
 LOOK_S_MAX: Final = 0.3
@@ -64,7 +64,8 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))
-    train, validation = split_validation(examples, config.validation, needs.seed)
+    groups = groups_of(source, "train") if config.validation else None
+    train, validation = split_validation(examples, config.validation, needs.seed, groups)
     counts = {"train": len(train), "validation": len(validation), "test": len(source.labels("test"))}
     if not len(train):
         raise ConfigurationError(f"{origin}: expected training examples, found {examples} of which none are left")
