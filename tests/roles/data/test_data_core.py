@@ -61,18 +61,6 @@ def test_validation_is_held_out_of_training(examples: int, share: float, seed: i
     assert sorted([*train.tolist(), *validation.tolist()]) == list(range(examples))
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.floats(0, 0.99), seeds)
-def test_groups_are_held_out_whole_until_they_are_the_share(sizes: list[int], share: float, seed: int) -> None:
-    groups = np.repeat(np.arange(len(sizes)) * 7, sizes)
-    train, validation = split_validation(len(groups), share, seed, groups)
-    assert sorted([*train.tolist(), *validation.tolist()]) == list(range(len(groups)))
-    assert train.tolist() == sorted(train.tolist()) and validation.tolist() == sorted(validation.tolist())
-    assert not set(groups[train].tolist()) & set(groups[validation].tolist())
-    assert len(train)
-    if len(set(groups[train].tolist())) > 1:
-        assert round(len(groups) * share) <= len(validation) <= len(groups) * share + max(sizes)
-
-
 def test_identity_depends_on_everything_that_examples_depend_on() -> None:
     base = (DataConfig(), (8, 8, 1), 7)
     assert dataset_identity(*base) == dataset_identity(DataConfig(), [8, 8, 1], 7)
@@ -80,6 +68,7 @@ def test_identity_depends_on_everything_that_examples_depend_on() -> None:
         (DataConfig(format="idx"), (8, 8, 1), 7),
         (DataConfig(source="x"), (8, 8, 1), 7),
         (DataConfig(validation=0.1), (8, 8, 1), 7),
+        (DataConfig(stratify=True), (8, 8, 1), 7),
         (DataConfig(scale="standard"), (8, 8, 1), 7),
         (DataConfig(search=("a",)), (8, 8, 1), 7),
         (DataConfig(), (64,), 7),
