@@ -57,7 +57,7 @@ class OpenDataSet:
         self.form = ExampleForm(prod(source.example_shape), source.dtype.name)
         self.classes = source.classes
         counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
-        train, validation = hold_out(source.labels("train"), config, seed)
+        train, validation = hold_out(source, config, seed)
         if not len(train):
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
         self._members: dict[str, tuple[FileSplit, Indices]] = {
@@ -75,7 +75,7 @@ class OpenDataSet:
                 counts[split],
                 self.form.example_bytes,
                 resident=source.resident,
-                budget_bytes=budget_bytes,
+                budget_bytes=0 if getattr(source, "keeps_examples", False) else budget_bytes,
             )
             budget_bytes -= plan.size_bytes
             self.caches[split] = ExampleCache(plan, source, split)
@@ -129,3 +129,8 @@ class OpenDataSet:
             shifts = translations(draws, self.seed, wanted.pass_number, self.config.translate)
             translate(images.reshape(len(indices), *self.source.example_shape), shifts, border=0)
         np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
+
+    def fill_tasks(self) -> list[Callable[[], None]]:
+        """Returns tasks with which the source prepares examples before they are requested; most have none."""
+        tasks: list[Callable[[], None]] = getattr(self.source, "fill_tasks", list)()
+        return tasks
