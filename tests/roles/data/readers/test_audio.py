@@ -168,6 +168,7 @@ def test_a_data_server_keeps_frames_and_no_contexts(folder: Path) -> None:
         count = dataset.examples["train"]
         images, labels_read = np.empty((count, 40), np.float32), np.empty(count, np.int32)
         dataset.gather(Range("train", FILE_ORDER, 0, count), images, labels_read)
+        dataset.scaling.apply(images)
         assert abs(float(images.mean())) < 1e-3 and abs(float(images.std()) - 1) < 1e-3
     finally:
         store.close()
