@@ -39,6 +39,8 @@ LONG: dict[str, str] = {}
 SHORT = {
     "adamctl/__main__.py": "runs before anything else is imported",
     "adamctl/api/network.py": "loads nothing but models",
+    "adamctl/bench/bars.py": "the same for every benchmark of bars",
+    "adamctl/bench/data/*": "one part of a benchmark, one file",
     "adamctl/bench/kernels/cases.py": "lies below the files of cases and the benchmark that runs them",
     "adamctl/bench/kernels/sample_models.py": "a table of networks, for `bench kernels` without an experiment",
     "adamctl/bench/report.py": "the same for every benchmark",
