@@ -39,7 +39,14 @@ class Elsewhere:
 
 
 ELSEWHERE = (
-    Elsewhere("config/test_data_conflicts.py", ("config/data",), "keys without code"),
+    Elsewhere(
+        "config/test_data_conflicts.py",
+        ("config/data", "config/augment", "config/section"),
+        "keys with hardly any code",
+    ),
+    Elsewhere(
+        "roles/data/augment/test_drawing.py", ("roles/data/augment/chance",), "numbers that warps are drawn from"
+    ),
     Elsewhere("cli/test_commands.py", ("__main__", "cli/*"), "commands are thin and are tested by running them"),
     Elsewhere("optimizers/test_lbfgs.py", ("optimizers/quasi_newton",), "the iterations of L-BFGS and OWL-QN"),
     Elsewhere("cli/test_errors.py", ("errors",), "what an error is for shows in messages and exit codes"),

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the experiment file; unknown keys are rejected."""
+from adamctl.config.augment import AugmentConfig
+from adamctl.config.section import Section
 
 
 class DataConfig(Section, frozen=True):
@@ -36,3 +33,4 @@ class DataConfig(Section, frozen=True):
     memory_share: float = 0.25
     search: tuple[str, ...] = ()
     translate: int = 0
+    augment: AugmentConfig = AugmentConfig()

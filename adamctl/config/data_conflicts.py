@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from adamctl.config.augment import augment_problems
 from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
 
@@ -30,4 +31,6 @@ def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
     elif data.translate and 2 * data.translate >= min(shape[:2]):
         wanted = f"less than half of the images' height and width, {shape[0]} x {shape[1]}"
         refuse("data.translate", f"found {data.translate}; expected {wanted}")
+    for key, message in augment_problems(data.augment, shape):
+        refuse(f"data.augment.{key}", message)
     return problems

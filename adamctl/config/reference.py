@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from adamctl.config.augment import AugmentConfig, ElasticConfig
 from adamctl.config.check import LIMITS
 from adamctl.config.data import DataConfig
 from adamctl.config.experiment import (
@@ -31,6 +32,8 @@ from adamctl.model.partition.cuts import Cut
 SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("", Experiment),
     ("data", DataConfig),
+    ("data.augment", AugmentConfig),
+    ("data.augment.elastic", ElasticConfig),
     ("model", Model),
     ("optimizer", OptimizerConfig),
     ("optimizer.schedule", ScheduleConfig),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
+from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import (
     FILE_ORDER,
     Indices,
@@ -23,11 +24,9 @@ from adamctl.roles.data.core import (
     plan_cache,
     split_validation,
     translation_problem,
-    translations,
 )
 from adamctl.roles.data.decode import BLOCK_EXAMPLES, ExampleCache, scaling_for
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
-from adamctl.roles.data.translation import translate
 
 _ORDERS_MAX: Final = 4
 
@@ -64,7 +63,10 @@ class OpenDataSet:
         }
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
         scaling = scaling_for(config.scale, source, train)
-        self._border = scaling.shift  # what a zero byte becomes
+        white = scaling.shift + scaling.factor * source.value_max
+        self._augmenter = Augmenter(
+            config.augment, source.example_shape, np.dtype(np.float32), seed, scaling.shift, white, config.translate
+        )  # fmt: skip
         self.caches: dict[FileSplit, ExampleCache] = {}
         for split in FILE_SPLITS:
             plan = plan_cache(
@@ -106,14 +108,13 @@ class OpenDataSet:
     def gather(self, wanted: Range, images: NDArray[np.float32], labels: NDArray[np.int32]) -> None:
         """Writes a range into `images` [n, elements], C-contiguous, and `labels` [n]. Raises DamagedDataError.
 
-        In a shuffled pass over the training split each image is moved as `DataConfig.translate` says.
+        In a shuffled pass over the training split each example is changed as the augmenter says.
         """
         indices = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
         file_split = self._members[wanted.split][0]
         self.caches[file_split].gather(indices, images)
-        if self.config.translate and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
-            shifts = translations(indices, self.seed, wanted.pass_number, self.config.translate)
-            translate(images.reshape(len(indices), *self.source.example_shape), shifts, self._border)
+        if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
+            self._augmenter.apply(images, indices, wanted.pass_number)
         np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
 
     def fill_tasks(self) -> list[Callable[[], None]]:
