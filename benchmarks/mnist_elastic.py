@@ -69,13 +69,16 @@ class Variants:
     def write(self, split: str, pass_number: int) -> dict[str, str]:
         """Returns the names of the files with a pass over a split."""
         count, shape = self.dataset.examples[split], self.dataset.source.example_shape
-        images, labels = np.empty((count, self.dataset.elements), np.float32), np.empty(count, np.int32)
+        form = self.dataset.form
+        images, labels = np.empty((count, form.elements), form.numpy_dtype), np.empty(count, np.int32)
         for start in range(0, count, CHUNK_EXAMPLES):
             stop = min(start + CHUNK_EXAMPLES, count)
             wanted = Range(split, pass_number, start, stop)
             self.dataset.gather(wanted, images[start:stop], labels[start:stop])
         files = {what: str(self.folder / f"{what}_{split}_{pass_number % 2}.npy") for what in ("images", "labels")}
-        np.save(files["images"], images.reshape(count, *shape))
+        scaled = np.empty((count, *shape), np.float32)
+        self.dataset.scaling.write(images.reshape(scaled.shape), scaled)
+        np.save(files["images"], scaled)
         np.save(files["labels"], labels)
         return files
 

@@ -17,7 +17,7 @@ import msgspec
 
 from adamctl.config.augment import AugmentConfig, ElasticConfig
 from adamctl.config.check import LIMITS
-from adamctl.config.data import DataConfig
+from adamctl.config.data import ColumnsConfig, DataConfig
 from adamctl.config.experiment import (
     ClusterConfig,
     Experiment,
@@ -34,6 +34,7 @@ SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("data", DataConfig),
     ("data.augment", AugmentConfig),
     ("data.augment.elastic", ElasticConfig),
+    ("data.columns", ColumnsConfig),
     ("model", Model),
     ("optimizer", OptimizerConfig),
     ("optimizer.schedule", ScheduleConfig),

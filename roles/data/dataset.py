@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +20,13 @@ from adamctl.roles.data.core import (
     Range,
     pass_order,
     plan_cache,
-    split_validation,
     translation_problem,
 )
-from adamctl.roles.data.decode import BLOCK_EXAMPLES, ExampleCache, scaling_for
+from adamctl.roles.data.decode import ExampleCache
+from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
+from adamctl.roles.data.scaling import scaling_for
 
 _ORDERS_MAX: Final = 4
 
@@ -34,7 +34,10 @@ _ORDERS_MAX: Final = 4
 class OpenDataSet:
     """A source with its splits, scaling and decoded examples. Its methods may be called from several threads.
 
-    `examples` maps train, validation and test to their counts; `elements` is the size of one example.
+    Attributes:
+        examples: train, validation and test mapped to their counts.
+        form: the size and type of one example, which are the source's: bytes stay bytes.
+        scaling: what readers make of those values before they train on them.
     """
 
     def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
@@ -50,10 +53,10 @@ class OpenDataSet:
         self.config = config
         self.source = source
         self.seed = seed
-        self.elements = prod(source.example_shape)
+        self.form = ExampleForm(prod(source.example_shape), source.dtype.name)
         self.classes = source.classes
         counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
-        train, validation = split_validation(counts["train"], config.validation, seed)
+        train, validation = hold_out(source.labels("train"), config, seed)
         if not len(train):
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
         self._members: dict[str, tuple[FileSplit, Indices]] = {
@@ -61,23 +64,23 @@ class OpenDataSet:
             "validation": ("train", validation),
             "test": ("test", np.arange(counts["test"], dtype=np.int64)),
         }
+        weights = weights_of(config, source, train)
+        self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
-        scaling = scaling_for(config.scale, source, train)
-        white = scaling.shift + scaling.factor * source.value_max
         self._augmenter = Augmenter(
-            config.augment, source.example_shape, np.dtype(np.float32), seed, scaling.shift, white, config.translate
+            config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
         )  # fmt: skip
+        self.scaling = scaling_for(config.scale, source, train)
         self.caches: dict[FileSplit, ExampleCache] = {}
         for split in FILE_SPLITS:
             plan = plan_cache(
                 counts[split],
-                self.elements,
-                raw_item_bytes=source.dtype.itemsize,
+                self.form.example_bytes,
                 resident=source.resident,
                 budget_bytes=budget_bytes,
             )
             budget_bytes -= plan.size_bytes
-            self.caches[split] = ExampleCache(plan, source, split, scaling)
+            self.caches[split] = ExampleCache(plan, source, split)
         self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
         self._orders_lock = threading.Lock()
         self.read_at_s = time.monotonic()
@@ -93,38 +96,37 @@ class OpenDataSet:
         return self.source.resident_bytes + sum(cache.filled_bytes for cache in self.caches.values())
 
     def order(self, split: str, pass_number: int) -> Indices:
-        """Returns the file indices of a split in the order of a pass; the last few are remembered."""
+        """Returns the draws of a split in the order of a pass; the last few are remembered.
+
+        A draw is a file index, plus a multiple of the file's examples where a pass repeats it (`WeightedPasses`).
+        """
         with self._orders_lock:
             order = self._orders.get((split, pass_number))
             if order is None:
                 members = self._members[split][1]
-                order = members[pass_order(len(members), self.seed, pass_number)]
+                if split == "train" and self._passes is not None:
+                    order = self._passes.order(pass_number)
+                else:
+                    order = members[pass_order(len(members), self.seed, pass_number)]
                 self._orders[split, pass_number] = order
                 if len(self._orders) > _ORDERS_MAX:
                     self._orders.popitem(last=False)
             self._orders.move_to_end((split, pass_number))
             return order
 
-    def gather(self, wanted: Range, images: NDArray[np.float32], labels: NDArray[np.int32]) -> None:
-        """Writes a range into `images` [n, elements], C-contiguous, and `labels` [n]. Raises DamagedDataError.
+    def gather(self, wanted: Range, images: NDArray[Any], labels: NDArray[np.int32]) -> None:
+        """Writes a range into `images` [n, elements], C-contiguous and as `form` says, and `labels` [n]. Not scaled.
 
-        In a shuffled pass over the training split each example is changed as the augmenter says.
+        Raises:
+            DamagedDataError: a file cannot be decoded.
+
+        In a shuffled pass over the training split each example is changed as the augmenter says; one that comes again
+        in a pass is changed otherwise.
         """
-        indices = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
+        draws = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
         file_split = self._members[wanted.split][0]
+        indices = draws if self._passes is None else draws % len(self.source.labels(file_split))
         self.caches[file_split].gather(indices, images)
         if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
-            self._augmenter.apply(images, indices, wanted.pass_number)
+            self._augmenter.apply(images, draws, wanted.pass_number)
         np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
-
-    def fill_tasks(self) -> list[Callable[[], None]]:
-        """Returns tasks that prepare everything that is in memory and fits; none for files that need decoding."""
-        tasks: list[Callable[[], None]] = []
-        if not self.source.resident:
-            return tasks
-        for cache in self.caches.values():
-            if cache.plan.form == "ready":
-                for start in range(0, cache.plan.examples, BLOCK_EXAMPLES):
-                    stop = min(start + BLOCK_EXAMPLES, cache.plan.examples)
-                    tasks.append(partial(cache.fill, start, stop))
-        return tasks

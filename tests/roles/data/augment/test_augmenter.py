@@ -155,7 +155,7 @@ def opened(tmp_path: Path) -> Any:
 
 
 def gathered(dataset: OpenDataSet, split: str, pass_number: int, start: int, stop: int) -> NDArray[Any]:
-    images = np.empty((stop - start, dataset.elements), np.float32)
+    images = np.empty((stop - start, dataset.form.elements), dataset.form.numpy_dtype)
     dataset.gather(Range(split, pass_number, start, stop), images, np.empty(stop - start, np.int32))
     return images
 
