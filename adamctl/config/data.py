@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the experiment file; unknown keys are rejected."""
+from adamctl.config.augment import AugmentConfig
+from adamctl.config.section import Section
 
 
 class FeaturesConfig(Section, frozen=True):
@@ -93,5 +90,6 @@ class DataConfig(Section, frozen=True):
     search: tuple[str, ...] = ()
     translate: int = 0
     features: FeaturesConfig = FeaturesConfig()
+    augment: AugmentConfig = AugmentConfig()
     columns: ColumnsConfig = ColumnsConfig()
     decoder: Literal["pillow", "opencv"] = "pillow"
