@@ -14,7 +14,11 @@ from adamctl.config.data_conflicts import data_problems
         (DataConfig(format="digits", source="mnist"), "format", 'found "digits" with source = "mnist"'),
         (DataConfig(format="idx", source="digits"), "source", "needs a path or a name"),
         (DataConfig(format="idx", source=""), "source", "needs a path or a name"),
-        (DataConfig(decoder="opencv"), "decoder", 'with format = "digits"; expected "imagefolder" or "tar": leave it out'),
+        (
+            DataConfig(decoder="opencv"),
+            "decoder",
+            'format = "digits"; expected "imagefolder" or "tar": leave it out',
+        ),
         (DataConfig(stratify=True), "stratify", "found true but data.validation is 0; set data.validation"),
         (DataConfig(sampling={}), "sampling", 'found an empty table; give classes weights, or set it to "all"'),
         (DataConfig(translate=4), "translate", "expected less than half of the images' height and width, 8 x 8"),

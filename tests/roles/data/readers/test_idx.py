@@ -131,3 +131,16 @@ def test_mnist_is_read(mnist: Path) -> None:
     source = open_idx(mnist, (28, 28, 1))
     assert len(source.labels("train")) == 60000 and len(source.labels("test")) == 10000
     assert source.labels("train")[:5].tolist() == [5, 0, 4, 1, 9]
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x1f\x8b", gzip.compress(bytes.fromhex("00000803" + "80000000" * 3))[:-4] + bytes(4)]
+)
+def test_a_look_at_a_packed_file_allocates_no_more_than_it_can_hold(
+    idx_folder: Callable[..., Path], content: bytes
+) -> None:
+    """Its length modulo 2^32 fits a header of 2^93 values."""
+    folder = idx_folder()
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(content)
+    with pytest.raises(DamagedDataError, match="train-images"):
+        peek_idx(folder, None, 1000)
