@@ -119,6 +119,11 @@ ELSEWHERE = (
         "parts of one source",
     ),
     Elsewhere("roles/data/readers/test_idx.py", ("roles/data/readers/source",), "the shape that all readers share"),
+    Elsewhere(
+        "roles/data/readers/test_parquet.py",
+        ("roles/data/readers/parquet_file", "roles/data/readers/arrow_columns"),
+        "files of each kind are read",
+    ),
     Elsewhere("roles/ps/core/test_server_core.py", ("roles/ps/core/*",), "parts of one state machine"),
     Elsewhere(
         "roles/ps/replication/core/test_replication_core.py",

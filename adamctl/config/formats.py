@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
 GROUP: Final = "adamctl.readers"
-BUILT_IN: Final = ("digits", "idx", "npz", "npy", "csv", "imagefolder", "tar")
+BUILT_IN: Final = (
+    "digits",
+    "idx",
+    "npz",
+    "npy",
+    "csv",
+    "parquet",
+    "imagefolder",
+    "tar",
+)
 """Formats that come with adamctl."""
 
 

@@ -90,6 +90,22 @@ flowers/
                   4.9,1.4,setosa
 ```
 """,
+    "parquet": """\
+Parquet files; needs pyarrow (`'adamctl[parquet]'`). The label column holds whole numbers from 0, texts, or a
+dictionary of texts; names of classes that Hugging Face's writer left in the file are used. The input is one column of
+encoded JPEG or PNG images (also as a struct with `bytes`), of bytes, or of lists of numbers, all of one length, or
+else all other columns, which must then be numbers. `[data.columns]` says which column is what. Images are scaled as
+in `imagefolder`; uint8 stays bytes (`scale = "unit"` divides it by 255), other numbers become float32. Row groups are
+read as a whole, so write them of some thousand rows, at most 1 GiB each. `source` is the folder, or one file; the
+test part is found as in `csv`, or is a fifth of each file's rows, chosen by their number.
+
+```text
+pets/
+├── train-00000-of-00002.parquet     image: struct<bytes: binary, path: string>, label: int64
+├── train-00001-of-00002.parquet
+└── test-00000-of-00001.parquet
+```
+""",
     "imagefolder": """\
 JPEG and PNG files, one folder per class; needs Pillow (`'adamctl[image]'`). Each image is scaled until it just covers
 `model.input`, then cropped to its centre. Classes are numbered in the order of their names. `source` is the folder.

@@ -17,7 +17,7 @@ from adamctl.config.data_conflicts import data_problems
         (
             DataConfig(decoder="opencv"),
             "decoder",
-            'format = "digits"; expected "imagefolder" or "tar": leave it out',
+            'with format = "digits"; expected "parquet" or "imagefolder" or "tar":',
         ),
         (DataConfig(stratify=True), "stratify", "found true but data.validation is 0; set data.validation"),
         (DataConfig(sampling={}), "sampling", 'found an empty table; give classes weights, or set it to "all"'),
@@ -33,7 +33,7 @@ def test_conflicts(data: DataConfig, key: str, said: str) -> None:
 def test_only_tables_have_columns() -> None:
     columns = ColumnsConfig(label="species")
     (problem,) = data_problems(DataConfig(columns=columns), (8, 8, 1))
-    assert str(problem) == 'data.columns: with format = "digits"; expected "csv": leave it out'
+    assert str(problem) == 'data.columns: with format = "digits"; expected "csv" or "parquet": leave it out'
     for format in ("csv", "of another package"):
         assert not data_problems(DataConfig(format=format, source="table", columns=columns), (4,))
 

@@ -153,6 +153,27 @@ def make_packed_folder(folder: Path) -> Made:
     return DataConfig(format="tar", source=str(folder / "a.tar"), test_files="0.png"), (4, 4, 1)
 
 
+def make_parquet(folder: Path) -> Made:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name, count in (("train", 8), ("test", 4)):
+        images = pa.array([picture(number, "PNG", 8) for number in range(count)])
+        table = pa.table({"image": images, "kind": ["cat" if number % 2 else "dog" for number in range(count)]})
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=4)
+    return DataConfig(format="parquet", source=str(folder), columns=ColumnsConfig(label="kind")), (4, 4, 3)
+
+
+def make_parquet_of_numbers(folder: Path) -> Made:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lists = pa.array([[row / 7, 2.0] for row in range(20)], pa.list_(pa.float32()))
+    table = pa.table({"x": lists, "label": np.arange(20) % 3})
+    pq.write_table(table, folder / "a.parquet", row_group_size=5, write_page_checksum=True, compression="zstd")
+    return DataConfig(format="parquet", source=str(folder / "a.parquet")), (2,)
+
+
 VARIANTS: Final[dict[str, Callable[[Path], Made]]] = {
     "idx": make_idx,
     "idx gzip": make_packed_idx,
@@ -160,6 +181,8 @@ VARIANTS: Final[dict[str, Callable[[Path], Made]]] = {
     "npz deflate": make_packed_npz,
     "npy": make_npy,
     "csv": make_csv,
+    "parquet": make_parquet,
+    "parquet numbers": make_parquet_of_numbers,
     "imagefolder": make_imagefolder,
     "imagefolder opencv": make_imagefolder_for_opencv,
     "tar": make_tar,
