@@ -25,7 +25,7 @@ from adamctl.roles.data.core import (
     translations,
 )
 from adamctl.roles.data.decode import BLOCK_EXAMPLES, ExampleCache, scaling_for
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Source, groups_of
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.translation import translate
 
@@ -110,6 +110,17 @@ class OpenDataSet:
                     self._orders.popitem(last=False)
             self._orders.move_to_end((split, pass_number))
             return order
+
+    def labels(self, split: str) -> Labels:
+        """Returns the labels of a split in the order of its files."""
+        file_split, members = self._members[split]
+        return self.source.labels(file_split)[members]
+
+    def groups(self, split: str) -> Indices | None:
+        """Returns which examples of a split belong together, in the order of its files, as `groups_of` says."""
+        file_split, members = self._members[split]
+        groups = groups_of(self.source, file_split)
+        return None if groups is None else groups[members]
 
     def gather(self, wanted: Range, images: NDArray[np.float32], labels: NDArray[np.int32]) -> None:
         """Writes a range into `images` [n, elements], C-contiguous, and `labels` [n]. Raises DamagedDataError.
