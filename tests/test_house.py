@@ -113,7 +113,17 @@ ELSEWHERE = (
     Elsewhere("roles/coordinator/test_server.py", ("roles/coordinator/*",), "parts of one shell"),
     Elsewhere("roles/data/test_data_store.py", ("roles/data/dataset",), "what the store opens"),
     Elsewhere("roles/data/test_data_client.py", ("roles/data/*",), "client and server meet in one test"),
+    Elsewhere(
+        "roles/data/readers/test_tar.py",
+        ("roles/data/readers/tar_shards", "roles/data/readers/tar_files"),
+        "parts of one source",
+    ),
     Elsewhere("roles/data/readers/test_idx.py", ("roles/data/readers/source",), "the shape that all readers share"),
+    Elsewhere(
+        "roles/data/readers/test_parquet.py",
+        ("roles/data/readers/parquet_file", "roles/data/readers/arrow_columns"),
+        "files of each kind are read",
+    ),
     Elsewhere("roles/ps/core/test_server_core.py", ("roles/ps/core/*",), "parts of one state machine"),
     Elsewhere(
         "roles/ps/replication/core/test_replication_core.py",

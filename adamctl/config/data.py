@@ -51,8 +51,8 @@ class DataConfig(Section, frozen=True):
     """Where examples come from and how they are prepared.
 
     Attributes:
-        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `csv`, `imagefolder`, `audio`, or one that an
-            installed package adds (entry point group `adamctl.readers`).
+        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `csv`, `parquet`, `imagefolder`, `tar`,
+            `audio`, or one that an installed package adds (entry point group `adamctl.readers`).
         source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
         validation: share of the training set held out, 0 <= share < 1.
         stratify: hold out that share of each class, so that a rare one is not missed by chance; without, examples are

@@ -14,14 +14,14 @@ from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
 
-_OF_FILES: Final = ("imagefolder", "audio")
+_OF_FILES: Final = ("csv", "parquet", "imagefolder", "tar", "audio")
 """Formats of ours in which each example, or run of examples, is a file with a name."""
-_OF_IMAGES: Final = ("imagefolder",)
-_OF_TABLES: Final = ("csv",)
+_OF_IMAGES: Final = ("parquet", "imagefolder", "tar")
+_OF_TABLES: Final = ("csv", "parquet")
 _OF_SOUND: Final = ("audio",)
 FORMATS_READING: Final[dict[str, tuple[str, ...]]] = {
     "test_files": _OF_FILES,
-    "class_from": _OF_FILES,
+    "class_from": ("imagefolder", "audio"),
     "decoder": _OF_IMAGES,
     "columns": _OF_TABLES,
     "features": _OF_SOUND,
@@ -41,7 +41,7 @@ def _of_source(data: DataConfig) -> Iterator[tuple[str, str]]:
     """Yields (key, message) for what does not say where data are."""
     if data.format == "digits" and data.source != "digits":
         found = f'found "digits" with source = {show(data.source)}'
-        yield "format", f'{found}; set it to "idx", "npz", "npy", "csv", "imagefolder" or "audio"'
+        yield "format", f"{found}; set it to one of {', '.join(map(show, BUILT_IN[1:]))}"
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         yield "source", f"{wanted}; found {show(data.source)}"

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.launch.metrics import PROBABILITY_MIN
 from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
-from adamctl.roles.data.core import FILE_ORDER
-from adamctl.roles.data.decode import Scaling, scaling_for
 from adamctl.roles.data.readers.audio import AudioSource
 from adamctl.roles.data.readers.images import Decoder, ImageDecoder
+from adamctl.roles.data.scaling import Scaling
 from adamctl.roles.data.speech.recordings import ENDINGS as RECORDING_ENDINGS
 
 BYTE_MAX = 255.0
@@ -78,14 +77,12 @@ def classify_recordings(trained: Trained, files: Sequence[Path], data: Sequence[
         DamagedDataError: a file cannot be read; the message names it.
     """
     found = [one for file in files for one in _files(file, RECORDING_ENDINGS, "WAV or FLAC files")]
-    config = data_of(trained.experiment, data)
-    opened = open_data(trained.experiment, config)
+    opened = open_data(trained.experiment, data_of(trained.experiment, data))
     assert isinstance(opened.source, AudioSource)
-    scaling = scaling_for(config.scale, opened.source, opened.order("train", FILE_ORDER))
     results = []
     for file in found:
         values = opened.source.contexts_of(file)
-        scaling.apply(values)
+        opened.scaling.apply(values)
         logarithms = np.log(np.maximum(predict(trained, values), PROBABILITY_MIN)).mean(axis=0)
         scores = np.exp(logarithms - logarithms.max())
         results.append(_described(str(file), scores / scores.sum(), opened.classes, top))
@@ -117,7 +114,7 @@ def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
             raise
         names = tuple(map(str, range(trained.classes)))
         return Ready(Scaling(1.0 / BYTE_MAX, 0.0), as_they_are, names)
-    scaling = scaling_for(config.scale, opened.source, opened.order("train", -1))
+    scaling = opened.scaling
     whole = scaling.factor * opened.source.value_max
     numbers = as_they_are if config.scale == "none" else Scaling(whole, scaling.shift)
     return Ready(Scaling(whole / BYTE_MAX, scaling.shift), numbers, opened.classes)

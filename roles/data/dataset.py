@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +22,11 @@ from adamctl.roles.data.core import (
     translation_problem,
     translations,
 )
-from adamctl.roles.data.decode import BLOCK_EXAMPLES, ExampleCache, scaling_for
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Source, groups_of
+from adamctl.roles.data.decode import ExampleCache
+from adamctl.roles.data.form import ExampleForm
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Source, groups_of, keeps_examples
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
+from adamctl.roles.data.scaling import scaling_for
 from adamctl.roles.data.translation import translate
 
 _ORDERS_MAX: Final = 4
@@ -35,7 +35,10 @@ _ORDERS_MAX: Final = 4
 class OpenDataSet:
     """A source with its splits, scaling and decoded examples. Its methods may be called from several threads.
 
-    `examples` maps train, validation and test to their counts; `elements` is the size of one example.
+    Attributes:
+        examples: train, validation and test mapped to their counts.
+        form: the size and type of one example, which are the source's: bytes stay bytes.
+        scaling: what readers make of those values before they train on them.
     """
 
     def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
@@ -51,7 +54,7 @@ class OpenDataSet:
         self.config = config
         self.source = source
         self.seed = seed
-        self.elements = prod(source.example_shape)
+        self.form = ExampleForm(prod(source.example_shape), source.dtype.name)
         self.classes = source.classes
         counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
         train, validation = hold_out(source, config, seed)
@@ -65,19 +68,17 @@ class OpenDataSet:
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
-        scaling = scaling_for(config.scale, source, train)
-        self._border = scaling.shift  # what a zero byte becomes
+        self.scaling = scaling_for(config.scale, source, train)
         self.caches: dict[FileSplit, ExampleCache] = {}
         for split in FILE_SPLITS:
             plan = plan_cache(
                 counts[split],
-                self.elements,
-                raw_item_bytes=source.dtype.itemsize,
-                resident=source.resident,
-                budget_bytes=0 if getattr(source, "keeps_examples", False) else budget_bytes,
+                self.form.example_bytes,
+                resident=keeps_examples(source),
+                budget_bytes=budget_bytes,
             )
             budget_bytes -= plan.size_bytes
-            self.caches[split] = ExampleCache(plan, source, split, scaling)
+            self.caches[split] = ExampleCache(plan, source, split)
         self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
         self._orders_lock = threading.Lock()
         self.read_at_s = time.monotonic()
@@ -122,8 +123,11 @@ class OpenDataSet:
         groups = groups_of(self.source, file_split)
         return None if groups is None else groups[members]
 
-    def gather(self, wanted: Range, images: NDArray[np.float32], labels: NDArray[np.int32]) -> None:
-        """Writes a range into `images` [n, elements], C-contiguous, and `labels` [n]. Raises DamagedDataError.
+    def gather(self, wanted: Range, images: NDArray[Any], labels: NDArray[np.int32]) -> None:
+        """Writes a range into `images` [n, elements], C-contiguous and as `form` says, and `labels` [n]. Not scaled.
+
+        Raises:
+            DamagedDataError: a file cannot be decoded.
 
         In a shuffled pass over the training split each image is moved as `DataConfig.translate` says; one that comes
         again in a pass is moved otherwise.
@@ -134,17 +138,5 @@ class OpenDataSet:
         self.caches[file_split].gather(indices, images)
         if self.config.translate and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
             shifts = translations(draws, self.seed, wanted.pass_number, self.config.translate)
-            translate(images.reshape(len(indices), *self.source.example_shape), shifts, self._border)
+            translate(images.reshape(len(indices), *self.source.example_shape), shifts, border=0)
         np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
-
-    def fill_tasks(self) -> list[Callable[[], None]]:
-        """Returns tasks that prepare everything that is in memory and fits; none for files that need decoding."""
-        tasks: list[Callable[[], None]] = getattr(self.source, "fill_tasks", list)()
-        if not self.source.resident:
-            return tasks
-        for cache in self.caches.values():
-            if cache.plan.form == "ready":
-                for start in range(0, cache.plan.examples, BLOCK_EXAMPLES):
-                    stop = min(start + BLOCK_EXAMPLES, cache.plan.examples)
-                    tasks.append(partial(cache.fill, start, stop))
-        return tasks

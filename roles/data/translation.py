@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 from numpy.typing import NDArray
 
 from adamctl.roles.data.core import Shifts
 
 
-def translate(images: NDArray[np.float32], shifts: Shifts, border: float) -> None:
+def translate(images: NDArray[Any], shifts: Shifts, border: float) -> None:
     """Moves each image by its shift and fills the uncovered pixels.
 
     Args:

@@ -16,7 +16,11 @@ from adamctl.config.data_conflicts import data_problems
         (DataConfig(format="digits", source="mnist"), "format", 'found "digits" with source = "mnist"'),
         (DataConfig(format="idx", source="digits"), "source", "needs a path or a name"),
         (DataConfig(format="idx", source=""), "source", "needs a path or a name"),
-        (DataConfig(decoder="opencv"), "decoder", 'with format = "digits"; expected "imagefolder": leave it out'),
+        (
+            DataConfig(decoder="opencv"),
+            "decoder",
+            'with format = "digits"; expected "parquet" or "imagefolder" or "tar":',
+        ),
         (DataConfig(stratify=True), "stratify", "found true but data.validation is 0; set data.validation"),
         (DataConfig(sampling={}), "sampling", 'found an empty table; give classes weights, or set it to "all"'),
         (DataConfig(translate=4), "translate", "expected less than half of the images' height and width, 8 x 8"),
@@ -31,7 +35,7 @@ def test_conflicts(data: DataConfig, key: str, said: str) -> None:
 def test_only_tables_have_columns() -> None:
     columns = ColumnsConfig(label="species")
     (problem,) = data_problems(DataConfig(columns=columns), (8, 8, 1))
-    assert str(problem) == 'data.columns: with format = "digits"; expected "csv": leave it out'
+    assert str(problem) == 'data.columns: with format = "digits"; expected "csv" or "parquet": leave it out'
     for format in ("csv", "of another package"):
         assert not data_problems(DataConfig(format=format, source="table", columns=columns), (4,))
 
