@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the experiment file; unknown keys are rejected."""
+from adamctl.config.augment import AugmentConfig
+from adamctl.config.section import Section
 
 
 class FeaturesConfig(Section, frozen=True):
@@ -51,8 +48,8 @@ class DataConfig(Section, frozen=True):
     """Where examples come from and how they are prepared.
 
     Attributes:
-        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `csv`, `parquet`, `imagefolder`, `tar`,
-            `audio`, or one that an installed package adds (entry point group `adamctl.readers`).
+        format: a reader: one of the data formats below, or one that an installed package adds (entry point group
+            `adamctl.readers`).
         source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
         validation: share of the training set held out, 0 <= share < 1.
         stratify: hold out that share of each class, so that a rare one is not missed by chance; without, examples are
@@ -93,5 +90,6 @@ class DataConfig(Section, frozen=True):
     search: tuple[str, ...] = ()
     translate: int = 0
     features: FeaturesConfig = FeaturesConfig()
+    augment: AugmentConfig = AugmentConfig()
     columns: ColumnsConfig = ColumnsConfig()
     decoder: Literal["pillow", "opencv"] = "pillow"

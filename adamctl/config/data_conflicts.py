@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from adamctl.config.augment import augment_problems
 from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
@@ -79,6 +80,8 @@ def _of_moves(data: DataConfig, shape: Sequence[int]) -> Iterator[tuple[str, str
     elif data.translate and 2 * data.translate >= min(shape[:2]):
         wanted = f"less than half of the images' height and width, {shape[0]} x {shape[1]}"
         yield "translate", f"found {data.translate}; expected {wanted}"
+    for key, message in augment_problems(data.augment, shape):
+        yield f"augment.{key}", message
 
 
 def _of_sound(data: DataConfig, shape: Sequence[int]) -> list[Problem]:

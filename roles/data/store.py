@@ -30,7 +30,7 @@ from adamctl.roles.data.core import (
 from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.decode import DecodePool
 from adamctl.roles.data.readers import open_source
-from adamctl.roles.data.readers.source import FILE_SPLITS, fill_tasks_of, keeps_examples
+from adamctl.roles.data.readers.source import FILE_SPLITS, keeps_examples
 from adamctl.wire.constants import ErrorCode
 
 DATASETS_MAX: Final = 32
@@ -164,7 +164,7 @@ class DataStore:
         dataset = OpenDataSet(name, config, source, seed, left)
         with self._lock:
             self._datasets[name] = dataset
-        self._decoders.submit(_FILL, fill_tasks_of(source))
+        self._decoders.submit(_FILL, dataset.fill_tasks())
         _log.info("opened %s %s: %s", config.format, config.source, dataset.examples)
         return dataset
 

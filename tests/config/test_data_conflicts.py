@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from adamctl.config.augment import IMAGE_KEYS, AugmentConfig, ElasticConfig
 from adamctl.config.data import ColumnsConfig, DataConfig, FeaturesConfig
 from adamctl.config.data_conflicts import data_problems
 
@@ -49,6 +50,38 @@ def test_only_images_move() -> None:
     (problem,) = data_problems(DataConfig(translate=1), (64,))
     assert problem.path == ("data", "translate")
     assert "it moves images" in problem.message
+
+
+IMAGE_SETTINGS = (
+    AugmentConfig(rotate=5), AugmentConfig(scale=0.1), AugmentConfig(shear=0.1), AugmentConfig(translate=0.5),
+    AugmentConfig(reflect=True), AugmentConfig(elastic=ElasticConfig(alpha=34)), AugmentConfig(brightness=0.1),
+    AugmentConfig(contrast=0.1), AugmentConfig(crop=1),
+)  # fmt: skip
+
+
+def test_augmentation_of_images_is_refused_for_other_examples() -> None:
+    for augment, key in zip(IMAGE_SETTINGS, IMAGE_KEYS, strict=True):
+        (problem,) = data_problems(DataConfig(augment=augment), (64,))
+        assert problem.path == ("data", "augment", key)
+        assert "model.input must be [height, width, channels], found [64]" in problem.message
+        assert not data_problems(DataConfig(augment=augment), (8, 8, 1))
+    assert not data_problems(DataConfig(augment=AugmentConfig(reuse=3)), (64,))
+
+
+@pytest.mark.parametrize(
+    ("augment", "key", "said"),
+    [
+        (
+            AugmentConfig(translate=4),
+            "translate",
+            "found 4; expected less than half of the images' height and width, 8",
+        ),
+        (AugmentConfig(crop=8), "crop", "found 8; expected less than the images' height and width, 8 x 8"),
+    ],
+)
+def test_images_stay_within_their_size(augment: AugmentConfig, key: str, said: str) -> None:
+    (problem,) = data_problems(DataConfig(augment=augment), (8, 8, 1))
+    assert problem.path == ("data", "augment", key) and said in problem.message
 
 
 def test_none() -> None:

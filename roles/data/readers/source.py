@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal, Protocol
 
@@ -83,15 +83,6 @@ def keeps_examples(source: Source) -> bool:
     One that is not `resident`, since not all of it is there, says so by the attribute `keeps_examples`.
     """
     return source.resident or bool(getattr(source, "keeps_examples", False))
-
-
-def fill_tasks_of(source: Source) -> list[Callable[[], None]]:
-    """Returns what prepares the examples that a source keeps, for threads to do ahead of need.
-
-    A source says so by a method `fill_tasks()`; there are none without it.
-    """
-    tasks: list[Callable[[], None]] = getattr(source, "fill_tasks", list)()
-    return tasks
 
 
 def groups_of(source: Source | Peek, split: FileSplit) -> Groups | None:
