@@ -21,6 +21,7 @@ BUILT_IN: Final = (
     "parquet",
     "imagefolder",
     "tar",
+    "audio",
 )
 """Formats that come with adamctl."""
 
