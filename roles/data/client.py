@@ -50,7 +50,10 @@ _TRY_ELSEWHERE: Final = (ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCod
 
 @dataclass(frozen=True)
 class DataSet:
-    """An open data set: `dataset` names it in reads, `examples` maps train, validation and test to their counts."""
+    """An open data set: `dataset` names it in reads, `examples` maps train, validation and test to their counts.
+
+    `class_examples`: how many training examples each of `classes` has.
+    """
 
     dataset: str
     examples: dict[str, int]
@@ -58,6 +61,7 @@ class DataSet:
     config: DataConfig
     input_shape: tuple[int, ...]
     seed: int
+    class_examples: tuple[int, ...] = ()
 
 
 class DataClient:
@@ -133,7 +137,7 @@ class DataClient:
                     f"expected the same data on all data servers, found {reply.examples} on {first.name} and "
                     f"{other.examples} on {server.name}: give them the same files"
                 )
-        data = DataSet(reply.dataset, reply.examples, reply.classes, config, shape, seed)
+        data = DataSet(reply.dataset, reply.examples, reply.classes, config, shape, seed, reply.class_examples)
         self._opened[data.dataset] = data
         return data
 

@@ -35,7 +35,8 @@ _ORDERS_MAX: Final = 4
 class OpenDataSet:
     """A source with its splits, scaling and decoded examples. Its methods may be called from several threads.
 
-    `examples` maps train, validation and test to their counts; `elements` is the size of one example.
+    `examples` maps train, validation and test to their counts; `elements` is the size of one example; `class_examples`
+    are the training examples of each class.
     """
 
     def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
@@ -62,6 +63,8 @@ class OpenDataSet:
             "validation": ("train", validation),
             "test": ("test", np.arange(counts["test"], dtype=np.int64)),
         }
+        of_classes = np.bincount(source.labels("train")[train], minlength=len(self.classes))
+        self.class_examples: tuple[int, ...] = tuple(of_classes.tolist())
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}

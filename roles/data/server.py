@@ -117,7 +117,7 @@ class DataServer:
         if isinstance(result, Exception):
             report_failure(request, result)
         else:
-            request.reply(DataOpenReply(result.name, result.examples, result.classes))
+            request.reply(DataOpenReply(result.name, result.examples, result.classes, result.class_examples))
 
     def _post(self, action: Callable[[], None]) -> None:
         """Runs an action on the event loop, unless the loop has ended meanwhile."""

@@ -13,11 +13,15 @@ class DataOpenRequest(Message, frozen=True):
 
 
 class DataOpenReply(Message, frozen=True):
-    """`dataset` names it in reads; `examples` maps train, validation and test to their counts."""
+    """`dataset` names it in reads; `examples` maps train, validation and test to their counts.
+
+    `class_examples`: how many training examples each of `classes` has.
+    """
 
     dataset: str
     examples: dict[str, int]
     classes: tuple[str, ...]
+    class_examples: tuple[int, ...] = ()
 
 
 class DataReadRequest(Message, frozen=True):
