@@ -11,12 +11,25 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A table of the experiment file; unknown keys are rejected."""
 
 
+class ColumnsConfig(Section, frozen=True):
+    """Which columns of a table are its label and its inputs, for `csv` and `parquet`.
+
+    Attributes:
+        label: name of the column that holds the class, or its number from 0; unset: the one called `label` or `class`,
+            else the last.
+        inputs: names, or numbers from 0, of the columns that are the model's input, in this order; empty: all others.
+    """
+
+    label: str | int | None = None
+    inputs: tuple[str | int, ...] = ()
+
+
 class DataConfig(Section, frozen=True):
     """Where examples come from and how they are prepared.
 
     Attributes:
-        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `imagefolder`, or one that an installed package
-            adds (entry point group `adamctl.readers`).
+        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `csv`, `imagefolder`, or one that an installed
+            package adds (entry point group `adamctl.readers`).
         source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
         validation: share of the training set held out, 0 <= share < 1.
         stratify: hold out that share of each class, so that a rare one is not missed by chance; without, examples are
@@ -26,12 +39,20 @@ class DataConfig(Section, frozen=True):
             weight, 1 where none is given; `weights` in proportion to the weights that come with the data.
         scale: `unit` maps bytes to [0, 1]; `standard` also subtracts the training set's mean and divides by its
             standard deviation (one of each over all pixels); `none` leaves values unchanged.
+        class_from: for formats made of files: `folder`: the class of a file is the folder it is in; `name`: what stands
+            before the first `_` of its name, as in `3_george_7.wav`.
+        test_files: for formats made of files: files whose names match are the test part, as in `*_[0-4].wav` (`*`, `?`
+            and `[...]` as in a shell). Empty: files in a folder `test` beside a folder `train`; without such folders, a
+            fifth of the files, chosen by name.
         memory_share: share of this machine's memory that the data server may use for decoded examples.
         search: folders in which a bare name is looked up, first match wins; filled in from `--data` / ADAMCTL_DATA.
         translate: each pass trains on every image shifted by a random whole number of pixels, from -translate to
             translate, vertically and horizontally, so that passes see different variants (Adam 3.1); uncovered pixels
             get the value of a zero byte. Must be less than half the images' height and width; 0 shifts nothing.
             Validation and test images are never shifted.
+        decoder: what decodes JPEG files: `pillow` (extra `image`), or `opencv` (also extra `opencv`), which takes less
+            time. Pixels differ a little between the two. Pillow decodes PNG files, and JPEG files that are neither grey
+            nor RGB, in any case.
     """
 
     format: str = "digits"
@@ -40,6 +61,10 @@ class DataConfig(Section, frozen=True):
     stratify: bool = False
     sampling: Literal["all", "balanced", "weights"] | dict[str, float] = "all"
     scale: Literal["unit", "standard", "none"] = "unit"
+    class_from: Literal["folder", "name"] = "folder"
+    test_files: str = ""
     memory_share: float = 0.25
     search: tuple[str, ...] = ()
     translate: int = 0
+    columns: ColumnsConfig = ColumnsConfig()
+    decoder: Literal["pillow", "opencv"] = "pillow"

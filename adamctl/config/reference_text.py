@@ -73,6 +73,23 @@ frames/
 └── y_test.npy      [examples]
 ```
 """,
+    "csv": """\
+A table as text, with commas, semicolons or tabs: one line per example, one column the label, the others numbers. The
+first line may name the columns. Labels are whole numbers from 0, or texts, which are the names of the classes.
+`[data.columns]` says which column is what. Inputs are float32 of shape [columns], or of any `model.input` with as many
+elements; `scale = "unit"` leaves them unchanged. All of it is held in memory. `source` is the file, or its name without
+`.csv`: a fifth of its lines, chosen by their number, becomes the test part, so that a line added at the end moves no
+other. Or `source` is a folder with `train.csv` and `test.csv`.
+
+```text
+flowers/
+├── train.csv     sepal,petal,label
+│                 5.1,1.4,setosa
+│                 7.0,4.7,versicolor
+└── test.csv      sepal,petal,label
+                  4.9,1.4,setosa
+```
+""",
     "imagefolder": """\
 JPEG and PNG files, one folder per class; needs Pillow (`'adamctl[image]'`). Each image is scaled until it just covers
 `model.input`, then cropped to its centre. Classes are numbered in the order of their names. `source` is the folder.
@@ -92,8 +109,8 @@ pets/
         └── 0002.jpg
 ```
 
-Without `train` and `test`, a fifth of the files, chosen by name, becomes the test part, so that adding a file moves no
-other file.
+Without `train` and `test`, the files that match `test_files` are the test part, or else a fifth of the files, chosen by
+name, so that adding a file moves no other file. With `class_from = "name"` files may lie in any folders.
 
 ```text
 pets/

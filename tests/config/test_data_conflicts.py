@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.config.data import DataConfig
+from adamctl.config.data import ColumnsConfig, DataConfig
 from adamctl.config.data_conflicts import data_problems
 
 
@@ -14,6 +14,7 @@ from adamctl.config.data_conflicts import data_problems
         (DataConfig(format="digits", source="mnist"), "format", 'found "digits" with source = "mnist"'),
         (DataConfig(format="idx", source="digits"), "source", "needs a path or a name"),
         (DataConfig(format="idx", source=""), "source", "needs a path or a name"),
+        (DataConfig(decoder="opencv"), "decoder", 'with format = "digits"; expected "imagefolder": leave it out'),
         (DataConfig(stratify=True), "stratify", "found true but data.validation is 0; set data.validation"),
         (DataConfig(sampling={}), "sampling", 'found an empty table; give classes weights, or set it to "all"'),
         (DataConfig(translate=4), "translate", "expected less than half of the images' height and width, 8 x 8"),
@@ -23,6 +24,14 @@ def test_conflicts(data: DataConfig, key: str, said: str) -> None:
     (problem,) = data_problems(data, (8, 8, 1))
     assert problem.path == ("data", key)
     assert said in problem.message
+
+
+def test_only_tables_have_columns() -> None:
+    columns = ColumnsConfig(label="species")
+    (problem,) = data_problems(DataConfig(columns=columns), (8, 8, 1))
+    assert str(problem) == 'data.columns: with format = "digits"; expected "csv": leave it out'
+    for format in ("csv", "of another package"):
+        assert not data_problems(DataConfig(format=format, source="table", columns=columns), (4,))
 
 
 def test_a_weight_below_zero_is_named() -> None:
@@ -39,3 +48,20 @@ def test_only_images_move() -> None:
 def test_none() -> None:
     assert not data_problems(DataConfig(translate=3), (8, 8, 1))
     assert not data_problems(DataConfig(format="idx", source="mnist"), (28, 28, 1))
+
+
+@pytest.mark.parametrize("format", ["idx", "npz", "npy"])
+@pytest.mark.parametrize(("key", "value"), [("test_files", "*_0.wav"), ("class_from", "name")])
+def test_formats_that_are_not_made_of_files_refuse_keys_about_their_names(format: str, key: str, value: str) -> None:
+    config = DataConfig(format=format, source="mnist", **{key: value})  # type: ignore[arg-type]
+    (problem,) = data_problems(config, (8, 8, 1))
+    assert problem.path == ("data", key) and f'found "{value}" with format = "{format}"' in problem.message
+    assert "leave it out" in problem.message
+
+
+def test_a_pattern_of_names_has_no_folders() -> None:
+    config = DataConfig(format="imagefolder", source="./x", test_files="a/*.jpg")
+    (problem,) = data_problems(config, (8, 8, 3))
+    assert problem.path == ("data", "test_files") and "without folders" in problem.message
+    assert not data_problems(DataConfig(format="imagefolder", source="./x", test_files="*.jpg"), (8, 8, 3))
+    assert not data_problems(DataConfig(format="theirs", source="./x", test_files="*.jpg"), (8, 8, 3))
