@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
-from adamctl.roles.data.decode import Scaling, scaling_for
 from adamctl.roles.data.readers.images import Decoder, ImageDecoder
+from adamctl.roles.data.scaling import Scaling
 
 BYTE_MAX = 255.0
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png")
@@ -86,7 +86,7 @@ def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
             raise
         names = tuple(map(str, range(trained.classes)))
         return Ready(Scaling(1.0 / BYTE_MAX, 0.0), as_they_are, names)
-    scaling = scaling_for(config.scale, opened.source, opened.order("train", -1))
+    scaling = opened.scaling
     whole = scaling.factor * opened.source.value_max
     numbers = as_they_are if config.scale == "none" else Scaling(whole, scaling.shift)
     return Ready(Scaling(whole / BYTE_MAX, scaling.shift), numbers, opened.classes)

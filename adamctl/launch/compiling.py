@@ -35,7 +35,8 @@ def kernels_of(experiment: Experiment, forced: str | None = None) -> tuple[str, 
         clipping=experiment.optimizer.clip_norm is not None,
         weighted=train.class_weights != "none",
     )
-    return (*steps, *needed.rule_kernels(rule_of(experiment)), *conversions)
+    warps = needed.WARP_KERNELS if experiment.data.augment.warps else ()
+    return (*steps, *needed.rule_kernels(rule_of(experiment)), *conversions, *warps)
 
 
 def compile_kernels(

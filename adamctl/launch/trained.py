@@ -158,13 +158,15 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts 
         raise ConfigurationError(f"--split {split}: expected examples; this data set has none in that split")
     shape = trained.experiment.model.input
     images = np.empty((min(BATCH, total), prod(shape)), np.float32)
+    raw = np.empty(images.shape, data.form.numpy_dtype)
     labels = np.empty(len(images), np.int32)
     context = trained.network.context(training=False)
     views = trained.network.views(trained.parameters)
     loss_sum, correct, in_top5 = 0.0, 0, 0
     for start in range(0, total, BATCH):
         size = min(BATCH, total - start)
-        data.gather(Range(split, FILE_ORDER, start, start + size), images[:size], labels[:size])
+        data.gather(Range(split, FILE_ORDER, start, start + size), raw[:size], labels[:size])
+        data.scaling.write(raw[:size], images[:size])
         batch = images[:size].reshape(size, *shape)
         measured, outputs = trained.network.measure(context, views, batch, labels[:size])
         loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct

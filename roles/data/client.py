@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
+from math import isclose, prod
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -29,9 +29,19 @@ from adamctl.errors import (
     UnreachableError,
 )
 from adamctl.net.transport import Connection
-from adamctl.roles.data.batches import Batch, ReadInto, batch_of, check_into, new_arrays, receiving_views
-from adamctl.roles.data.core import FILE_ORDER, Range, examples_per_read_max
+from adamctl.roles.data.batches import (
+    Batch,
+    BatchMemory,
+    ReadInto,
+    Received,
+    check_into,
+    new_arrays,
+    receiving_views,
+)
+from adamctl.roles.data.core import FILE_ORDER, Range
+from adamctl.roles.data.form import DTYPES, ExampleForm
 from adamctl.roles.data.link import DataServerLink, connector_of_node, connector_over
+from adamctl.roles.data.scaling import Scaling
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, ErrorCode
 from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadRequest
 
@@ -50,9 +60,13 @@ _TRY_ELSEWHERE: Final = (ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCod
 
 @dataclass(frozen=True)
 class DataSet:
-    """An open data set: `dataset` names it in reads, `examples` maps train, validation and test to their counts.
+    """An open data set.
 
-    `class_examples`: how many training examples each of `classes` has.
+    Attributes:
+        dataset: its name in reads.
+        examples: train, validation and test mapped to their counts.
+        dtype: of the values that servers send; `scaling` makes of them what a model is trained on.
+        class_examples: how many training examples each of `classes` has.
     """
 
     dataset: str
@@ -61,7 +75,14 @@ class DataSet:
     config: DataConfig
     input_shape: tuple[int, ...]
     seed: int
+    dtype: str = "float32"
+    scaling: Scaling = field(default_factory=Scaling)
     class_examples: tuple[int, ...] = ()
+
+    @property
+    def form(self) -> ExampleForm:
+        """How its examples are sent."""
+        return ExampleForm(prod(self.input_shape), self.dtype)
 
 
 class DataClient:
@@ -92,6 +113,7 @@ class DataClient:
             raise ConfigurationError("no data server is known: start one with `adamctl data start`")
         self._servers = servers
         self._padding = memoryview(bytearray(BODY_ALIGNMENT_BYTES))
+        self._memory = BatchMemory()
         self._opened: dict[str, DataSet] = {}
 
     # --- opening ----------------------------------------------------------------------------------------------------
@@ -132,12 +154,18 @@ class DataClient:
             raise UnreachableError(f"no data server could be reached: {self._reasons()}")
         first, reply = opened[0]
         for server, other in opened[1:]:
-            if other != reply:
+            if not _same_data(reply, other):
                 raise ConfigurationError(
                     f"expected the same data on all data servers, found {reply.examples} on {first.name} and "
                     f"{other.examples} on {server.name}: give them the same files"
                 )
-        data = DataSet(reply.dataset, reply.examples, reply.classes, config, shape, seed, reply.class_examples)
+        if reply.dtype not in DTYPES:
+            raise ProtocolError(f"{first.name}: expected values of {' or '.join(DTYPES)}, found {reply.dtype!r}")
+        scaling = Scaling(reply.factor, reply.shift)
+        data = DataSet(
+            reply.dataset, reply.examples, reply.classes, config, shape, seed, reply.dtype, scaling,
+            reply.class_examples,
+        )  # fmt: skip
         self._opened[data.dataset] = data
         return data
 
@@ -146,7 +174,7 @@ class DataClient:
     ) -> DataOpenReply:
         body = msgspec.msgpack.encode(config)
         try:
-            reply = await server.request(DataOpenRequest(shape, seed), (body,), deadline_s=deadline_s)
+            reply = await server.request(DataOpenRequest(shape, seed, scales=True), (body,), deadline_s=deadline_s)
         except RemoteError as error:
             if _elsewhere(error):
                 server.failed(asyncio.get_running_loop().time(), error)
@@ -161,7 +189,10 @@ class DataClient:
     async def _open_again(self, server: DataServerLink, data: DataSet, deadline_s: float) -> None:
         """Opens the data set again on a server that has restarted or needed the memory; it must find the same data."""
         reply = await self._open_on(server, data.config, data.input_shape, data.seed, deadline_s)
-        if (reply.dataset, reply.examples) != (data.dataset, data.examples):
+        before = DataOpenReply(
+            data.dataset, data.examples, data.classes, data.dtype, data.scaling.factor, data.scaling.shift
+        )
+        if not _same_data(before, reply):
             raise ConfigurationError(
                 f"the data on {server.name} has changed during the run: expected {data.examples}, "
                 f"found {reply.examples}"
@@ -182,8 +213,8 @@ class DataClient:
     ) -> Batch:
         """Reads examples [start, stop) of a split in the order of a pass (FILE_ORDER: of the files).
 
-        `data` is the result of `open`, or its name. With `into`, examples are received directly into these arrays. A
-        range too long for one reply is read in parts.
+        `data` is the result of `open`, or its name. With `into`, examples are written into these arrays. A range too
+        long for one reply is read in parts.
 
         Raises:
             DamagedDataError: a file cannot be decoded; the message names it.
@@ -194,7 +225,7 @@ class DataClient:
         if isinstance(data, str):
             data = self._opened[data]
         deadline = asyncio.get_running_loop().time() + deadline_s
-        most = max(1, examples_per_read_max(prod(data.input_shape)))
+        most = max(1, data.form.examples_per_read_max)
         whole = Range(split, pass_number, start, stop)
         if into is None and stop - start <= most:
             return await self._read_part(data, whole, None, start // max(1, stop - start), deadline)
@@ -245,7 +276,7 @@ class DataClient:
     ) -> Batch:
         loop = asyncio.get_running_loop()
         request = DataReadRequest(data.dataset, *wanted)
-        views = None if into is None else receiving_views(into, self._padding)
+        views = None if into is None else receiving_views(into, data.form, self._padding)
         for attempt in range(2):
             left_s = min(max(deadline - loop.time(), 0.001), _ATTEMPT_S)
             try:
@@ -255,7 +286,8 @@ class DataClient:
                 if error.code != ErrorCode.UNKNOWN_DATASET or attempt:
                     raise _translated(error, server.name) from error
                 await self._open_again(server, data, max(deadline - loop.time(), 0.001))
-        return batch_of(reply, data.input_shape, wanted, into, server.name)
+        received = Received(reply, data.form, wanted, into, server.name)
+        return await received.batch(data.input_shape, data.scaling, into, self._memory)
 
     def _reasons(self) -> str:
         return "; ".join(f"{server.name}: {server.reason}" for server in self._servers)
@@ -320,6 +352,12 @@ class ReadAhead:
         for result in await asyncio.gather(*reads, return_exceptions=True):
             if isinstance(result, Batch):
                 result.release()
+
+
+def _same_data(one: DataOpenReply, other: DataOpenReply) -> bool:
+    """Machines of different kinds add up in different orders, so statistics may differ in their last digits."""
+    same = msgspec.structs.replace(other, factor=one.factor, shift=one.shift) == one
+    return same and isclose(one.factor, other.factor, rel_tol=1e-5) and isclose(one.shift, other.shift, rel_tol=1e-5)
 
 
 def _elsewhere(error: BaseException) -> bool:

@@ -17,10 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
-from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX
 
 FILE_ORDER: Final = -1  # pass number: in the order of the files
-ELEMENT_BYTES: Final = 4
 _ORDER_STREAM: Final = 0x4441_5441 << 32  # "DATA": keeps these Philox streams apart from those of initial weights
 VALIDATION_STREAM: Final = 0x5641_4C49 << 32  # "VALI"
 _TRANSLATION_STREAM: Final = 0x5452_414E << 32  # "TRAN"
@@ -114,19 +112,7 @@ def translations(indices: Indices, seed: int, pass_number: int, pixels: int) -> 
 # --- ranges ---------------------------------------------------------------------------------------------------------
 
 
-def body_layout(examples: int, example_elements: int) -> tuple[int, int]:
-    """Returns (offset of the labels, length of the body) in bytes: float32 images, then aligned int32 labels."""
-    images_bytes = examples * example_elements * ELEMENT_BYTES
-    labels_offset = -(-images_bytes // BODY_ALIGNMENT_BYTES) * BODY_ALIGNMENT_BYTES
-    return labels_offset, labels_offset + examples * ELEMENT_BYTES
-
-
-def examples_per_read_max(example_elements: int) -> int:
-    """Returns how many examples fit into one body; 0 if not even one does."""
-    return (BODY_BYTES_MAX - BODY_ALIGNMENT_BYTES) // ((example_elements + 1) * ELEMENT_BYTES)
-
-
-def range_problem(asked: Range, examples: dict[str, int], example_elements: int) -> str | None:
+def range_problem(asked: Range, examples: dict[str, int], examples_per_read_max: int) -> str | None:
     """Returns why a range cannot be read, or None if it can."""
     if asked.split not in examples:
         return f"expected one of the splits {', '.join(examples)}, found {asked.split!r}"
@@ -138,9 +124,9 @@ def range_problem(asked: Range, examples: dict[str, int], example_elements: int)
             f"expected 0 <= start < stop <= {count}, the examples of {asked.split!r}, "
             f"found start {asked.start} and stop {asked.stop}"
         )
-    most = examples_per_read_max(example_elements)
-    if asked.stop - asked.start > most:
-        return f"expected at most {most} examples in one read, found {asked.stop - asked.start}: read it in parts"
+    asked_for = asked.stop - asked.start
+    if asked_for > examples_per_read_max:
+        return f"expected at most {examples_per_read_max} examples in one read, found {asked_for}: read it in parts"
     return None
 
 
@@ -148,33 +134,27 @@ def range_problem(asked: Range, examples: dict[str, int], example_elements: int)
 
 
 class CachePlan(NamedTuple):
-    """What to keep in memory of one file split.
+    """What to keep in memory of one file split: examples as the source has them, bytes as bytes.
 
-    `ready`: all examples, normalised float32. `raw`: the first `examples` to be decoded, as the source has them (each
-    is needed once per pass in random order, so it does not matter which ones stay, and never replacing any gives the
-    most hits). `none`: the source itself holds its values in memory and preparing them is cheap.
+    `all`: every example. `part`: the first `examples` to be decoded (each is needed once per pass in random order, so
+    it does not matter which ones stay, and never replacing any gives the most hits). `none`: there is no room, or the
+    source itself holds its values in memory.
     """
 
-    form: Literal["ready", "raw", "none"]
+    form: Literal["all", "part", "none"]
     examples: int
     size_bytes: int
 
 
-def plan_cache(
-    examples: int, example_elements: int, *, raw_item_bytes: int, resident: bool, budget_bytes: int
-) -> CachePlan:
+def plan_cache(examples: int, example_bytes: int, *, resident: bool, budget_bytes: int) -> CachePlan:
     """Decides what to keep of `examples` examples within `budget_bytes`.
 
-    `resident`: the source already holds raw values (`raw_item_bytes` each) in memory.
+    `resident`: the source already holds them in memory.
     """
-    ready_bytes = examples * example_elements * ELEMENT_BYTES
-    if ready_bytes <= budget_bytes:
-        return CachePlan("ready", examples, ready_bytes)
-    example_bytes = example_elements * raw_item_bytes
     kept = min(examples, max(budget_bytes, 0) // example_bytes)
     if resident or kept == 0:
         return CachePlan("none", 0, 0)
-    return CachePlan("raw", kept, kept * example_bytes)
+    return CachePlan("all" if kept == examples else "part", kept, kept * example_bytes)
 
 
 class Holder(NamedTuple):

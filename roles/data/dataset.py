@@ -6,15 +6,15 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
+from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import (
     FILE_ORDER,
     Indices,
@@ -22,12 +22,12 @@ from adamctl.roles.data.core import (
     pass_order,
     plan_cache,
     translation_problem,
-    translations,
 )
-from adamctl.roles.data.decode import BLOCK_EXAMPLES, ExampleCache, scaling_for
+from adamctl.roles.data.decode import ExampleCache
+from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
-from adamctl.roles.data.translation import translate
+from adamctl.roles.data.scaling import scaling_for
 
 _ORDERS_MAX: Final = 4
 
@@ -35,8 +35,11 @@ _ORDERS_MAX: Final = 4
 class OpenDataSet:
     """A source with its splits, scaling and decoded examples. Its methods may be called from several threads.
 
-    `examples` maps train, validation and test to their counts; `elements` is the size of one example; `class_examples`
-    are the training examples of each class.
+    Attributes:
+        examples: train, validation and test mapped to their counts.
+        class_examples: the training examples of each class.
+        form: the size and type of one example, which are the source's: bytes stay bytes.
+        scaling: what readers make of those values before they train on them.
     """
 
     def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
@@ -52,10 +55,10 @@ class OpenDataSet:
         self.config = config
         self.source = source
         self.seed = seed
-        self.elements = prod(source.example_shape)
+        self.form = ExampleForm(prod(source.example_shape), source.dtype.name)
         self.classes = source.classes
         counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
-        train, validation = hold_out(source.labels("train"), config, seed)
+        train, validation = hold_out(source, config, seed)
         if not len(train):
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
         self._members: dict[str, tuple[FileSplit, Indices]] = {
@@ -68,19 +71,20 @@ class OpenDataSet:
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
-        scaling = scaling_for(config.scale, source, train)
-        self._border = scaling.shift  # what a zero byte becomes
+        self._augmenter = Augmenter(
+            config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
+        )  # fmt: skip
+        self.scaling = scaling_for(config.scale, source, train)
         self.caches: dict[FileSplit, ExampleCache] = {}
         for split in FILE_SPLITS:
             plan = plan_cache(
                 counts[split],
-                self.elements,
-                raw_item_bytes=source.dtype.itemsize,
+                self.form.example_bytes,
                 resident=source.resident,
-                budget_bytes=budget_bytes,
+                budget_bytes=0 if getattr(source, "keeps_examples", False) else budget_bytes,
             )
             budget_bytes -= plan.size_bytes
-            self.caches[split] = ExampleCache(plan, source, split, scaling)
+            self.caches[split] = ExampleCache(plan, source, split)
         self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
         self._orders_lock = threading.Lock()
         self.read_at_s = time.monotonic()
@@ -114,29 +118,24 @@ class OpenDataSet:
             self._orders.move_to_end((split, pass_number))
             return order
 
-    def gather(self, wanted: Range, images: NDArray[np.float32], labels: NDArray[np.int32]) -> None:
-        """Writes a range into `images` [n, elements], C-contiguous, and `labels` [n]. Raises DamagedDataError.
+    def gather(self, wanted: Range, images: NDArray[Any], labels: NDArray[np.int32]) -> None:
+        """Writes a range into `images` [n, elements], C-contiguous and as `form` says, and `labels` [n]. Not scaled.
 
-        In a shuffled pass over the training split each image is moved as `DataConfig.translate` says; one that comes
-        again in a pass is moved otherwise.
+        Raises:
+            DamagedDataError: a file cannot be decoded.
+
+        In a shuffled pass over the training split each example is changed as the augmenter says; one that comes again
+        in a pass is changed otherwise.
         """
         draws = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
         file_split = self._members[wanted.split][0]
         indices = draws if self._passes is None else draws % len(self.source.labels(file_split))
         self.caches[file_split].gather(indices, images)
-        if self.config.translate and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
-            shifts = translations(draws, self.seed, wanted.pass_number, self.config.translate)
-            translate(images.reshape(len(indices), *self.source.example_shape), shifts, self._border)
+        if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
+            self._augmenter.apply(images, draws, wanted.pass_number)
         np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
 
     def fill_tasks(self) -> list[Callable[[], None]]:
-        """Returns tasks that prepare everything that is in memory and fits; none for files that need decoding."""
-        tasks: list[Callable[[], None]] = []
-        if not self.source.resident:
-            return tasks
-        for cache in self.caches.values():
-            if cache.plan.form == "ready":
-                for start in range(0, cache.plan.examples, BLOCK_EXAMPLES):
-                    stop = min(start + BLOCK_EXAMPLES, cache.plan.examples)
-                    tasks.append(partial(cache.fill, start, stop))
+        """Returns tasks with which the source prepares examples before they are requested; most have none."""
+        tasks: list[Callable[[], None]] = getattr(self.source, "fill_tasks", list)()
         return tasks

@@ -1,4 +1,4 @@
-"""Prepares raw values for training: scaling and its statistics, memory for decoded examples, and the threads."""
+"""Memory for decoded examples, and the threads that decode."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import heapq
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import count
-from math import prod, sqrt
-from typing import Any, Final
+from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,103 +16,30 @@ from numpy.typing import NDArray
 from adamctl.roles.data.core import CachePlan, Indices
 from adamctl.roles.data.readers.source import FileSplit, Source, check_finite
 
-STATISTICS_EXAMPLES_MAX: Final = 2048
-"""For sources that decode files, mean and deviation come from this many evenly spaced training examples."""
-BLOCK_EXAMPLES: Final = 2048
-_DEVIATION_MIN: Final = 1e-6
-
 _log = logging.getLogger("adamctl.data")
-
-Floats = NDArray[np.float32]
-
-
-# --- scaling --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """ready = raw * factor + shift, in float32."""
-
-    factor: float
-    shift: float
-
-    def apply(self, values: Floats) -> None:
-        """Scales in place. For ranges that fit in cache, where numpy's two passes cost less than a compiled one."""
-        if self.factor != 1.0:
-            np.multiply(values, np.float32(self.factor), out=values)
-        if self.shift != 0.0:
-            np.add(values, np.float32(self.shift), out=values)
-
-    def apply_whole(self, values: Floats) -> None:
-        """Scales a large array in place, in one pass over memory with all of numexpr's threads."""
-        if self.shift == 0.0:
-            self.apply(values)
-            return
-        import numexpr
-
-        local = {"values": values, "factor": np.float32(self.factor), "shift": np.float32(self.shift)}
-        numexpr.evaluate("values * factor + shift", local_dict=local, global_dict={}, out=values)
-
-
-def scaling_for(scale: str, source: Source, train: Indices) -> Scaling:
-    """Returns the scaling for `DataConfig.scale`.
-
-    `train` are the file indices of the training examples, without those held out. The result is equal on every server.
-    """
-    if scale == "none":
-        return Scaling(1.0, 0.0)
-    if scale == "unit":
-        return Scaling(1.0 / source.value_max, 0.0)
-    mean, deviation = mean_and_deviation(source, train)
-    return Scaling(1.0 / max(deviation, _DEVIATION_MIN), -mean / max(deviation, _DEVIATION_MIN))
-
-
-def mean_and_deviation(source: Source, indices: Indices, split: FileSplit = "train") -> tuple[float, float]:
-    """Returns mean and standard deviation of the raw values of examples, one of each over all pixels.
-
-    Block by block: counts, means and squared deviations combine as in Chan, Golub, LeVeque 1979, eq. 2.1.
-    """
-    if not source.resident and len(indices) > STATISTICS_EXAMPLES_MAX:
-        indices = indices[:: -(-len(indices) // STATISTICS_EXAMPLES_MAX)]
-    total, mean, squares = 0, 0.0, 0.0
-    elements = prod(source.example_shape)
-    buffer = np.empty((min(BLOCK_EXAMPLES, len(indices)), elements), np.float32)
-    for start in range(0, len(indices), BLOCK_EXAMPLES):
-        block = indices[start : start + BLOCK_EXAMPLES]
-        values = buffer[: len(block)]
-        source.load(split, block, values.reshape(len(block), *source.example_shape))
-        if source.dtype.kind == "f":
-            check_finite(values, block, f"{source.origin}: {split}")
-        block_mean = float(values.mean(dtype=np.float64))
-        block_squares = float(values.var(dtype=np.float64)) * values.size
-        delta = block_mean - mean
-        squares += block_squares + delta * delta * total * values.size / (total + values.size)
-        total += values.size
-        mean += delta * values.size / total
-    return mean, sqrt(squares / total)
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
 class ExampleCache:
-    """Decoded examples of one file split, kept as its `CachePlan` says. Thread-safe.
+    """Decoded examples of one file split as the source has them, kept as the `CachePlan` says. Thread-safe.
 
     An example's values are written before its `_filled` flag; two threads that decode one at the same time write the
     same values, so no reader ever sees anything else.
     """
 
-    def __init__(self, plan: CachePlan, source: Source, split: FileSplit, scaling: Scaling) -> None:
+    def __init__(self, plan: CachePlan, source: Source, split: FileSplit) -> None:
         self.plan = plan
         self._source = source
         self._split: FileSplit = split
-        self._scaling = scaling
         self._elements = prod(source.example_shape)
-        dtype = np.dtype(np.float32) if plan.form == "ready" else source.dtype
-        self._values: NDArray[Any] = np.empty((plan.examples, self._elements), dtype)
+        examples = len(source.labels(split))
+        self._values: NDArray[Any] = np.empty((plan.examples, self._elements), source.dtype)
         self._filled = np.zeros(plan.examples, np.bool_)
-        self._lock = threading.Lock()  # guards _slots and _used of a `raw` cache
-        self._slots = np.full(len(source.labels(split)) if plan.form == "raw" else 0, -1, np.int64)
+        self._checked = np.zeros(examples if source.resident and source.dtype.kind == "f" else 0, np.bool_)
+        self._lock = threading.Lock()  # guards _slots and _used, which a cache of a part has
+        self._slots = np.full(examples if plan.form == "part" else 0, -1, np.int64)
         self._used = 0
 
     @property
@@ -121,48 +47,36 @@ class ExampleCache:
         """Bytes of the examples stored so far."""
         return int(np.count_nonzero(self._filled)) * self._elements * self._values.itemsize
 
-    def gather(self, indices: Indices, out: Floats) -> None:
-        """Writes ready examples into `out` [len(indices), elements], and decodes those that are not cached yet.
+    def gather(self, indices: Indices, out: NDArray[Any]) -> None:
+        """Writes examples into `out` [len(indices), elements] of the source's type; decodes those that are not kept.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
         """
         if self.plan.form == "none":
             self._load(indices, out)
-            self._scaling.apply(out)
             return
-        slots = indices if self.plan.form == "ready" else self._claim(indices)
+        slots = indices if self.plan.form == "all" else self._claim(indices)
         there = (slots >= 0) & self._filled[slots]
-        if not there.all():
-            missing = np.flatnonzero(~there)
-            values = np.empty((len(missing), self._elements), self._values.dtype)
-            self._load(indices[missing], values)
-            if self.plan.form == "ready":
-                self._scaling.apply(values)
-            self._keep(slots[missing], values)
-            out[missing] = values
-            found = np.flatnonzero(there)
-            out[found] = self._values[slots[found]]
-        elif self._values.dtype == out.dtype:
+        if there.all():
             np.take(self._values, slots, axis=0, out=out, mode="clip")  # clip: with "raise" numpy copies twice
-        else:
-            out[...] = self._values[slots]
-        if self.plan.form == "raw":
-            self._scaling.apply(out)
-
-    def fill(self, start: int, stop: int) -> None:
-        """Prepares examples [start, stop) of a `ready` cache before they are requested."""
-        missing = start + np.flatnonzero(~self._filled[start:stop])
-        values = np.empty((len(missing), self._elements), np.float32)
-        self._load(missing, values)
-        self._scaling.apply_whole(values)
-        self._keep(missing, values)
+            return
+        missing = np.flatnonzero(~there)
+        values = np.empty((len(missing), self._elements), self._values.dtype)
+        self._load(indices[missing], values)
+        self._keep(slots[missing], values)
+        out[missing] = values
+        found = np.flatnonzero(there)
+        out[found] = self._values[slots[found]]
 
     def _load(self, indices: Indices, out: NDArray[Any]) -> None:
         """Raises DamagedDataError: an example cannot be decoded, or is not finite."""
         self._source.load(self._split, indices, out.reshape(len(indices), *self._source.example_shape))
-        if self._source.dtype.kind == "f":
-            check_finite(out, indices, f"{self._source.origin}: {self._split}")
+        if self._source.dtype.kind != "f" or (len(self._checked) and self._checked[indices].all()):
+            return
+        check_finite(out, indices, f"{self._source.origin}: {self._split}")
+        if len(self._checked):
+            self._checked[indices] = True
 
     def _keep(self, slots: Indices, values: NDArray[Any]) -> None:
         held = slots >= 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import BackpressureError, ProtocolError
+from adamctl.errors import BackpressureError, ConfigurationError, ProtocolError
 from adamctl.net.handler import report_failure
 from adamctl.net.transport import Request
 from adamctl.roles.data.core import Range
@@ -92,6 +92,11 @@ class DataServer:
             config = _CONFIGURATION.decode(request.body)
         except UNREADABLE as error:
             raise ProtocolError(f"expected a DataConfig in the body of DATA_OPEN: {error}") from error
+        if not message.scales:
+            raise ConfigurationError(
+                "this data server sends values as they are in the files, and the reader is of a release that does not "
+                "scale them: install one release of adamctl on all machines"
+            )
         if self._opening >= _OPENING_MAX:
             raise BackpressureError(f"{_OPENING_MAX} data sets are being opened already; ask again later")
         if self._opening_for[request.connection_id] >= _OPENING_PER_CONNECTION_MAX:
@@ -117,7 +122,13 @@ class DataServer:
         if isinstance(result, Exception):
             report_failure(request, result)
         else:
-            request.reply(DataOpenReply(result.name, result.examples, result.classes, result.class_examples))
+            factor, shift = result.scaling.factor, result.scaling.shift
+            request.reply(
+                DataOpenReply(
+                    result.name, result.examples, result.classes, result.form.dtype, factor, shift,
+                    result.class_examples,
+                )
+            )  # fmt: skip
 
     def _post(self, action: Callable[[], None]) -> None:
         """Runs an action on the event loop, unless the loop has ended meanwhile."""

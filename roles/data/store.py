@@ -23,7 +23,6 @@ from adamctl.roles.data.core import (
     Holder,
     Ledger,
     Range,
-    body_layout,
     dataset_identity,
     datasets_to_close,
     range_problem,
@@ -47,7 +46,7 @@ _log = logging.getLogger("adamctl.data")
 
 
 class ReadyRange:
-    """A range in its buffer: float32 images, then int32 labels at `labels_offset`. `release` it exactly once."""
+    """A range in its buffer, laid out as `ExampleForm.body` says. `release` it exactly once."""
 
     def __init__(self, buffer: PooledBuffer, examples: int, labels_offset: int) -> None:
         self.buffer = buffer
@@ -152,7 +151,7 @@ class DataStore:
         if not 0 <= config.validation < 1:
             raise ConfigurationError(f"data.validation: expected a share from 0 to below 1, found {config.validation}")
         source = open_source(config, find_source(config, self.search), input_shape)
-        elements = prod(source.example_shape)
+        example_bytes = 0 if source.resident else prod(source.example_shape) * source.dtype.itemsize
         examples = sum(len(source.labels(split)) for split in FILE_SPLITS)
         if not 0 < config.memory_share <= 1:
             raise ConfigurationError(
@@ -160,7 +159,7 @@ class DataStore:
             )
         budget = int(min(config.memory_share, MEMORY_SHARE_MAX) * self.memory_bytes)
         with self._lock:
-            self._make_room(source.resident_bytes + 4 * elements * examples, budget)
+            self._make_room(source.resident_bytes + example_bytes * examples, budget)
             left = budget - source.resident_bytes - sum(other.size_bytes for other in self._datasets.values())
         dataset = OpenDataSet(name, config, source, seed, left)
         with self._lock:
@@ -200,7 +199,7 @@ class DataStore:
             dataset = self._datasets.get(name)
             if dataset is None:
                 raise RemoteError(ErrorCode.UNKNOWN_DATASET, f"data set {name} is not open on this server; open it")
-            if problem := range_problem(wanted, dataset.examples, dataset.elements):
+            if problem := range_problem(wanted, dataset.examples, dataset.form.examples_per_read_max):
                 raise RemoteError(ErrorCode.BAD_RANGE, problem)
             dataset.read_at_s = time.monotonic()
             key = (name, wanted)
@@ -241,7 +240,7 @@ class DataStore:
             if key in self._jobs:
                 self._ledger.touch(key)
                 continue
-            size_bytes = body_layout(wanted.stop - wanted.start, dataset.elements)[1]
+            size_bytes = dataset.form.body(wanted.stop - wanted.start).size_bytes
             dropped = self._ledger.admit(key, capacity_for(size_bytes), keep=keys)
             for old in dropped or ():
                 self._drop(old)
@@ -254,7 +253,7 @@ class DataStore:
 
     def _allocate(self, dataset: OpenDataSet, wanted: Range) -> ReadyRange | None:
         examples = wanted.stop - wanted.start
-        labels_offset, size_bytes = body_layout(examples, dataset.elements)
+        labels_offset, size_bytes = dataset.form.body(examples)
         buffer = self._buffers.try_allocate(size_bytes)
         return None if buffer is None else ReadyRange(buffer, examples, labels_offset)
 
@@ -262,8 +261,8 @@ class DataStore:
         """Queues the work of a range, in chunks if files must be decoded. Called with the lock held."""
         examples = job.ready.examples
         chunk = examples if dataset.source.resident else _CHUNK_EXAMPLES
-        size = examples * dataset.elements
-        images = np.frombuffer(job.ready.body, np.float32, size).reshape(examples, dataset.elements)
+        form = dataset.form
+        images = np.frombuffer(job.ready.body, form.numpy_dtype, examples * form.elements).reshape(examples, -1)
         labels = np.frombuffer(job.ready.body, np.int32, examples, job.ready.labels_offset)
 
         def work(start: int, stop: int) -> Callable[[], None]:

@@ -6,14 +6,21 @@ from adamctl.wire.messages.common import Message
 
 
 class DataOpenRequest(Message, frozen=True):
-    """Body: MessagePack of `adamctl.config.data.DataConfig`. Opening twice gives the same answer."""
+    """Body: MessagePack of `adamctl.config.data.DataConfig`. Opening twice gives the same answer.
+
+    `scales`: the reader scales what it gets; without it the request is refused.
+    """
 
     input_shape: tuple[int, ...]
     seed: int
+    scales: bool = False
 
 
 class DataOpenReply(Message, frozen=True):
     """`dataset` names it in reads; `examples` maps train, validation and test to their counts.
+
+    Examples are sent as the files have them, of type `dtype`: uint8 or float32. A model is trained on
+    value * factor + shift, computed in float32 by the reader.
 
     `class_examples`: how many training examples each of `classes` has.
     """
@@ -21,6 +28,9 @@ class DataOpenReply(Message, frozen=True):
     dataset: str
     examples: dict[str, int]
     classes: tuple[str, ...]
+    dtype: str = "float32"
+    factor: float = 1.0
+    shift: float = 0.0
     class_examples: tuple[int, ...] = ()
 
 
@@ -35,7 +45,7 @@ class DataReadRequest(Message, frozen=True):
 
 
 class DataReadReply(Message, frozen=True):
-    """Body: float32 [examples, *input shape], then, at `labels_offset`, int32 [examples]."""
+    """Body: the data set's dtype [examples, *input shape], then, at `labels_offset`, int32 [examples]."""
 
     examples: int
     labels_offset: int

@@ -23,7 +23,9 @@ from adamctl.net.stream import StreamTransport
 from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.net.transport import Connection, Server, Transport
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
+from adamctl.roles.data import batches
 from adamctl.roles.data.client import FILE_ORDER, Batch, DataClient, DataSet, Range, ReadAhead
+from adamctl.roles.data.scaling import Scaling, scaling_for
 from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.store import DataStore
 from adamctl.wire.constants import ErrorCode
@@ -124,6 +126,85 @@ async def test_examples_are_received_into_the_callers_arrays(farm: Farm, idx_fol
     await client.close()
 
 
+@pytest.mark.parametrize("on_the_loop_max", [10, 1 << 20])
+@pytest.mark.parametrize("kind", ["uint8", "float32"])
+@pytest.mark.parametrize("scale", ["none", "unit", "standard"])
+async def test_what_is_read_is_bit_for_bit_what_the_scaling_makes_of_the_file(
+    farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str, kind: str, on_the_loop_max: int
+) -> None:
+    """Bytes travel as bytes, and are scaled here, in arrays of the client's or the caller's, on the loop or not."""
+    monkeypatch.setattr(batches, "SCALED_ON_THE_LOOP_MAX", on_the_loop_max)
+    raw = np.random.default_rng(5).integers(0, 256, (40, 5, 3)).astype(kind)
+    labels = np.arange(40) % 7
+    np.savez(tmp_path / "made.npz", x_train=raw, y_train=labels, x_test=raw[:2], y_test=labels[:2])
+    server = await farm.start("data-0")
+    client = await farm.client("data-0")
+    data = await client.open(DataConfig(format="npz", source="made", scale=scale), (5, 3, 1), 7)  # type: ignore[arg-type]
+    assert data.dtype == kind
+    order = server.store.open(data.config, (5, 3, 1), 7).order("train", 2)[3:24]
+    expected = raw[order].astype(np.float32)[..., None]
+    data.scaling.apply(expected)
+    assert data.scaling == {"none": Scaling(), "unit": Scaling(1 / 255 if kind == "uint8" else 1.0)}.get(
+        scale, scaling_for(scale, server.store.open(data.config, (5, 3, 1), 7).source, np.arange(40))
+    )
+    into = np.empty_like(expected), np.empty(21, np.int32)
+    for batch in (await client.read(data, "train", 2, 3, 24), await client.read(data, "train", 2, 3, 24, into)):
+        assert batch.images.dtype == np.float32 and batch.images.tobytes() == expected.tobytes()
+        assert batch.labels.tolist() == labels[order].tolist()
+        batch.release()
+    await client.close()
+
+
+async def test_scaling_in_a_thread_has_ended_when_a_read_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    ended: list[bool] = []
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(WAIT_S)
+        ended.append(True)
+
+    scaling = asyncio.create_task(batches._in_thread_if_long(1 << 30, work))
+    await asyncio.to_thread(begun.wait, WAIT_S)
+    scaling.cancel()
+    await asyncio.sleep(0)
+    assert not scaling.done(), "the thread may still write"
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await scaling
+    assert ended == [True]
+
+
+async def test_a_reader_that_does_not_scale_is_refused(farm: Farm, idx_folder: Callable[..., Path]) -> None:
+    idx_folder()
+    await farm.start("data-0")
+    connection = await farm.connect("data-0")
+    with pytest.raises(RemoteError, match="install one release") as caught:
+        await connection.request(DataOpenRequest((4, 4, 1), 7), [msgspec.msgpack.encode(TINY)], deadline_s=WAIT_S)
+    assert caught.value.code == ErrorCode.BAD_CONFIGURATION
+    await connection.close()
+
+
+@pytest.mark.parametrize(("factor", "fits"), [(1 + 1e-9, True), (1.01, False)])
+async def test_statistics_may_differ_in_their_last_digits_and_the_first_ones_count(
+    farm: Farm, idx_folder: Callable[..., Path], factor: float, fits: bool
+) -> None:
+    idx_folder()
+    for node in ("data-0", "data-1"):
+        await farm.start(node)
+    config = msgspec.structs.replace(TINY, scale="standard")
+    other = farm.servers["data-1"][0].store.open(config, (4, 4, 1), 7)
+    other.scaling = Scaling(other.scaling.factor * factor, other.scaling.shift)
+    client = await farm.client("data-0", "data-1")
+    if fits:
+        data = await client.open(config, (4, 4, 1), 7)
+        assert data.scaling == farm.servers["data-0"][0].store.open(config, (4, 4, 1), 7).scaling != other.scaling
+    else:
+        with pytest.raises(ConfigurationError, match="same data"):
+            await client.open(config, (4, 4, 1), 7)
+    await client.close()
+
+
 async def test_a_range_longer_than_a_frame_is_read_in_parts(farm: Farm, tmp_path: Path) -> None:
     images = np.arange(60, dtype=np.float32)[:, None, None].repeat(512, 1).repeat(512, 2)  # 1 MiB each
     np.savez(tmp_path / "large.npz", x_train=images, y_train=np.arange(60) % 3, x_test=images[:1], y_test=[0])
@@ -200,15 +281,15 @@ async def test_requests_that_make_no_sense_are_answered_with_errors(farm: Farm) 
     await farm.start("data-0")
     connection = await farm.connect("data-0")
     for message, body in (
-        (DataOpenRequest((1,), 1), b"\xc1nonsense"),
-        (DataOpenRequest((1,), 1), b""),
+        (DataOpenRequest((1,), 1, True), b"\xc1nonsense"),
+        (DataOpenRequest((1,), 1, True), b""),
         (StatusRequest(), b""),
     ):
         with pytest.raises((RemoteError, ProtocolError)):
             await connection.request(message, (body,) if body else (), deadline_s=WAIT_S)
     not_text = msgspec.msgpack.encode(TINY).replace(b"tiny", b"tin\xff")
     with pytest.raises(RemoteError, match="expected a DataConfig") as caught:
-        await connection.request(DataOpenRequest((1,), 1), (not_text,), deadline_s=WAIT_S)
+        await connection.request(DataOpenRequest((1,), 1, True), (not_text,), deadline_s=WAIT_S)
     assert caught.value.code == ErrorCode.BAD_MESSAGE
     await connection.close()
 
@@ -363,7 +444,7 @@ async def test_one_connection_has_few_data_sets_opened_at_a_time(
         raise ConfigurationError("none there")
 
     monkeypatch.setattr(server.store, "open", slow)
-    request = DataOpenRequest((4, 4, 1), 0)
+    request = DataOpenRequest((4, 4, 1), 0, True)
     body = msgspec.msgpack.encode(TINY)
     waiting = [asyncio.ensure_future(one.request(request, [body], deadline_s=WAIT_S)) for _ in range(4)]
     await asyncio.to_thread(begun.wait, WAIT_S)

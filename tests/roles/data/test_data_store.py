@@ -36,7 +36,7 @@ def read(store: DataStore, dataset: str, wanted: Range) -> tuple[np.ndarray, np.
     if isinstance(result, Exception):
         raise result
     n = result.examples
-    images = np.frombuffer(result.body, np.float32, n * 16).reshape(n, 16)[:, 0].copy()
+    images = np.frombuffer(result.body, np.uint8, n * 16).reshape(n, 16)[:, 0].copy()
     labels = np.frombuffer(result.body, np.int32, n, result.labels_offset).copy()
     result.release()
     return images, labels
@@ -109,15 +109,27 @@ def test_without_memory_for_decoded_examples_the_same_comes_out(idx_folder: Call
     store.close()
 
 
-def test_what_is_held_stays_within_the_share_of_memory(store: DataStore, idx_folder: Callable[..., Path]) -> None:
-    idx_folder()
-    budget = 50 * 64 + 1400 + 10  # the training set decoded, the files' own bytes, hardly more
-    config = DataConfig(format="idx", source="tiny", scale="none", memory_share=budget / store.memory_bytes)
+@pytest.mark.parametrize(("budget", "forms"), [(10**6, ["all", "all"]), (300, ["part", "none"])])
+def test_what_is_held_stays_within_the_share_of_memory(
+    store: DataStore, image_folder: Callable[..., Path], budget: int, forms: list[str]
+) -> None:
+    image_folder()
+    config = DataConfig(format="imagefolder", source="images", scale="none", memory_share=budget / store.memory_bytes)
     dataset = store.open(config, (4, 4, 1), 7)
+    for split in ("train", "test"):
+        read(store, dataset.name, Range(split, 0, 0, dataset.examples[split]))
+    assert 0 < dataset.held_bytes <= dataset.size_bytes <= budget
+    assert [cache.plan.form for cache in dataset.caches.values()] == forms
+    assert dataset.held_bytes - dataset.source.resident_bytes == 16 * sum(
+        cache.plan.examples for cache in dataset.caches.values()
+    )
+
+
+def test_what_a_source_has_in_memory_is_not_held_twice(store: DataStore, idx_folder: Callable[..., Path]) -> None:
+    idx_folder()
+    dataset = store.open(TINY, (4, 4, 1), 7)
     read(store, dataset.name, Range("train", 0, 0, 50))
-    read(store, dataset.name, Range("test", 0, 0, 20))
-    assert dataset.held_bytes <= dataset.size_bytes <= budget
-    assert dataset.caches["train"].plan.form == "ready" and dataset.caches["test"].plan.form == "none"
+    assert dataset.held_bytes == dataset.size_bytes == dataset.source.resident_bytes == 70 * 16 + 70 * 4
 
 
 def test_an_idle_data_set_makes_room_and_is_opened_again(
@@ -125,7 +137,7 @@ def test_an_idle_data_set_makes_room_and_is_opened_again(
 ) -> None:
     monkeypatch.setattr(store_module, "IDLE_S_MIN", 0.0)
     idx_folder()
-    share = 6000 / store.memory_bytes
+    share = 2000 / store.memory_bytes
     config = DataConfig(format="idx", source="tiny", scale="none", memory_share=share)
     first = store.open(config, (4, 4, 1), 1)
     second = store.open(config, (4, 4, 1), 2)
@@ -194,14 +206,14 @@ def test_reads_beyond_the_bound_are_pushed_back(idx_folder: Callable[..., Path],
     assert store.status()["reads_refused"] == 1
 
 
-def test_mnist_stays_decoded_whole(mnist: Path) -> None:
+def test_mnist_is_served_as_bytes(mnist: Path) -> None:
     store = DataStore([str(mnist.parent)], threads=2, memory_bytes=2 << 30)
     dataset = store.open(DataConfig(format="idx", source="mnist", scale="standard"), (28, 28, 1), 7)
-    assert dataset.caches["train"].plan.form == "ready"
     results: queue.Queue[ReadyRange | Exception] = queue.Queue()
     ready = store.read(dataset.name, Range("train", 0, 0, 8000), results.put) or results.get(timeout=WAIT_S)
     assert isinstance(ready, ReadyRange)
-    images = np.frombuffer(ready.body, np.float32, 8000 * 784)
+    images = np.empty(8000 * 784, np.float32)
+    dataset.scaling.write(np.frombuffer(ready.body, np.uint8, images.size), images)
     assert abs(images.mean()) < 0.02 and abs(images.std() - 1) < 0.02
     ready.release()
     store.close()

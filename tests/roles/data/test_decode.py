@@ -1,4 +1,4 @@
-"""Scaling, statistics, decoded examples in memory, and the decoding threads."""
+"""Decoded examples in memory, and the decoding threads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adamctl.roles.data.core import CachePlan, plan_cache
-from adamctl.roles.data.decode import DecodePool, ExampleCache, Scaling, mean_and_deviation, scaling_for
+from adamctl.errors import DamagedDataError
+from adamctl.roles.data import decode as decode_module
+from adamctl.roles.data.core import plan_cache
+from adamctl.roles.data.decode import DecodePool, ExampleCache
 from adamctl.roles.data.readers.source import TableSource
 from tests.roles.data.data_examples import pattern
 
@@ -30,38 +32,6 @@ def source_of(images: NDArray[Any], value_max: float = 255.0) -> TableSource:
 RANDOM = np.random.default_rng(3).integers(0, 256, (5000, 3, 3)).astype(np.uint8)
 
 
-def test_mean_and_deviation_are_those_of_all_pixels() -> None:
-    mean, deviation = mean_and_deviation(source_of(RANDOM), np.arange(5000))
-    assert mean == pytest.approx(RANDOM.mean(), rel=1e-6)
-    assert deviation == pytest.approx(RANDOM.std(), rel=1e-6)
-
-
-@pytest.mark.parametrize("whole", [False, True])
-def test_standard_examples_have_mean_0_and_deviation_1(whole: bool) -> None:
-    scaling = scaling_for("standard", source_of(RANDOM), np.arange(5000))
-    values = RANDOM.astype(np.float32)
-    (scaling.apply_whole if whole else scaling.apply)(values)
-    assert abs(values.mean()) < 1e-4 and abs(values.std() - 1) < 1e-4
-
-
-def test_statistics_leave_out_what_is_held_out() -> None:
-    images = pattern(10)
-    mean, _ = mean_and_deviation(source_of(images), np.array([0, 2]))
-    assert mean == 1
-
-
-def test_unit_divides_by_the_largest_value_and_none_by_nothing() -> None:
-    assert scaling_for("unit", source_of(RANDOM, 16.0), np.arange(3)) == Scaling(1 / 16, 0.0)
-    assert scaling_for("none", source_of(RANDOM), np.arange(3)) == Scaling(1.0, 0.0)
-
-
-def test_equal_pixels_do_not_divide_by_zero() -> None:
-    scaling = scaling_for("standard", source_of(np.full((4, 2, 2), 9, np.uint8)), np.arange(4))
-    values = np.full(4, 9, np.float32)
-    scaling.apply(values)
-    np.testing.assert_allclose(values, 0, atol=1e-2)
-
-
 class CountingSource(TableSource):
     """A source that must decode, and counts how often."""
 
@@ -73,7 +43,7 @@ class CountingSource(TableSource):
         super().load(split, indices, out)
 
 
-@pytest.mark.parametrize("budget", [0, 16 * 7, 16 * 20, 16 * 4 * 20, 10**6])
+@pytest.mark.parametrize("budget", [0, 16 * 7, 16 * 19, 16 * 20, 10**6])
 def test_whatever_is_kept_the_same_examples_come_out(budget: int) -> None:
     images = pattern(20)
     labels = np.zeros(20, np.int32)
@@ -85,32 +55,38 @@ def test_whatever_is_kept_the_same_examples_come_out(budget: int) -> None:
         input_shape=None,
         origin="test",
     )
-    plan = plan_cache(20, 16, raw_item_bytes=1, resident=False, budget_bytes=budget)
-    cache = ExampleCache(plan, source, "train", Scaling(0.5, 1.0))
+    plan = plan_cache(20, 16, resident=False, budget_bytes=budget)
+    cache = ExampleCache(plan, source, "train")
     random = np.random.default_rng(5)
     for _ in range(6):
         indices = random.permutation(20)[: random.integers(1, 21)].astype(np.int64)
-        out = np.empty((len(indices), 16), np.float32)
+        out = np.empty((len(indices), 16), np.uint8)
         cache.gather(indices, out)
-        np.testing.assert_array_equal(out, np.repeat(indices[:, None] * 0.5 + 1, 16, axis=1))
+        np.testing.assert_array_equal(out, np.repeat(indices[:, None], 16, axis=1))
     assert cache.filled_bytes <= plan.size_bytes <= max(budget, 0)
     before = source.loaded
-    cache.gather(np.arange(20), np.empty((20, 16), np.float32))
-    cache.gather(np.arange(20), np.empty((20, 16), np.float32))
+    cache.gather(np.arange(20), np.empty((20, 16), np.uint8))
+    cache.gather(np.arange(20), np.empty((20, 16), np.uint8))
     assert source.loaded - before <= 2 * (20 - plan.examples) + plan.examples
     if plan.examples == 20:
         assert source.loaded == 20, "what is kept is decoded once"
 
 
-def test_filling_ahead_gives_the_same_values_as_asking() -> None:
-    cache = ExampleCache(CachePlan("ready", 5000, 5000 * 36), source_of(RANDOM), "train", Scaling(0.1, -3.0))
-    asked = np.empty((3, 9), np.float32)
-    cache.gather(np.array([4999, 0, 7]), asked)
-    cache.fill(0, 5000)
-    again = np.empty((3, 9), np.float32)
-    cache.gather(np.array([4999, 0, 7]), again)
-    np.testing.assert_allclose(asked, again, rtol=1e-6)
-    assert cache.filled_bytes == cache.plan.size_bytes
+def test_numbers_in_memory_are_checked_once_and_bad_ones_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = RANDOM[:10].astype(np.float32)
+    images[7, 1, 1] = np.nan
+    source = source_of(images)
+    cache = ExampleCache(plan_cache(10, 36, resident=True, budget_bytes=10**6), source, "train")
+    out = np.empty((3, 9), np.float32)
+    for _ in range(2):
+        with pytest.raises(DamagedDataError, match="found nan in example 7"):
+            cache.gather(np.array([1, 7, 2]), out)
+    checked: list[int] = []
+    monkeypatch.setattr(decode_module, "check_finite", lambda values, indices, origin: checked.extend(indices))
+    for indices in ([1, 2, 3], [3, 1, 2], [2, 3, 4]):
+        cache.gather(np.array(indices), out)
+        np.testing.assert_array_equal(out, images[indices].reshape(3, 9))
+    assert checked == [1, 2, 3, 2, 3, 4]
 
 
 def test_urgent_tasks_come_first_equals_in_order() -> None:

@@ -62,7 +62,8 @@ def read(store: DataStore, dataset: OpenDataSet, wanted: Range) -> np.ndarray:
     if ready is None:
         ready = results.get(timeout=WAIT_S)
     assert isinstance(ready, ReadyRange), ready
-    images = np.frombuffer(ready.body, np.float32, ready.examples * prod(SHAPE)).reshape(-1, *SHAPE).copy()
+    images = np.empty((ready.examples, *SHAPE), np.float32)
+    dataset.scaling.write(np.frombuffer(ready.body, np.uint8, images.size).reshape(images.shape), images)
     ready.release()
     return images
 
@@ -116,6 +117,10 @@ def test_every_pixel_arrives_and_the_rest_is_border(shape: tuple[int, int, int],
     moved = images.copy()
     translate(moved, shifts, -0.5)
     np.testing.assert_array_equal(moved, expected(images, shifts, -0.5))
+    as_bytes = (256 * images).astype(np.uint8)
+    moved_bytes = as_bytes.copy()
+    translate(moved_bytes, shifts, 0)
+    np.testing.assert_array_equal(moved_bytes, expected(as_bytes, shifts, 0))
 
 
 # --- as data servers give them --------------------------------------------------------------------------------------
