@@ -22,6 +22,7 @@ OTHER_COMMANDS = {
     },
     "data": {
         "inspect": ("adamctl.cli.data:inspect", "Show what is in a data set"),
+        "sample": ("adamctl.cli.data_sample:sample", "Draw training images as passes train on them"),
         "fetch": ("adamctl.cli.data:fetch", "Download and verify a known data set"),
     },
 }
