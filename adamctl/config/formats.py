@@ -19,8 +19,10 @@ BUILT_IN: Final = (
     "npy",
     "csv",
     "parquet",
+    "prepared",
     "imagefolder",
     "tar",
+    "audio",
 )
 """Formats that come with adamctl."""
 

@@ -17,7 +17,7 @@ import msgspec
 
 from adamctl.config.augment import AugmentConfig, ElasticConfig
 from adamctl.config.check import LIMITS
-from adamctl.config.data import ColumnsConfig, DataConfig
+from adamctl.config.data import ColumnsConfig, DataConfig, FeaturesConfig
 from adamctl.config.experiment import (
     ClusterConfig,
     Experiment,
@@ -32,6 +32,7 @@ from adamctl.model.partition.cuts import Cut
 SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("", Experiment),
     ("data", DataConfig),
+    ("data.features", FeaturesConfig),
     ("data.augment", AugmentConfig),
     ("data.augment.elastic", ElasticConfig),
     ("data.columns", ColumnsConfig),

@@ -106,6 +106,20 @@ pets/
 └── test-00000-of-00001.parquet
 ```
 """,
+    "prepared": """\
+A folder that `adamctl data prepare` wrote from data of any other format: decoded, in the size of the model's input,
+shuffled, with a checksum for every block. It is read as it is, so it costs little to serve; `adamctl data verify` finds
+what is damaged. `source` is the folder ([prepared.md](formats/prepared.md)).
+
+```text
+pets/
+├── prepared.json
+├── train.labels
+├── train-00000.examples
+├── test.labels
+└── test-00000.examples
+```
+""",
     "imagefolder": """\
 JPEG and PNG files, one folder per class; needs Pillow (`'adamctl[image]'`). Each image is scaled until it just covers
 `model.input`, then cropped to its centre. Classes are numbered in the order of their names. `source` is the folder.
@@ -162,6 +176,26 @@ pets/
 Without folders `train` and `test`, `test_files` names shards (of several) or members, or else a fifth of the members,
 chosen by name, becomes the test part. A tar file without members that say a class is read as the folder that was packed
 into it: `train/cat/0001.jpg`, or `cat/0001.jpg`.
+""",
+    "audio": """\
+Recordings: WAV (PCM of 8, 16, 24 or 32 bits) or FLAC (`'adamctl[audio]'`), all of one rate, in a folder or an
+uncompressed tar of it. An example is a frame with its neighbours side by side (`[data.features]`), so `model.input` has
+one number. The label is that of the recording, or, with `alignment`, of the frame ([speech.md](speech.md)). Folders and
+the test part are as in `imagefolder`; a validation part holds out whole recordings. `source` is the folder or the tar,
+or a name.
+
+```text
+digits.tar                  class_from = "name", test_files = "*_[0-4].wav"
+└── recordings/
+    ├── 0_george_0.wav
+    └── 0_george_1.wav
+
+words/                      class_from = "folder"
+├── yes/
+│   └── 0001.wav
+└── no/
+    └── 0001.flac
+```
 """,
 }
 """Format -> how its data are stored on disk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from math import prod
 from typing import Any, Final
 
@@ -57,7 +58,7 @@ class OpenDataSet:
         self.form = ExampleForm(prod(source.example_shape), source.dtype.name)
         self.classes = source.classes
         counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
-        train, validation = hold_out(source.labels("train"), config, seed)
+        train, validation = hold_out(source, config, seed)
         if not len(train):
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
         self._members: dict[str, tuple[FileSplit, Indices]] = {
@@ -78,7 +79,7 @@ class OpenDataSet:
                 counts[split],
                 self.form.example_bytes,
                 resident=source.resident,
-                budget_bytes=budget_bytes,
+                budget_bytes=0 if getattr(source, "keeps_examples", False) else budget_bytes,
             )
             budget_bytes -= plan.size_bytes
             self.caches[split] = ExampleCache(plan, source, split)
@@ -131,3 +132,8 @@ class OpenDataSet:
         if self.augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
             self.augmenter.apply(images, draws, wanted.pass_number)
         np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
+
+    def fill_tasks(self) -> list[Callable[[], None]]:
+        """Returns tasks with which the source prepares examples before they are requested; most have none."""
+        tasks: list[Callable[[], None]] = getattr(self.source, "fill_tasks", list)()
+        return tasks

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from adamctl.config.augment import IMAGE_KEYS, AugmentConfig, ElasticConfig
-from adamctl.config.data import ColumnsConfig, DataConfig
+from adamctl.config.data import ColumnsConfig, DataConfig, FeaturesConfig
 from adamctl.config.data_conflicts import data_problems
 
 
@@ -102,3 +104,32 @@ def test_a_pattern_of_names_has_no_folders() -> None:
     assert problem.path == ("data", "test_files") and "without folders" in problem.message
     assert not data_problems(DataConfig(format="imagefolder", source="./x", test_files="*.jpg"), (8, 8, 3))
     assert not data_problems(DataConfig(format="theirs", source="./x", test_files="*.jpg"), (8, 8, 3))
+
+
+@pytest.mark.parametrize(
+    ("keys", "shape", "path", "said"),
+    [
+        ({}, (400,), ("model", "input"), "found [400]; expected [440]: 11 frames of 40 bands"),
+        ({"features": FeaturesConfig(context=0)}, (440,), ("model", "input"), "expected [40]: 1 frames of 40 bands"),
+        (
+            {"features": FeaturesConfig(high_hz=20)},
+            (440,),
+            ("data", "features", "high_hz"),
+            "found 20 with low_hz = 20",
+        ),
+        ({"alignment": "a/b.txt"}, (440,), ("data", "alignment"), "without folders"),
+    ],
+)
+def test_features_of_sound_and_the_models_input_fit(
+    keys: dict[str, Any], shape: tuple[int, ...], path: tuple[str, ...], said: str
+) -> None:
+    (problem,) = data_problems(DataConfig(format="audio", source="fsdd", **keys), shape)
+    assert problem.path == path and said in problem.message
+    assert not data_problems(DataConfig(format="audio", source="fsdd"), (440,))
+
+
+@pytest.mark.parametrize("keys", [{"features": FeaturesConfig(bands=8)}, {"alignment": "a.txt"}])
+def test_only_sound_has_features_and_alignments(keys: dict[str, Any]) -> None:
+    (problem,) = data_problems(DataConfig(format="npz", source="frames", **keys), (440,))
+    assert problem.path == ("data", next(iter(keys))) and 'with format = "npz"; expected "audio"' in problem.message
+    assert not data_problems(DataConfig(format="theirs", source="frames", **keys), (440,))
