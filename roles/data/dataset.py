@@ -40,6 +40,7 @@ class OpenDataSet:
         class_examples: the training examples of each class.
         form: the size and type of one example, which are the source's: bytes stay bytes.
         scaling: what readers make of those values before they train on them.
+        augmenter: what each pass does to training examples.
     """
 
     def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
@@ -71,7 +72,7 @@ class OpenDataSet:
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
-        self._augmenter = Augmenter(
+        self.augmenter = Augmenter(
             config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
         )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, train)
@@ -142,8 +143,8 @@ class OpenDataSet:
         file_split = self._members[wanted.split][0]
         indices = draws if self._passes is None else draws % len(self.source.labels(file_split))
         self.caches[file_split].gather(indices, images)
-        if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
-            self._augmenter.apply(images, draws, wanted.pass_number)
+        if self.augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
+            self.augmenter.apply(images, draws, wanted.pass_number)
         np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
 
     def fill_tasks(self) -> list[Callable[[], None]]:
