@@ -82,7 +82,6 @@ SHORT = {
     "roles/*/role.py": "what the registry loads to know a role, without the role's imports",
     "roles/coordinator/batch_start.py": "above the cores, which know no experiment, and below the process",
     "roles/coordinator/core/membership.py": "pure, as losses.py, which uses it, is not",
-    "roles/data/form.py": "the same for the server that writes a body and for its readers",
     "roles/data/translation.py": "one operation on images",
     "roles/ps/apply/load_meter.py": "lies below both ways to apply, by threads and while a push arrives",
     "roles/ps/apply/update_sources.py": "lies below applier.py and fused.py",

@@ -34,6 +34,7 @@ from adamctl.roles.data.batches import (
     BatchMemory,
     ReadInto,
     Received,
+    batch_over,
     check_into,
     new_arrays,
     receiving_views,
@@ -41,6 +42,7 @@ from adamctl.roles.data.batches import (
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.form import DTYPES, ExampleForm
 from adamctl.roles.data.link import DataServerLink, connector_of_node, connector_over
+from adamctl.roles.data.readers.source import refuse_targets
 from adamctl.roles.data.scaling import Scaling
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, ErrorCode
 from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadRequest
@@ -48,7 +50,7 @@ from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadReques
 if TYPE_CHECKING:
     from adamctl.roles.context import RoleContext
 
-__all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto"]
+__all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto", "refuse_targets"]
 
 OPEN_DEADLINE_S: Final = 120.0
 OPEN_AGAIN_S: Final = 20.0
@@ -66,6 +68,7 @@ class DataSet:
         dataset: its name in reads.
         examples: train, validation and test mapped to their counts.
         dtype: of the values that servers send; `scaling` makes of them what a model is trained on.
+        targets: how many numbers each example has to come close to; 0 where it has a class.
     """
 
     dataset: str
@@ -76,11 +79,12 @@ class DataSet:
     seed: int
     dtype: str = "float32"
     scaling: Scaling = field(default_factory=Scaling)
+    targets: int = 0
 
     @property
     def form(self) -> ExampleForm:
         """How its examples are sent."""
-        return ExampleForm(prod(self.input_shape), self.dtype)
+        return ExampleForm(prod(self.input_shape), self.dtype, self.targets)
 
 
 class DataClient:
@@ -160,7 +164,9 @@ class DataClient:
         if reply.dtype not in DTYPES:
             raise ProtocolError(f"{first.name}: expected values of {' or '.join(DTYPES)}, found {reply.dtype!r}")
         scaling = Scaling(reply.factor, reply.shift)
-        data = DataSet(reply.dataset, reply.examples, reply.classes, config, shape, seed, reply.dtype, scaling)
+        data = DataSet(
+            reply.dataset, reply.examples, reply.classes, config, shape, seed, reply.dtype, scaling, reply.targets
+        )
         self._opened[data.dataset] = data
         return data
 
@@ -185,7 +191,7 @@ class DataClient:
         """Opens the data set again on a server that has restarted or needed the memory; it must find the same data."""
         reply = await self._open_on(server, data.config, data.input_shape, data.seed, deadline_s)
         before = DataOpenReply(
-            data.dataset, data.examples, data.classes, data.dtype, data.scaling.factor, data.scaling.shift
+            data.dataset, data.examples, data.classes, data.dtype, data.scaling.factor, data.scaling.shift, data.targets
         )
         if not _same_data(before, reply):
             raise ConfigurationError(
@@ -224,8 +230,8 @@ class DataClient:
         whole = Range(split, pass_number, start, stop)
         if into is None and stop - start <= most:
             return await self._read_part(data, whole, None, start // max(1, stop - start), deadline)
-        images, labels = into if into is not None else new_arrays(stop - start, data.input_shape)
-        check_into(images, labels, stop - start, data.input_shape)
+        images, labels = into if into is not None else new_arrays(stop - start, data.input_shape, data.form)
+        check_into(images, labels, stop - start, data.input_shape, data.form)
         reads = []
         for at in range(start, stop, most):
             part = whole._replace(start=at, stop=min(at + most, stop))
@@ -240,7 +246,7 @@ class DataClient:
             for read in reads:
                 read.cancel()
             await asyncio.gather(*reads, return_exceptions=True)
-        return Batch(images, labels)
+        return batch_over((images, labels), data.form)
 
     async def _read_part(
         self, data: DataSet, wanted: Range, into: ReadInto | None, number: int, deadline: float

@@ -25,7 +25,7 @@ from adamctl.roles.data.core import (
 )
 from adamctl.roles.data.decode import ExampleCache
 from adamctl.roles.data.form import ExampleForm
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, target_count, targets_of
 from adamctl.roles.data.scaling import scaling_for
 from adamctl.roles.data.translation import translate
 
@@ -54,7 +54,7 @@ class OpenDataSet:
         self.config = config
         self.source = source
         self.seed = seed
-        self.form = ExampleForm(prod(source.example_shape), source.dtype.name)
+        self.form = ExampleForm(prod(source.example_shape), source.dtype.name, target_count(source))
         self.classes = source.classes
         counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
         train, validation = split_validation(counts["train"], config.validation, seed)
@@ -104,8 +104,8 @@ class OpenDataSet:
             self._orders.move_to_end((split, pass_number))
             return order
 
-    def gather(self, wanted: Range, images: NDArray[Any], labels: NDArray[np.int32]) -> None:
-        """Writes a range into `images` [n, elements], C-contiguous and as `form` says, and `labels` [n]. Not scaled.
+    def gather(self, wanted: Range, images: NDArray[Any], labels: NDArray[Any]) -> None:
+        """Writes a range into `images` [n, elements], C-contiguous, not scaled, and `labels`, both as `form` says.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
@@ -118,4 +118,6 @@ class OpenDataSet:
         if self.config.translate and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
             shifts = translations(indices, self.seed, wanted.pass_number, self.config.translate)
             translate(images.reshape(len(indices), *self.source.example_shape), shifts, border=0)
-        np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
+        targets = targets_of(self.source, file_split)
+        known = self.source.labels(file_split) if targets is None else targets
+        np.take(known, indices, axis=0, out=labels, mode="clip")

@@ -20,10 +20,14 @@ class BodyLayout(NamedTuple):
 
 
 class ExampleForm(NamedTuple):
-    """What one example is on the wire: `elements` values of `dtype`, as in the files, and an int32 label."""
+    """What one example is on the wire: `elements` values of `dtype`, as in the files, and what is known of it.
+
+    That is an int32 label, the number of its class, or, if `targets` is not 0, so many float32 numbers.
+    """
 
     elements: int
     dtype: str = "float32"
+    targets: int = 0
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -33,15 +37,27 @@ class ExampleForm(NamedTuple):
     def example_bytes(self) -> int:
         return self.elements * self.numpy_dtype.itemsize
 
+    @property
+    def label_bytes(self) -> int:
+        return LABEL_BYTES * max(self.targets, 1)
+
+    def label_shape(self, examples: int) -> tuple[int, ...]:
+        """Returns the shape of the labels, or targets, of so many examples."""
+        return (examples, self.targets) if self.targets else (examples,)
+
+    @property
+    def label_dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32 if self.targets else np.int32)
+
     def body(self, examples: int) -> BodyLayout:
-        """Returns the layout of a body of so many examples: their values, then, aligned, their labels."""
+        """Returns the layout of a body of so many examples: their values, then, aligned, their labels or targets."""
         labels_offset = _aligned(examples * self.example_bytes)
-        return BodyLayout(labels_offset, labels_offset + examples * LABEL_BYTES)
+        return BodyLayout(labels_offset, labels_offset + examples * self.label_bytes)
 
     @property
     def examples_per_read_max(self) -> int:
         """How many examples fit into one body; 0 if not even one does."""
-        return (BODY_BYTES_MAX - BODY_ALIGNMENT_BYTES) // (self.example_bytes + LABEL_BYTES)
+        return (BODY_BYTES_MAX - BODY_ALIGNMENT_BYTES) // (self.example_bytes + self.label_bytes)
 
 
 def _aligned(size_bytes: int) -> int:

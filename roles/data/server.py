@@ -122,8 +122,18 @@ class DataServer:
         if isinstance(result, Exception):
             report_failure(request, result)
         else:
-            factor, shift = result.scaling.factor, result.scaling.shift
-            request.reply(DataOpenReply(result.name, result.examples, result.classes, result.form.dtype, factor, shift))
+            form, scaling = result.form, result.scaling
+            request.reply(
+                DataOpenReply(
+                    result.name,
+                    result.examples,
+                    result.classes,
+                    form.dtype,
+                    scaling.factor,
+                    scaling.shift,
+                    form.targets,
+                )
+            )
 
     def _post(self, action: Callable[[], None]) -> None:
         """Runs an action on the event loop, unless the loop has ended meanwhile."""

@@ -262,7 +262,8 @@ class DataStore:
         chunk = examples if dataset.source.resident else _CHUNK_EXAMPLES
         form = dataset.form
         images = np.frombuffer(job.ready.body, form.numpy_dtype, examples * form.elements).reshape(examples, -1)
-        labels = np.frombuffer(job.ready.body, np.int32, examples, job.ready.labels_offset)
+        labels = np.frombuffer(job.ready.body[job.ready.labels_offset :], form.label_dtype)
+        labels = labels.reshape(form.label_shape(examples))
 
         def work(start: int, stop: int) -> Callable[[], None]:
             part = wanted._replace(start=wanted.start + start, stop=wanted.start + stop)

@@ -20,7 +20,8 @@ class DataOpenReply(Message, frozen=True):
     """`dataset` names it in reads; `examples` maps train, validation and test to their counts.
 
     Examples are sent as the files have them, of type `dtype`: uint8 or float32. A model is trained on
-    value * factor + shift, computed in float32 by the reader.
+    value * factor + shift, computed in float32 by the reader. `targets`: how many float32 numbers each example has in
+    place of a label; 0 if it has a label.
     """
 
     dataset: str
@@ -29,6 +30,7 @@ class DataOpenReply(Message, frozen=True):
     dtype: str = "float32"
     factor: float = 1.0
     shift: float = 0.0
+    targets: int = 0
 
 
 class DataReadRequest(Message, frozen=True):
@@ -42,7 +44,7 @@ class DataReadRequest(Message, frozen=True):
 
 
 class DataReadReply(Message, frozen=True):
-    """Body: the data set's dtype [examples, *input shape], then, at `labels_offset`, int32 [examples]."""
+    """Body: the data set's dtype [examples, *input shape], then, at `labels_offset`, labels or targets."""
 
     examples: int
     labels_offset: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,12 @@ from adamctl.roles.data.readers.source import (
     FileSplit,
     Labels,
     Peek,
+    Targets,
     check_numbers,
     check_same_kind,
+    check_same_length,
     checked_labels,
+    checked_targets,
     matching_shape,
     named_classes,
     number_names,
@@ -30,10 +33,20 @@ from adamctl.roles.data.readers.source import (
 )
 
 READER: Final = Reader("npy", (), open=f"{__name__}:open_npy", peek=f"{__name__}:peek_npy")
-_NAMES: Final[dict[FileSplit, tuple[str, str]]] = {
-    "train": ("x_train.npy", "y_train.npy"),
-    "test": ("x_test.npy", "y_test.npy"),
+_NAMES: Final[dict[FileSplit, tuple[str, str, str]]] = {
+    "train": ("x_train.npy", "y_train.npy", "targets_train.npy"),
+    "test": ("x_test.npy", "y_test.npy", "targets_test.npy"),
 }
+
+
+class _Mapped(NamedTuple):
+    """What a folder holds: files of images, the images mapped, labels (0 where there are targets), names, targets."""
+
+    paths: dict[FileSplit, Path]
+    images: dict[FileSplit, NDArray[Any]]
+    labels: dict[FileSplit, Labels]
+    classes: tuple[str, ...]
+    targets: dict[FileSplit, Targets]
 
 
 class MappedSource:
@@ -45,18 +58,22 @@ class MappedSource:
     def __init__(self, folder: Path, input_shape: Sequence[int] | None) -> None:
         """Raises as `open_npy`."""
         self.origin = str(folder)
-        self._paths, self._images, self._labels, classes = _mapped(folder)
-        self.classes = classes or number_names(self._labels, self.origin)
+        self._paths, self._images, self._labels, classes, self._targets = _mapped(folder)
+        self.classes = () if self._targets else classes or number_names(self._labels, self.origin)
         train = self._images["train"]
         self.example_shape = matching_shape(train.shape[1:], input_shape, self.origin)
         self.dtype = np.dtype(np.uint8 if train.dtype == np.uint8 else np.float32)
         self.value_max = 255.0 if train.dtype == np.uint8 else 1.0
         self._sizes_bytes = {split: path.stat().st_size for split, path in self._paths.items()}
-        self.resident_bytes = sum(labels.nbytes for labels in self._labels.values())
+        answers = (*self._labels.values(), *self._targets.values())
+        self.resident_bytes = sum(values.nbytes for values in answers)
         self.stored_bytes = sum(self._sizes_bytes.values()) + self.resident_bytes
 
     def labels(self, split: FileSplit) -> Labels:
         return self._labels[split]
+
+    def targets(self, split: FileSplit) -> Targets | None:
+        return self._targets.get(split)
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Raises DamagedDataError if the file is no longer as long as when it was opened."""
@@ -76,6 +93,8 @@ class MappedSource:
 def open_npy(folder: Path, input_shape: Sequence[int] | None = None) -> MappedSource:
     """Opens a folder with x_train.npy, y_train.npy, x_test.npy and y_test.npy; the last two may be missing.
 
+    In place of labels there may be targets, numbers [examples] or [examples, k]: targets_train.npy, targets_test.npy.
+
     Images are [examples, ...] of bytes (`unit` maps 0..255 to 0..1) or of any other number type (loaded as float32;
     `unit` leaves them unchanged); labels are whole numbers from 0, or strings, which are the names of the classes.
 
@@ -93,19 +112,22 @@ def peek_npy(folder: Path, input_shape: Sequence[int] | None, examples_max: int,
     Raises:
         ConfigurationError, DamagedDataError: like `open_npy`, for what was read.
     """
-    _, images, labels, classes = _mapped(folder)
+    _, images, labels, classes, targets = _mapped(folder)
     parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], Labels]] = {}
     for split, values in images.items():
         dtype = np.uint8 if values.dtype == np.uint8 else np.float32
         parts[split] = values.shape, values[:examples_max].astype(dtype), labels[split]
-    return peek_at_table(parts, input_shape, str(folder), classes)
+    return peek_at_table(parts, input_shape, str(folder), classes, targets["train"].shape[1] if targets else 0)
 
 
-def _mapped(
-    folder: Path,
-) -> tuple[dict[FileSplit, Path], dict[FileSplit, NDArray[Any]], dict[FileSplit, Labels], tuple[str, ...]]:
-    """Returns the files of images, the images mapped, the labels, and the names of the classes if they have any."""
-    paths = {split: (folder / names[0], folder / names[1]) for split, names in _NAMES.items()}
+def _mapped(folder: Path) -> _Mapped:
+    has_targets = (folder / _NAMES["train"][2]).exists()
+    if has_targets and (folder / _NAMES["train"][1]).exists():
+        raise ConfigurationError(
+            f"{folder}: expected labels or targets, found {_NAMES['train'][1]} and {_NAMES['train'][2]}: keep one"
+        )
+    answer = 2 if has_targets else 1
+    paths = {split: (folder / names[0], folder / names[answer]) for split, names in _NAMES.items()}
     if not any(path.exists() for path in paths["test"]):
         del paths["test"]
     for path in (path for pair in paths.values() for path in pair):
@@ -114,16 +136,24 @@ def _mapped(
     images: dict[FileSplit, NDArray[Any]] = {split: _map(pair[0]) for split, pair in paths.items()}
     for split, values in images.items():
         check_numbers(values.dtype, values.shape, str(paths[split][0]))
-    classes, numbers = named_classes([np.array(_map(pair[1])) for pair in paths.values()], str(folder))
-    labels: dict[FileSplit, Labels] = {
-        split: checked_labels(values, len(images[split]), str(pair[1]))
-        for (split, pair), values in zip(paths.items(), numbers, strict=True)
-    }
+    given: list[NDArray[Any]] = [np.array(_map(pair[1])) for pair in paths.values()]
+    classes, numbers = ((), given) if has_targets else named_classes(given, str(folder))
+    labels: dict[FileSplit, Labels] = {}
+    targets: dict[FileSplit, Targets] = {}
+    for (split, pair), values in zip(paths.items(), numbers, strict=True):
+        if has_targets:
+            targets[split] = checked_targets(values, len(images[split]), str(pair[1]))
+        zeros = np.zeros(len(images[split]), np.int32)
+        labels[split] = zeros if has_targets else checked_labels(values, len(images[split]), str(pair[1]))
     if "test" not in images:
         images["test"], labels["test"] = images["train"][:0], np.empty(0, np.int32)
+        if has_targets:
+            targets["test"] = targets["train"][:0]
     check_same_kind(images["train"], images["test"], str(folder))
+    if targets:
+        check_same_length(targets, str(folder))
     files: dict[FileSplit, Path] = {split: paths.get(split, paths["train"])[0] for split in FILE_SPLITS}
-    return files, images, labels, classes
+    return _Mapped(files, images, labels, classes, targets)
 
 
 def _map(path: Path) -> NDArray[Any]:
