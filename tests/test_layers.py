@@ -44,8 +44,6 @@ SHORT = {
     "adamctl/bench/report.py": "the same for every benchmark",
     "adamctl/cli/*": "one command, one file",
     "adamctl/config/algorithms.py": "lies below experiments and the registry of algorithms",
-    "adamctl/config/data.py": "the keys of data, apart from those of training",
-    "adamctl/config/data_conflicts.py": "what is refused of data, apart from the rest",
     "adamctl/config/formats.py": "lies below experiments and the readers",
     "adamctl/config/names.py": "names and foreign text are checked in every tier",
     "adamctl/config/schedule.py": "formulas that coordinator and workers both compute",

@@ -28,6 +28,11 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "set it to 0: a line search compares losses, which must be of the same images; shifted copies can be stored "
         "with the data",
     ),
+    "data.sampling": (
+        ("all",),
+        "leave it out: each pass would be of other examples, and a line search compares losses of the same ones; "
+        "train.class_weights weighs classes without repeating them",
+    ),
     "train.consistency": (("async",), "leave it out: all workers evaluate at the same parameters in any case"),
     "train.max_staleness": ((None,), "leave it out: all workers evaluate at the same parameters, so none is ahead"),
     "train.n_fetch": (("auto",), "leave it out: parameters are fetched once for each evaluation"),

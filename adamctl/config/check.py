@@ -160,6 +160,8 @@ def _check(value: Any, kind: inspect.Type, path: KeyPath) -> Iterator[Problem]:
             yield from _check(item, kind.value_type, (*path, key))
     elif isinstance(value, dict) and (tables := [one for one in _options(kind) if isinstance(one, inspect.StructType)]):
         yield from _check_struct(value, tables[0], path)
+    elif isinstance(value, dict) and (named := [one for one in _options(kind) if isinstance(one, inspect.DictType)]):
+        yield from _check(value, named[0], path)
     elif isinstance(kind, inspect.VarTupleType):
         if not isinstance(value, (list, tuple)):
             yield _wrong(path, value, kind)
@@ -207,6 +209,7 @@ OTHER_WORDS = {
     "validation_split": "validation",
     "val_split": "validation",
     "random_seed": "seed",
+    "stratified": "stratify",
     "l2": "weight_decay",
     "optimiser": "optimizer",
     "gradient_clip": "clip_norm",
@@ -314,7 +317,7 @@ def _allowed(kind: inspect.Type) -> str:
             words.append("[" + ", ".join(_allowed(of) for of in option.item_types) + "]")
         elif isinstance(option, inspect.VarTupleType):
             words.append(f"a list of {_plural(_allowed(option.item_type))}")
-        elif isinstance(option, (inspect.StructType, inspect.UnionType)):
+        elif isinstance(option, (inspect.StructType, inspect.UnionType, inspect.DictType)):
             words.append("a table")
     return " or ".join(words)
 

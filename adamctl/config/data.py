@@ -11,14 +11,32 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A table of the experiment file; unknown keys are rejected."""
 
 
+class ColumnsConfig(Section, frozen=True):
+    """Which columns of a table are its label and its inputs, for `csv` and `parquet`.
+
+    Attributes:
+        label: name of the column that holds the class, or its number from 0; unset: the one called `label` or `class`,
+            else the last.
+        inputs: names, or numbers from 0, of the columns that are the model's input, in this order; empty: all others.
+    """
+
+    label: str | int | None = None
+    inputs: tuple[str | int, ...] = ()
+
+
 class DataConfig(Section, frozen=True):
     """Where examples come from and how they are prepared.
 
     Attributes:
-        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `imagefolder`, or one that an installed package
-            adds (entry point group `adamctl.readers`).
+        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `csv`, `imagefolder`, or one that an installed
+            package adds (entry point group `adamctl.readers`).
         source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
         validation: share of the training set held out, 0 <= share < 1.
+        stratify: hold out that share of each class, so that a rare one is not missed by chance; without, examples are
+            held out whatever their class.
+        sampling: which training examples a pass is of. `all`: each once. Any other value draws as many, with repeats:
+            `balanced` each class equally often; a table class -> weight an example of each class in proportion to its
+            weight, 1 where none is given; `weights` in proportion to the weights that come with the data.
         scale: `unit` maps bytes to [0, 1]; `standard` also subtracts the training set's mean and divides by its
             standard deviation (one of each over all pixels); `none` leaves values unchanged.
         class_from: for formats made of files: `folder`: the class of a file is the folder it is in; `name`: what stands
@@ -32,14 +50,21 @@ class DataConfig(Section, frozen=True):
             translate, vertically and horizontally, so that passes see different variants (Adam 3.1); uncovered pixels
             get the value of a zero byte. Must be less than half the images' height and width; 0 shifts nothing.
             Validation and test images are never shifted.
+        decoder: what decodes JPEG files: `pillow` (extra `image`), or `opencv` (also extra `opencv`), which takes less
+            time. Pixels differ a little between the two. Pillow decodes PNG files, and JPEG files that are neither grey
+            nor RGB, in any case.
     """
 
     format: str = "digits"
     source: str = "digits"
     validation: float = 0.0
+    stratify: bool = False
+    sampling: Literal["all", "balanced", "weights"] | dict[str, float] = "all"
     scale: Literal["unit", "standard", "none"] = "unit"
     class_from: Literal["folder", "name"] = "folder"
     test_files: str = ""
     memory_share: float = 0.25
     search: tuple[str, ...] = ()
     translate: int = 0
+    columns: ColumnsConfig = ColumnsConfig()
+    decoder: Literal["pillow", "opencv"] = "pillow"

@@ -5,8 +5,10 @@ Pure, as `adamctl.config.conflicts`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
+
+import msgspec
 
 from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
@@ -14,31 +16,62 @@ from adamctl.config.formats import BUILT_IN
 
 _OF_FILES: Final = ("imagefolder",)
 """Formats of ours in which each example, or run of examples, is a file with a name."""
+_OF_IMAGES: Final = ("imagefolder",)
+_OF_TABLES: Final = ("csv",)
+FORMATS_READING: Final[dict[str, tuple[str, ...]]] = {
+    "test_files": _OF_FILES,
+    "class_from": _OF_FILES,
+    "decoder": _OF_IMAGES,
+    "columns": _OF_TABLES,
+}
+"""Keys that would be ignored with other formats of ours."""
 
 
 def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
     """Returns conflicts between keys that are each valid by themselves; `shape` is the model's input."""
-    problems: list[Problem] = []
+    found = [*_of_source(data), *_unread(data), *_of_sampling(data), *_of_moves(data, shape)]
+    return [Problem(("data", *key.split(".", 1)), message) for key, message in found]
 
-    def refuse(key: str, message: str) -> None:
-        problems.append(Problem(tuple(key.split(".")), message))
 
+def _of_source(data: DataConfig) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) for what does not say where data are."""
     if data.format == "digits" and data.source != "digits":
         found = f'found "digits" with source = {show(data.source)}'
-        refuse("data.format", f'{found}; set it to "idx", "npz", "npy" or "imagefolder"')
+        yield "format", f'{found}; set it to "idx", "npz", "npy", "csv" or "imagefolder"'
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
-        refuse("data.source", f"{wanted}; found {show(data.source)}")
-    for key, value in (("test_files", data.test_files), ("class_from", data.class_from)):
-        if value != getattr(DataConfig(), key) and data.format in BUILT_IN and data.format not in _OF_FILES:
-            wanted = " or ".join(show(name) for name in _OF_FILES)
-            refuse(f"data.{key}", f'found {show(value)} with format = "{data.format}"; expected {wanted}: leave it out')
+        yield "source", f"{wanted}; found {show(data.source)}"
     if "/" in data.test_files:
-        refuse("data.test_files", f"found {show(data.test_files)}; expected a pattern of names, without folders")
+        yield "test_files", f"found {show(data.test_files)}; expected a pattern of names, without folders"
+
+
+def _unread(data: DataConfig) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) for keys that the format does not read."""
+    for key, formats in FORMATS_READING.items():
+        value = getattr(data, key)
+        if value != getattr(DataConfig(), key) and data.format in BUILT_IN and data.format not in formats:
+            wanted = " or ".join(show(name) for name in formats)
+            found = "" if isinstance(value, msgspec.Struct) else f"found {show(value)} "
+            yield key, f'{found}with format = "{data.format}"; expected {wanted}: leave it out'
+
+
+def _of_sampling(data: DataConfig) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) for parts and draws that cannot be made."""
+    if data.stratify and not data.validation:
+        yield "stratify", "found true but data.validation is 0; set data.validation, for example 0.1"
+    if isinstance(data.sampling, dict):
+        for name, weight in data.sampling.items():
+            if weight < 0:
+                yield f"sampling.{name}", f"found {weight}; expected a weight of at least 0"
+        if not data.sampling:
+            yield "sampling", 'found an empty table; give classes weights, or set it to "all" or "balanced"'
+
+
+def _of_moves(data: DataConfig, shape: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) for transformations that these examples cannot have."""
     if data.translate and len(shape) != 3:
         wanted = "it moves images, so model.input must be [height, width, channels]"
-        refuse("data.translate", f"found {data.translate}; {wanted}, found {show(shape)}; or set it to 0")
+        yield "translate", f"found {data.translate}; {wanted}, found {show(shape)}; or set it to 0"
     elif data.translate and 2 * data.translate >= min(shape[:2]):
         wanted = f"less than half of the images' height and width, {shape[0]} x {shape[1]}"
-        refuse("data.translate", f"found {data.translate}; expected {wanted}")
-    return problems
+        yield "translate", f"found {data.translate}; expected {wanted}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
 GROUP: Final = "adamctl.readers"
-BUILT_IN: Final = ("digits", "idx", "npz", "npy", "imagefolder")
+BUILT_IN: Final = ("digits", "idx", "npz", "npy", "csv", "imagefolder")
 """Formats that come with adamctl."""
 
 

@@ -199,7 +199,7 @@ def _apply(values: dict[str, Any], setting: Setting) -> KeyPath:
     return tuple(path)
 
 
-_TABLES = ("model.", "partition.", "optimizer.settings.")
+_TABLES = ("model.", "partition.", "optimizer.settings.", "data.sampling.")
 """Tables whose keys are not those of a struct."""
 _TEXT_KEYS: frozenset[KeyPath] = frozenset({("name",), ("data", "source")})
 

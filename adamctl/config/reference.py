@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from adamctl.config.check import LIMITS
-from adamctl.config.data import DataConfig
+from adamctl.config.data import ColumnsConfig, DataConfig
 from adamctl.config.experiment import (
     ClusterConfig,
     Experiment,
@@ -31,6 +31,7 @@ from adamctl.model.partition.cuts import Cut
 SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("", Experiment),
     ("data", DataConfig),
+    ("data.columns", ColumnsConfig),
     ("model", Model),
     ("optimizer", OptimizerConfig),
     ("optimizer.schedule", ScheduleConfig),

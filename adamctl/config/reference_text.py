@@ -51,8 +51,8 @@ mnist/
 One NumPy archive. Arrays may also be called `images`, `labels`, `test_images` and `test_labels`; those of the test part
 may be missing. Images are bytes (`scale = "unit"` divides them by 255) or other numbers, which stay unchanged.
 Labels are whole numbers from 0, or names. In their place there may be `targets_train` and `targets_test`, or `targets`
-and `test_targets`: numbers to come close to, [examples, k], for losses of your own. `source` is the file, or its name
-without `.npz`.
+and `test_targets`: numbers to come close to, [examples, k], for losses of your own. A further array `weights`, a number
+for each training example, is for `data.sampling = "weights"`. `source` is the file, or its name without `.npz`.
 
 ```text
 frames.npz
@@ -72,6 +72,23 @@ frames/
 ├── y_train.npy     [examples]
 ├── x_test.npy      [examples, ...]
 └── y_test.npy      [examples]
+```
+""",
+    "csv": """\
+A table as text, with commas, semicolons or tabs: one line per example, one column the label, the others numbers. The
+first line may name the columns. Labels are whole numbers from 0, or texts, which are the names of the classes.
+`[data.columns]` says which column is what. Inputs are float32 of shape [columns], or of any `model.input` with as many
+elements; `scale = "unit"` leaves them unchanged. All of it is held in memory. `source` is the file, or its name without
+`.csv`: a fifth of its lines, chosen by their number, becomes the test part, so that a line added at the end moves no
+other. Or `source` is a folder with `train.csv` and `test.csv`.
+
+```text
+flowers/
+├── train.csv     sepal,petal,label
+│                 5.1,1.4,setosa
+│                 7.0,4.7,versicolor
+└── test.csv      sepal,petal,label
+                  4.9,1.4,setosa
 ```
 """,
     "imagefolder": """\

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
-from adamctl.roles.data.readers.imagefolder import decode_image
+from adamctl.roles.data.readers.images import Decoder, ImageDecoder
 from adamctl.roles.data.scaling import Scaling
 
 BYTE_MAX = 255.0
@@ -55,7 +55,7 @@ def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: 
         raise ConfigurationError(f"this model takes examples of shape {list(shape)}; expected images to classify")
     ready = as_trained(trained, data)
     results: list[dict[str, Any]] = []
-    for names, raw in _batches(found, shape):
+    for names, raw in _batches(found, shape, trained.experiment.data.decoder):
         outputs = predict(trained, ready.make(raw))
         results += [_described(name, row, ready.classes, top) for name, row in zip(names, outputs, strict=True)]
     return results
@@ -121,29 +121,32 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _batches(files: Sequence[Path], shape: tuple[int, ...]) -> Iterator[tuple[list[str], NDArray[Any]]]:
+def _batches(
+    files: Sequence[Path], shape: tuple[int, ...], decoder: Decoder
+) -> Iterator[tuple[list[str], NDArray[Any]]]:
     """Yields names and raw values of up to BATCH examples of one type."""
     images: list[Path] = []
     for file in files:
         if file.suffix != ".npz":
             images.append(file)
             if len(images) == BATCH:
-                yield _decoded(images, shape)
+                yield _decoded(images, shape, decoder)
                 images = []
             continue
         if images:
-            yield _decoded(images, shape)
+            yield _decoded(images, shape, decoder)
             images = []
         examples = fitting(_array(file), shape, str(file))
         for start in range(0, len(examples), BATCH):
             part = examples[start : start + BATCH]
             yield [f"{file}[{start + row}]" for row in range(len(part))], part
     if images:
-        yield _decoded(images, shape)
+        yield _decoded(images, shape, decoder)
 
 
-def _decoded(images: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[str], NDArray[Any]]:
-    return list(map(str, images)), np.stack([decode_image(path, shape) for path in images])
+def _decoded(images: Sequence[Path], shape: tuple[int, ...], decoder: Decoder) -> tuple[list[str], NDArray[Any]]:
+    decode = ImageDecoder(shape, decoder).decode_file
+    return list(map(str, images)), np.stack([decode(path) for path in images])
 
 
 def _array(file: Path) -> NDArray[Any]:

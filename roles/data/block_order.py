@@ -16,6 +16,8 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import FILE_ORDER, Indices, permutation
 
 WINDOW_BLOCKS: Final = 64
+_HELD_MAX: Final = 3
+"""Passes and windows whose order is held: the one served, the one read ahead, and one that somebody else reads."""
 _BLOCK_STREAM: Final = 0x424C_4F43 << 32  # "BLOC": the order of the blocks of a pass
 _WINDOW_STREAM: Final = 0x5749_4E44 << 32  # "WIND": the order inside its windows
 
@@ -42,8 +44,8 @@ class _Layout(NamedTuple):
 class BlockOrder:
     """Finds the examples at any positions of any pass.
 
-    It holds the order of the blocks of the pass last asked for and the examples of one window, 16 bytes each. Threads
-    may share it: what is held is replaced as a whole.
+    It holds the order of the blocks of the last three passes asked for and the examples of the last three windows, 16
+    bytes each. Threads may share it: what is held is replaced as a whole.
     """
 
     def __init__(self, lengths: Sequence[int] | Indices, seed: int, window_blocks: int = WINDOW_BLOCKS) -> None:
@@ -60,8 +62,8 @@ class BlockOrder:
         self.examples = int(self.lengths.sum())
         self.windows = -(-len(self.lengths) // window_blocks)
         self._firsts: Indices = np.cumsum(self.lengths) - self.lengths
-        self._layout: _Layout | None = None
-        self._held: tuple[int, Run] | None = None
+        self._layouts: tuple[_Layout, ...] = ()
+        self._held: tuple[tuple[int, Run], ...] = ()
 
     def find(self, pass_number: int, start: int, stop: int) -> list[Run]:
         """Returns examples [start, stop) of a pass in its order, one run for each window they lie in.
@@ -92,28 +94,35 @@ class BlockOrder:
             raise ValueError(f"expected a window 0 .. {self.windows - 1}, found {window}")
         return self._layout_of(pass_number).blocks[window * self.window_blocks :][: self.window_blocks]
 
+    def start(self, pass_number: int, window: int) -> int:
+        """Returns the position in a pass of a window's first example."""
+        return int(self._layout_of(pass_number).starts[window])
+
     def in_file_order(self, run: Run) -> Indices:
         """Returns the numbers [n] that a run's examples have when all blocks are counted through."""
         return self._firsts[run.blocks] + run.indices
 
     def _layout_of(self, pass_number: int) -> _Layout:
-        held = self._layout
-        if held is None or held.pass_number != pass_number:
-            blocks = self._permuted(len(self.lengths), _BLOCK_STREAM, pass_number, 0)
-            lengths = np.add.reduceat(self.lengths[blocks], np.arange(0, len(blocks), self.window_blocks))
-            held = self._layout = _Layout(pass_number, blocks, np.concatenate(([0], np.cumsum(lengths))))
-        return held
+        for held in self._layouts:
+            if held.pass_number == pass_number:
+                return held
+        blocks = self._permuted(len(self.lengths), _BLOCK_STREAM, pass_number, 0)
+        lengths = np.add.reduceat(self.lengths[blocks], np.arange(0, len(blocks), self.window_blocks))
+        layout = _Layout(pass_number, blocks, np.concatenate(([0], np.cumsum(lengths))))
+        self._layouts = (layout, *self._layouts[: _HELD_MAX - 1])
+        return layout
 
     def _window(self, pass_number: int, window: int) -> Run:
-        held = self._held
-        if held is None or held[0] != pass_number or held[1].window != window:
-            blocks = self.blocks_of(pass_number, window)
-            ends = np.cumsum(self.lengths[blocks])
-            drawn = self._permuted(int(ends[-1]), _WINDOW_STREAM, pass_number, window)
-            places = np.repeat(np.arange(len(blocks)), self.lengths[blocks])[drawn]
-            held = pass_number, Run(window, blocks[places], drawn - (ends - self.lengths[blocks])[places])
-            self._held = held
-        return held[1]
+        for held_pass, held in self._held:
+            if held_pass == pass_number and held.window == window:
+                return held
+        blocks = self.blocks_of(pass_number, window)
+        ends = np.cumsum(self.lengths[blocks])
+        drawn = self._permuted(int(ends[-1]), _WINDOW_STREAM, pass_number, window)
+        places = np.repeat(np.arange(len(blocks)), self.lengths[blocks])[drawn]
+        run = Run(window, blocks[places], drawn - (ends - self.lengths[blocks])[places])
+        self._held = ((pass_number, run), *self._held[: _HELD_MAX - 1])
+        return run
 
     def _permuted(self, count: int, stream: int, pass_number: int, part: int) -> Indices:
         if pass_number == FILE_ORDER:

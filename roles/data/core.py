@@ -20,7 +20,7 @@ from adamctl.config.data import DataConfig
 
 FILE_ORDER: Final = -1  # pass number: in the order of the files
 _ORDER_STREAM: Final = 0x4441_5441 << 32  # "DATA": keeps these Philox streams apart from those of initial weights
-_VALIDATION_STREAM: Final = 0x5641_4C49 << 32  # "VALI"
+VALIDATION_STREAM: Final = 0x5641_4C49 << 32  # "VALI"
 _TRANSLATION_STREAM: Final = 0x5452_414E << 32  # "TRAN"
 
 Split = Literal["train", "validation", "test"]
@@ -50,7 +50,7 @@ def dataset_identity(config: DataConfig, input_shape: Sequence[int], seed: int) 
 def split_validation(examples: int, share: float, seed: int) -> tuple[Indices, Indices]:
     """Returns (training, validation): disjoint ascending file indices that together are all training examples."""
     held_out = round(examples * share)
-    drawn = permutation(examples, seed, _VALIDATION_STREAM)
+    drawn = permutation(examples, seed, VALIDATION_STREAM)
     return np.sort(drawn[held_out:]), np.sort(drawn[:held_out])
 
 
@@ -69,11 +69,11 @@ def permutation(examples: int, seed: int, stream: int, part: int = 0) -> Indices
 
     Sorts random keys: the raw output of Philox never changes between numpy versions, `Generator.permutation` may.
     """
-    return np.argsort(_random_bits(seed, stream, examples, part), kind="stable").astype(np.int64, copy=False)
+    return np.argsort(random_bits(seed, stream, examples, part), kind="stable").astype(np.int64, copy=False)
 
 
-def _random_bits(seed: int, stream: int, count: int, part: int = 0) -> NDArray[np.uint64]:
-    """`part` is the second word of the counter: 2^66 numbers lie between one part and the next."""
+def random_bits(seed: int, stream: int, count: int, part: int = 0) -> NDArray[np.uint64]:
+    """Returns numbers of a stream, [count]; `part` is the second word of the counter: 2^66 numbers lie between two."""
     key = np.array([seed & (2**64 - 1), stream & (2**64 - 1)], np.uint64)
     counter = np.array([0, part, 0, 0], np.uint64)
     return np.random.Philox(counter=counter, key=key).random_raw(count).astype(np.uint64, copy=False)
@@ -99,7 +99,7 @@ def translations(indices: Indices, seed: int, pass_number: int, pixels: int) -> 
     Depends only on the arguments: counter-based, like splitmix64 (Steele, Lea, Flood 2014, fig. 15), with an example's
     file index as the counter and the state drawn from (seed, pass).
     """
-    start = _random_bits(seed, _TRANSLATION_STREAM ^ pass_number, 1)
+    start = random_bits(seed, _TRANSLATION_STREAM ^ pass_number, 1)
     mixed = start + indices.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)

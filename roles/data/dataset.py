@@ -19,13 +19,13 @@ from adamctl.roles.data.core import (
     Range,
     pass_order,
     plan_cache,
-    split_validation,
     translation_problem,
     translations,
 )
 from adamctl.roles.data.decode import ExampleCache
 from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, target_count, targets_of
+from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.scaling import scaling_for
 from adamctl.roles.data.translation import translate
 
@@ -57,7 +57,7 @@ class OpenDataSet:
         self.form = ExampleForm(prod(source.example_shape), source.dtype.name, target_count(source))
         self.classes = source.classes
         counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
-        train, validation = split_validation(counts["train"], config.validation, seed)
+        train, validation = hold_out(source.labels("train"), config, seed)
         if not len(train):
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
         self._members: dict[str, tuple[FileSplit, Indices]] = {
@@ -65,6 +65,8 @@ class OpenDataSet:
             "validation": ("train", validation),
             "test": ("test", np.arange(counts["test"], dtype=np.int64)),
         }
+        weights = weights_of(config, source, train)
+        self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
         self.scaling = scaling_for(config.scale, source, train)
         self.caches: dict[FileSplit, ExampleCache] = {}
@@ -92,12 +94,18 @@ class OpenDataSet:
         return self.source.resident_bytes + sum(cache.filled_bytes for cache in self.caches.values())
 
     def order(self, split: str, pass_number: int) -> Indices:
-        """Returns the file indices of a split in the order of a pass; the last few are remembered."""
+        """Returns the draws of a split in the order of a pass; the last few are remembered.
+
+        A draw is a file index, plus a multiple of the file's examples where a pass repeats it (`WeightedPasses`).
+        """
         with self._orders_lock:
             order = self._orders.get((split, pass_number))
             if order is None:
                 members = self._members[split][1]
-                order = members[pass_order(len(members), self.seed, pass_number)]
+                if split == "train" and self._passes is not None:
+                    order = self._passes.order(pass_number)
+                else:
+                    order = members[pass_order(len(members), self.seed, pass_number)]
                 self._orders[split, pass_number] = order
                 if len(self._orders) > _ORDERS_MAX:
                     self._orders.popitem(last=False)
@@ -110,13 +118,15 @@ class OpenDataSet:
         Raises:
             DamagedDataError: a file cannot be decoded.
 
-        In a shuffled pass over the training split each image is moved as `DataConfig.translate` says.
+        In a shuffled pass over the training split each image is moved as `DataConfig.translate` says; one that comes
+        again in a pass is moved otherwise.
         """
-        indices = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
+        draws = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
         file_split = self._members[wanted.split][0]
+        indices = draws if self._passes is None else draws % len(self.source.labels(file_split))
         self.caches[file_split].gather(indices, images)
         if self.config.translate and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
-            shifts = translations(indices, self.seed, wanted.pass_number, self.config.translate)
+            shifts = translations(draws, self.seed, wanted.pass_number, self.config.translate)
             translate(images.reshape(len(indices), *self.source.example_shape), shifts, border=0)
         targets = targets_of(self.source, file_split)
         known = self.source.labels(file_split) if targets is None else targets

@@ -86,11 +86,12 @@ def _describe(source: Source, split: FileSplit) -> dict[str, Any]:
 
 
 def _add_sizes(source: Source, splits: dict[FileSplit, dict[str, Any]]) -> None:
-    from adamctl.roles.data.readers.imagefolder import ImageFolderSource, image_size
+    from adamctl.roles.data.readers.imagefolder import ImageFolderSource
+    from adamctl.roles.data.readers.images import image_size, read_image_file
 
     assert isinstance(source, ImageFolderSource)
     for split, described in splits.items():
-        sizes = [image_size(path) for path in source.paths(split)]
+        sizes = [image_size(read_image_file(path), str(path)) for path in source.paths(split)]
         if sizes:
             heights, widths = [size[0] for size in sizes], [size[1] for size in sizes]
             described["sizes"] = {"height": [min(heights), max(heights)], "width": [min(widths), max(widths)]}

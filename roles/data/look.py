@@ -6,6 +6,7 @@ Errors further in are found when that part is first read, and reported in the sa
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import find_source
-from adamctl.roles.data.core import split_validation
+from adamctl.roles.data.core import Indices
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
@@ -27,6 +28,7 @@ from adamctl.roles.data.readers.source import (
     refuse_targets,
     target_count,
 )
+from adamctl.roles.data.sampling import hold_out, weights_of
 
 EXAMPLES_MAX: Final = 1000
 LOOK_S_MAX: Final = 0.3
@@ -57,12 +59,12 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     """Checks data; `full` reads every example.
 
     Raises:
-        ConfigurationError: the data was not found, or does not fit the model or the batch.
+        ConfigurationError: the data was not found, or does not fit the model, the batch or `data.sampling`.
         DamagedDataError: a file is damaged, or an example's values are not finite; the message names it.
     """
     path = find_source(config)
     source: Source | Peek
-    if full or not can_peek(config.format):
+    if full or not can_peek(config.format) or config.sampling == "weights":
         source = open_source(config, path, needs.input_shape)
         for split in FILE_SPLITS:
             _read(source, split, None if full else EXAMPLES_MAX)
@@ -74,23 +76,30 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))
-    train, validation = split_validation(examples, config.validation, needs.seed)
+    train, validation = hold_out(source.labels("train"), config, needs.seed)
     counts = {"train": len(train), "validation": len(validation), "test": len(source.labels("test"))}
     if not len(train):
         raise ConfigurationError(f"{origin}: expected training examples, found {examples} of which none are left")
+    weights_of(config, source, train)
     if needs.batch > len(train):
         raise ConfigurationError(
             f"train.batch = {needs.batch}, but {origin} has {len(train)} training examples: "
             f"set train.batch to {len(train)} or less"
         )
-    return Looked(counts, len(source.classes), tuple(_warnings(source, needs.outputs, origin)))
+    return Looked(counts, len(source.classes), tuple(_warnings(source, validation, needs.outputs, origin)))
 
 
-def _warnings(source: Source | Peek, outputs: int, origin: str) -> list[str]:
-    present = len(np.unique(source.labels("train")))
+def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: str) -> Iterator[str]:
+    labels = source.labels("train")
+    present = len(np.unique(labels))
     if len(source.classes) < outputs or present < len(source.classes):
-        return [f"{origin}: training examples of {present} classes, the model has {outputs} outputs; some never occur"]
-    return []
+        yield f"{origin}: training examples of {present} classes, the model has {outputs} outputs; some never occur"
+    held_out = len(np.unique(labels[validation]))
+    if held_out < present and len(validation) >= present:
+        yield (
+            f"{origin}: the validation part has examples of {held_out} of {present} classes; "
+            "data.stratify = true holds out a share of each"
+        )
 
 
 def check_labels_fit(labels: Labels, outputs: int, origin: str) -> None:

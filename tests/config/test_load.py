@@ -155,6 +155,12 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("workers = 2", 'acks = "durable"\nstore = "none"', 'found "durable" with store = "none"'),
         ("workers = 2", 'threads = "auot"', 'expected a whole number or "auto". Did you mean "auto"?'),
         ("batch = 32", 'evaluate_on = "validation"', "data.validation is 0; set data.validation"),
+        (
+            '"mnist"',
+            '"mnist"\nsampling = "balance"',
+            '"balanced", "weights" or a table. Did you mean',
+        ),
+        ('"mnist"', '"mnist"\nsampling = { 3 = "x" }', 'data.sampling.3: found "x"; expected a number.'),
         ('"mnist"', '"mnist"\ntranslate = -1', "data.translate: found -1; expected a whole number, at least 0."),
         ('"mnist"', '"mnist"\ntranslate = 14', "data.translate: found 14; expected less than half of the images'"),
     ],

@@ -31,7 +31,12 @@ def experiment() -> Experiment:
         name="round-trip",
         model=Model((9, 9, 1), layers),
         seed=2**40,
-        data=DataConfig(format="npz", source='/data/with "quotes"\\and\nlines.npz', search=("/a b", "/ü")),
+        data=DataConfig(
+            format="npz",
+            source='/data/with "quotes"\\and\nlines.npz',
+            search=("/a b", "/ü"),
+            sampling={"0": 2.0, "a b": 0.5},
+        ),
         optimizer=OptimizerConfig(lr=1e-05, schedule=ScheduleConfig(type="one_cycle", warmup=0.25)),
         train=TrainConfig(target=0.99, local_lr=0.0, evaluate_every=0.25),
         cluster=ClusterConfig(threads=3, ps=2, workers=2, partitions=2, memory_per_worker="2 GB"),

@@ -43,7 +43,33 @@ _PLACES: Final[dict[FileSplit, int]] = {"train": 0, "test": 2}
 READER: Final = Reader("npz", (".npz",), open=f"{__name__}:open_npz", peek=f"{__name__}:peek_npz")
 
 
-def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSource:
+class NpzSource(TableSource):
+    """An archive's examples; its array `weights` is only read if it is asked for."""
+
+    def weights(self, split: FileSplit) -> NDArray[np.float64]:
+        """Returns how often to draw each training example in relation to others, [examples].
+
+        Raises:
+            ConfigurationError: the archive has no such array.
+            DamagedDataError: it is not one number per example.
+        """
+        examples = len(self.labels(split))
+        with np.load(self.origin, allow_pickle=False) as archive:
+            if "weights" not in archive:
+                raise ConfigurationError(
+                    f'{self.origin}: data.sampling = "weights" needs an array weights [{examples}]; '
+                    f"found {', '.join(archive)}"
+                )
+            found = archive["weights"]
+        if found.shape != (examples,) or found.dtype.kind not in "iuf":
+            raise DamagedDataError(
+                f"{self.origin}: weights: expected one number for each of {examples} training examples, "
+                f"found {found.dtype} {list(found.shape)}"
+            )
+        return np.asarray(found, np.float64)
+
+
+def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> NpzSource:
     """Opens an archive with x_train, y_train, x_test, y_test, or images, labels, test_images, test_labels.
 
     The test set may be missing. Images are [examples, ...] of bytes (kept as bytes; `unit` maps 0..255 to 0..1) or of
@@ -80,7 +106,7 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
         check_same_length(targets, str(path))
     check_same_kind(train, arrays["test"][0], str(path))
     value_max = 255.0 if train.dtype == np.uint8 else 1.0
-    return TableSource(
+    return NpzSource(
         "npz",
         arrays,
         value_max=value_max,

@@ -65,6 +65,7 @@ def test_identity_depends_on_everything_that_examples_depend_on() -> None:
         (DataConfig(format="idx"), (8, 8, 1), 7),
         (DataConfig(source="x"), (8, 8, 1), 7),
         (DataConfig(validation=0.1), (8, 8, 1), 7),
+        (DataConfig(stratify=True), (8, 8, 1), 7),
         (DataConfig(scale="standard"), (8, 8, 1), 7),
         (DataConfig(search=("a",)), (8, 8, 1), 7),
         (DataConfig(), (64,), 7),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -148,3 +149,11 @@ def test_a_damaged_image_among_those_looked_at_is_named(image_folder: Callable[.
         path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(DamagedDataError, match="expected a complete JPEG or PNG image"):
         look(config, Needs((4, 4, 3), 2, 8, 1))
+
+
+def test_a_class_that_is_not_validated_is_noted(tmp_path: Path) -> None:
+    rare = npz(tmp_path / "rare.npz", y_train=(np.arange(40) == 3).astype(np.int32))
+    (note,) = look(msgspec.structs.replace(rare, validation=0.1), NEEDS).warnings
+    assert "the validation part has examples of 1 of 2 classes; data.stratify = true" in note
+    even = npz(tmp_path / "even.npz")
+    assert look(msgspec.structs.replace(even, validation=0.1, stratify=True), NEEDS).warnings == ()

@@ -7,6 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -24,23 +25,35 @@ TOML = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the page's package installed, its experiment and a table."""
+    """A folder with the page's package installed, its experiment and a store of images."""
     code, information = tmp_path / "mypackage", tmp_path / "mypackage-1.0.dist-info"
     code.mkdir()
     information.mkdir()
     (code / "__init__.py").touch()
     (code / "description.py").write_text(PYTHON[0])
-    (code / "csv_reader.py").write_text(PYTHON[1])
+    (code / "lmdb_reader.py").write_text(PYTHON[1])
     ((group, points),) = tomllib.loads(TOML[0])["project"]["entry-points"].items()
     lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
     (information / "entry_points.txt").write_text("\n".join(lines))
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1.0\n")
     (tmp_path / "exp.toml").write_text(NETWORK + TOML[1])
-    (tmp_path / "table.csv").write_text("".join(f"{row % 3},{row},0.5\n" for row in range(10)))
+    images = {f"train/{number}": bytes([number, 255]) for number in range(3)} | {"test/0": b"\7\7"}
+    labels = {"train": np.array([1, 0, 1], "<i4").tobytes(), "test": np.zeros(1, "<i4").tobytes()}
+    write(tmp_path, {"shape": b"2", "classes": b"cat\ndog", **images, **labels})
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("mypackage", "mypackage.description", "mypackage.csv_reader"):
+    for name in ("mypackage", "mypackage.description", "mypackage.lmdb_reader"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
+
+
+def write(folder: Path, values: dict[str, bytes | None]) -> None:
+    """Puts values into the store of images; None removes one."""
+    with lmdb.open(str(folder / "images.lmdb")) as store, store.begin(write=True) as transaction:
+        for key, value in values.items():
+            if value is None:
+                transaction.delete(key.encode())
+            else:
+                transaction.put(key.encode(), value)
 
 
 def opened(folder: Path) -> Source:
@@ -48,17 +61,21 @@ def opened(folder: Path) -> Source:
     return open_source(config, find_source(config), (2,))
 
 
-def test_the_package_is_found_and_reads_its_table(folder: Path) -> None:
+def test_the_package_is_found_and_reads_its_images(folder: Path) -> None:
     source = opened(folder)
+    assert source.classes == ("cat", "dog")
     out = np.empty((2, 2), np.float32)
-    source.load("train", np.array([0, 7]), out)
-    assert out.tolist() == [[2, 0.5], [9, 0.5]] and source.labels("test").tolist() == [0, 1]
+    source.load("train", np.array([2, 0]), out)
+    assert out.tolist() == [[2, 255], [0, 255]] and source.labels("train").tolist() == [1, 0, 1]
 
 
-def test_a_damaged_table_is_refused_with_its_name_and_place(folder: Path) -> None:
-    (folder / "table.csv").write_text("0,1,2\n1,x,2\n")
-    with pytest.raises(DamagedDataError, match=r"table\.csv: expected a table of numbers, found: .*'x'.* row 1"):
-        opened(folder)
+def test_a_damaged_store_is_refused_with_its_name_and_place(folder: Path) -> None:
+    write(folder, {"train/1": b"short image", "test/0": None})
+    source = opened(folder)
+    with pytest.raises(DamagedDataError, match=r"images\.lmdb: train/1: expected 2 bytes, found 11"):
+        source.load("train", np.array([0, 1]), np.empty((2, 2), np.uint8))
+    with pytest.raises(DamagedDataError, match=r"images\.lmdb: expected a value of test/0, found none"):
+        source.load("test", np.array([0]), np.empty((1, 2), np.uint8))
 
 
 def test_every_attribute_of_a_source_is_told() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.imagefolder import PIXELS_MAX, ImageFolderSource, decode_image, image_size
+from adamctl.roles.data.readers.imagefolder import ImageFolderSource
 
-image_module = pytest.importorskip("PIL.Image", reason="needs the image extra")
+pytest.importorskip("PIL.Image", reason="needs the image extra")
 
 
 def test_classes_are_folders_and_every_file_is_in_one_split(image_folder: Callable[..., Path]) -> None:
@@ -46,30 +46,6 @@ def test_a_class_only_the_test_folder_has_is_refused(image_folder: Callable[...,
     image_folder("both/test", classes=("dog", "emu"))
     with pytest.raises(ConfigurationError, match="emu"):
         ImageFolderSource(tmp_path / "both", (4, 4, 3))
-
-
-def test_the_shorter_side_is_fitted_and_the_middle_is_kept(tmp_path: Path) -> None:
-    values = np.zeros((10, 30, 3), np.uint8)
-    values[:, 10:20] = 200
-    image_module.fromarray(values).save(tmp_path / "wide.png")
-    found = decode_image(tmp_path / "wide.png", (10, 10, 3))
-    np.testing.assert_array_equal(found, np.full((10, 10, 3), 200))
-
-
-@pytest.mark.parametrize("size", [(1, 1), (3, 50), (50, 3), (300, 245)])
-@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "CMYK", "I;16"])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_every_size_and_mode_becomes_the_models_input(
-    tmp_path: Path, size: tuple[int, int], mode: str, channels: int
-) -> None:
-    path = tmp_path / ("image.jpg" if mode == "CMYK" else "image.png")
-    image_module.new(mode, size).save(path)
-    assert decode_image(path, (8, 8, channels)).shape == (8, 8, channels)
-
-
-def test_sixteen_bit_grey_is_not_clipped(tmp_path: Path) -> None:
-    image_module.fromarray(np.full((4, 4), 0x8000, np.uint16)).save(tmp_path / "deep.png")
-    assert decode_image(tmp_path / "deep.png", (4, 4, 1)).max() == 0x80
 
 
 def test_a_broken_image_is_refused_with_its_name(image_folder: Callable[..., Path]) -> None:
@@ -110,39 +86,6 @@ def test_caltech_photographs_are_decoded(caltech: Path) -> None:
     out = np.empty((len(indices), 32, 32, 3), np.float32)
     source.load("train", indices, out)
     assert out.min() >= 0 and out.max() <= 255 and out.std() > 10
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
-        b"GIF89a" + bytes(20),
-        b"",
-        b"II*\0" + bytes(9),
-    ],
-)
-def test_what_does_not_begin_as_jpeg_or_png_meets_no_decoder(tmp_path: Path, content: bytes) -> None:
-    """An EPS of that name would start Ghostscript."""
-    path = tmp_path / "x.jpg"
-    path.write_bytes(content)
-    with pytest.raises(DamagedDataError, match=r"x\.jpg: expected a complete JPEG or PNG image.*first bytes"):
-        decode_image(path, (4, 4, 3))
-    with pytest.raises(DamagedDataError, match=r"x\.jpg: expected a JPEG or PNG image.*first bytes"):
-        image_size(path)
-
-
-def test_an_image_may_have_the_other_ones_ending(tmp_path: Path) -> None:
-    path = tmp_path / "x.jpg"
-    image_module.new("RGB", (4, 4), (1, 2, 3)).save(path, format="PNG")
-    assert decode_image(path, (4, 4, 3)).reshape(-1, 3).tolist() == [[1, 2, 3]] * 16
-
-
-def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
-    path = tmp_path / "large.png"
-    image_module.new("1", (PIXELS_MAX // 1024, 1025)).save(path)
-    assert path.stat().st_size < 100_000
-    with pytest.raises(DamagedDataError, match=r"large\.png: .*32768 x 1025 pixels, more than 33554432; scale it down"):
-        decode_image(path, (4, 4, 3))
 
 
 def test_the_configuration_says_which_files_are_the_test_part(image_folder: Callable[..., Path]) -> None:

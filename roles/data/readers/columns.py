@@ -1,0 +1,103 @@
+"""Columns of tables: which is the label and which are inputs, class names of labels, and the lines of the test part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.config.data import ColumnsConfig
+from adamctl.errors import ConfigurationError
+
+LABEL_NAMES: Final = ("label", "class")
+TEST_SHARE: Final = 0.2
+
+
+def choose_columns(names: Sequence[str], config: ColumnsConfig, origin: str) -> tuple[int, list[int]]:
+    """Returns the place of the label and those of the inputs, among columns with these names.
+
+    Raises:
+        ConfigurationError: there is no such column, one is named twice, or no input is left.
+    """
+    if config.label is not None:
+        label = _place(names, config.label, "data.columns.label", origin)
+    else:
+        called = [place for place, name in enumerate(names) if name.strip().lower() in LABEL_NAMES]
+        label = called[0] if called else len(names) - 1
+    if not config.inputs:
+        inputs = [place for place in range(len(names)) if place != label]
+    else:
+        inputs = [_place(names, one, "data.columns.inputs", origin) for one in config.inputs]
+    if len(set(inputs)) < len(inputs) or label in inputs:
+        raise ConfigurationError(
+            f"data.columns.inputs: expected each column once, and not the label {names[label]!r}; "
+            f"found {', '.join(names[place] for place in inputs)}"
+        )
+    if not inputs:
+        raise ConfigurationError(f"{origin}: expected a label and at least one other column, found {list(names)}")
+    return label, inputs
+
+
+def _place(names: Sequence[str], wanted: str | int, key: str, origin: str) -> int:
+    if isinstance(wanted, int) and 0 <= wanted < len(names):
+        return wanted
+    if isinstance(wanted, str) and names.count(wanted) == 1:
+        return names.index(wanted)
+    shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+    raise ConfigurationError(
+        f"{key}: found {wanted!r}; expected one of the {len(names)} columns of {origin}, by a name that only one "
+        f"has or by a number from 0: {shown}"
+    )
+
+
+def row_shape(elements: int, input_shape: Sequence[int] | None, origin: str) -> tuple[int, ...]:
+    """Returns the shape of one row of `elements` numbers: the model's input, if it has as many.
+
+    Raises:
+        ConfigurationError: it has not.
+    """
+    if input_shape is None:
+        return (elements,)
+    if prod(input_shape) != elements:
+        raise ConfigurationError(
+            f"the model's input is {list(input_shape)}, {prod(input_shape)} numbers, but {origin} has {elements} "
+            f"in each row: set model.input = [{elements}], or name the columns in data.columns.inputs"
+        )
+    return tuple(input_shape)
+
+
+def labels_of_texts(texts: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:
+    """Returns the names of classes, and the label of each of the different texts of a label column.
+
+    Whole numbers from 0 are labels themselves, and their classes have no names. Other texts are names, in their order.
+    """
+    numbers = [_whole_number(text) for text in texts]
+    found = [number for number in numbers if number is not None]
+    if len(found) == len(numbers):
+        return (), found
+    names = sorted(texts)
+    return tuple(names), [names.index(text) for text in texts]
+
+
+def _whole_number(text: str) -> int | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() and 0 <= value < 2**31 else None
+
+
+def in_test_part(start: int, rows: int) -> NDArray[np.bool_]:
+    """Returns for rows [start, start + rows) of a file whether they belong to the test part, a fifth of all rows.
+
+    It depends on a row's number alone, so rows added at the end move no other. The hash is splitmix64's (Steele, Lea,
+    Flood 2014).
+    """
+    value = np.arange(start, start + rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
+    value ^= value >> np.uint64(31)
+    return value < np.uint64(int(TEST_SHARE * 2**64))
