@@ -68,7 +68,6 @@ SHORT = {
     "adamctl/net/token_file.py": "the command line, the Python interface and benchmarks read it, before they connect",
     "adamctl/wire/changes.py": "no message, and lies below every configuration service and the cores that follow one",
     "adamctl/wire/checksum.py": "one choice, for frames, the store and checkpoints",
-    "adamctl/wire/messages/*": "one role's messages, one file",
     "adamctl/wire/unreadable.py": "one list, for all code that decodes what others wrote",
     "kernels/array.py": "lies below native.py, which operation.py needs",
     "kernels/compile_ahead.py": "a program",

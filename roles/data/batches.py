@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ProtocolError
-from adamctl.net.pool import SIZE_BYTES_MAX, BufferPool
+from adamctl.net.pool import SIZE_BYTES_MAX, BufferPool, PooledBuffer
 from adamctl.net.transport import Reply
 from adamctl.roles.data.core import Range
-from adamctl.roles.data.form import ExampleForm
+from adamctl.roles.data.data_set import DataSet
+from adamctl.roles.data.form import BodyLayout, ExampleForm
 from adamctl.roles.data.scaling import Scaling
 from adamctl.wire.messages import DataReadReply
 
@@ -69,19 +70,28 @@ class BatchMemory:
     def __init__(self) -> None:
         self._pool = BufferPool(_POOL_BYTES)
 
-    def take(self, examples: int, shape: tuple[int, ...], form: ExampleForm) -> tuple[ReadInto, Callable[[], None]]:
+    def take(self, examples: int, data: DataSet) -> tuple[ReadInto, Callable[[], None]]:
         """Returns arrays of undefined content, new ones if the pool has no room, and how to give them back."""
-        images_bytes = 4 * examples * form.elements
-        size_bytes = images_bytes + examples * form.label_bytes
-        buffer = self._pool.try_allocate(size_bytes) if size_bytes <= SIZE_BYTES_MAX else None
+        form, images_bytes = data.form, 4 * examples * data.form.elements
+        buffer = self._take(images_bytes + examples * form.label_bytes)
         if buffer is None:
-            return new_arrays(examples, shape, form), _nothing
-        images = np.frombuffer(buffer.view[:images_bytes], np.float32).reshape(examples, *shape)
+            return new_arrays(examples, data.input_shape, form), nothing
+        images = np.frombuffer(buffer.view[:images_bytes], np.float32).reshape(examples, *data.input_shape)
         labels = np.frombuffer(buffer.view[images_bytes:], form.label_dtype).reshape(form.label_shape(examples))
         return (images, labels), buffer.release
 
+    def take_values(self, examples: int, form: ExampleForm) -> tuple[NDArray[Any], Callable[[], None]]:
+        """Returns room for values as they are sent, [examples, elements], and how to give it back."""
+        buffer = self._take(examples * form.example_bytes)
+        if buffer is None:
+            return np.empty((examples, form.elements), form.numpy_dtype), nothing
+        return np.frombuffer(buffer.view, form.numpy_dtype).reshape(examples, form.elements), buffer.release
 
-def _nothing() -> None:
+    def _take(self, size_bytes: int) -> PooledBuffer | None:
+        return self._pool.try_allocate(size_bytes) if 0 < size_bytes <= SIZE_BYTES_MAX else None
+
+
+def nothing() -> None:
     return None
 
 
@@ -138,33 +148,24 @@ class Received:
             self.values, self.labels = into[0].reshape(examples, -1), into[1]
             return
         layout = form.body(examples)
-        found = (message.examples, message.labels_offset, len(reply.body))
-        if found != (examples, *layout):
-            reply.release()
-            raise ProtocolError(
-                f"{server}: expected {examples} examples, labels at {layout.labels_offset}, {layout.size_bytes} "
-                f"bytes; found {found}"
-            )
-        self.values = np.frombuffer(reply.body, form.numpy_dtype, examples * form.elements).reshape(examples, -1)
-        labels = np.frombuffer(reply.body[layout.labels_offset :], form.label_dtype)
-        self.labels = labels.reshape(form.label_shape(examples))
+        _check_layout(reply, examples, layout, server)
+        self.values, self.labels = _arrays_in(reply, form, examples, layout)
 
-    async def batch(
-        self, shape: tuple[int, ...], scaling: Scaling, into: ReadInto | None, memory: BatchMemory
-    ) -> Batch:
+    async def batch(self, data: DataSet, into: ReadInto | None, memory: BatchMemory) -> Batch:
         """Returns the examples as they are trained on, in `into` if that is given."""
-        arrays, release = into, _nothing
+        scaling = data.scaling
+        arrays, release = into, nothing
         if into is not None and self.reply.received_into:
             scale = partial(scaling.apply, self.values)
         elif into is None and self._scales_in_place(scaling):
-            arrays, release = (self.values.reshape(-1, *shape), self.labels), self.reply.release
+            arrays, release = (self.values.reshape(-1, *data.input_shape), self.labels), self.reply.release
             scale = partial(scaling.apply, self.values)
         else:
             if arrays is None:
-                arrays, release = memory.take(len(self.values), shape, self.form)
+                arrays, release = memory.take(len(self.values), data)
             scale = partial(self._write, arrays, scaling)
         try:
-            await _in_thread_if_long(self.values.size, scale)
+            await in_thread_if_long(self.values.size, scale)
         except BaseException:
             release()
             raise
@@ -182,7 +183,44 @@ class Received:
         arrays[1][...] = self.labels
 
 
-async def _in_thread_if_long(values: int, work: Callable[[], None]) -> None:
+class PartOfRange:
+    """A server's part of a range, checked: `values` as it sent them, labels or targets, and their `positions` in it.
+
+    Its `reply` must be released.
+    """
+
+    def __init__(self, reply: Reply, form: ExampleForm, server: str) -> None:
+        """Raises ProtocolError: the body is not as long as its examples need; the reply is released then."""
+        assert isinstance(reply.message, DataReadReply)
+        self.reply = reply
+        examples = reply.message.examples
+        layout = form.body(max(examples, 0), max(examples, 0))
+        _check_layout(reply, examples, layout, server)
+        self.values, self.labels = _arrays_in(reply, form, examples, layout)
+        self.positions = np.frombuffer(reply.body, np.int32, examples, layout.positions_offset)
+
+
+def _check_layout(reply: Reply, examples: int, layout: BodyLayout, server: str) -> None:
+    message = reply.message
+    assert isinstance(message, DataReadReply)
+    found = (message.examples, message.labels_offset, message.positions_offset, len(reply.body))
+    if found != (examples, *layout):
+        reply.release()
+        raise ProtocolError(
+            f"{server}: expected {examples} examples, labels at {layout.labels_offset}, positions at "
+            f"{layout.positions_offset}, {layout.size_bytes} bytes; found {found}"
+        )
+
+
+def _arrays_in(reply: Reply, form: ExampleForm, examples: int, layout: BodyLayout) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Returns the values [n, elements] and the labels or targets in a body."""
+    values = np.frombuffer(reply.body, form.numpy_dtype, examples * form.elements).reshape(examples, form.elements)
+    end = layout.labels_offset + examples * form.label_bytes
+    labels = np.frombuffer(reply.body[layout.labels_offset : end], form.label_dtype)
+    return values, labels.reshape(form.label_shape(examples))
+
+
+async def in_thread_if_long(values: int, work: Callable[[], None]) -> None:
     """Does work on so many values. It has ended when this returns or raises, so nothing writes later."""
     if values <= SCALED_ON_THE_LOOP_MAX:
         work()

@@ -24,12 +24,14 @@ from adamctl.roles.data.core import (
 )
 from adamctl.roles.data.decode import ExampleCache
 from adamctl.roles.data.form import ExampleForm
+from adamctl.roles.data.ownership import Ownership, Share, block_examples
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, target_count, targets_of
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.scaling import scaling_for
 from adamctl.roles.data.translation import translate
 
 _ORDERS_MAX: Final = 4
+_OWNERSHIPS_MAX: Final = 16
 
 
 class OpenDataSet:
@@ -80,7 +82,9 @@ class OpenDataSet:
             budget_bytes -= plan.size_bytes
             self.caches[split] = ExampleCache(plan, source, split)
         self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
-        self._orders_lock = threading.Lock()
+        self._orders_lock = threading.Lock()  # guards both
+        self._ownerships: OrderedDict[tuple[FileSplit, tuple[str, ...]], Ownership] = OrderedDict()
+        self._block_examples = {split: block_examples(count) for split, count in counts.items()}
         self.read_at_s = time.monotonic()
 
     @property
@@ -112,8 +116,38 @@ class OpenDataSet:
             self._orders.move_to_end((split, pass_number))
             return order
 
-    def gather(self, wanted: Range, images: NDArray[Any], labels: NDArray[Any]) -> None:
+    def positions_of(self, wanted: Range, share: Share) -> Indices:
+        """Returns the positions in a range, ascending, of the examples that a share of it has."""
+        split, indices = self._files_of(
+            self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop], wanted
+        )
+        rows: Indices | None = None
+        if share.rows:
+            rows = np.frombuffer(share.rows, np.int32).astype(np.int64)
+            indices = indices[rows]
+        found = self._ownership(split, share.servers).part(indices // self._block_examples[split], share.server)
+        return found if rows is None else rows[found]
+
+    def _ownership(self, split: FileSplit, servers: tuple[str, ...]) -> Ownership:
+        with self._orders_lock:
+            ownership = self._ownerships.get((split, servers))
+            if ownership is None:
+                ownership = self._ownerships[split, servers] = Ownership(f"{self.name}/{split}", servers)
+                if len(self._ownerships) > _OWNERSHIPS_MAX:
+                    self._ownerships.popitem(last=False)
+            return ownership
+
+    def _files_of(self, draws: Indices, wanted: Range) -> tuple[FileSplit, Indices]:
+        """Returns the file split that a range is of, and the file indices of its draws."""
+        split = self._members[wanted.split][0]
+        return split, draws if self._passes is None else draws % len(self.source.labels(split))
+
+    def gather(
+        self, wanted: Range, images: NDArray[Any], labels: NDArray[Any], positions: Indices | None = None
+    ) -> None:
         """Writes a range into `images` [n, elements], C-contiguous, not scaled, and `labels`, both as `form` says.
+
+        With `positions` [n], only the examples at these places of the range.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
@@ -122,8 +156,9 @@ class OpenDataSet:
         again in a pass is moved otherwise.
         """
         draws = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
-        file_split = self._members[wanted.split][0]
-        indices = draws if self._passes is None else draws % len(self.source.labels(file_split))
+        if positions is not None:
+            draws = draws[positions]
+        file_split, indices = self._files_of(draws, wanted)
         self.caches[file_split].gather(indices, images)
         if self.config.translate and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
             shifts = translations(draws, self.seed, wanted.pass_number, self.config.translate)

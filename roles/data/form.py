@@ -10,12 +10,17 @@ from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX
 
 DTYPES: Final = ("uint8", "float32")
 LABEL_BYTES: Final = 4  # an int32 label; a target is a float32
+POSITION_BYTES: Final = 4  # an int32
 
 
 class BodyLayout(NamedTuple):
-    """Where parts of a body begin, and how long it is, in bytes; the examples begin at 0."""
+    """Where parts of a body begin, and how long it is, in bytes; the examples begin at 0.
+
+    `positions_offset` is 0 in a body that has the examples of a whole range.
+    """
 
     labels_offset: int
+    positions_offset: int
     size_bytes: int
 
 
@@ -49,15 +54,16 @@ class ExampleForm(NamedTuple):
     def label_dtype(self) -> np.dtype[Any]:
         return np.dtype(np.float32 if self.targets else np.int32)
 
-    def body(self, examples: int) -> BodyLayout:
-        """Returns the layout of a body of so many examples: their values, then, aligned, their labels or targets."""
+    def body(self, examples: int, positions: int = 0) -> BodyLayout:
+        """Returns the layout of a body: examples' values, then, aligned, their labels or targets, then positions."""
         labels_offset = _aligned(examples * self.example_bytes)
-        return BodyLayout(labels_offset, labels_offset + examples * self.label_bytes)
+        end = labels_offset + examples * self.label_bytes
+        return BodyLayout(labels_offset, end if positions else 0, end + positions * POSITION_BYTES)
 
     @property
     def examples_per_read_max(self) -> int:
         """How many examples fit into one body; 0 if not even one does."""
-        return (BODY_BYTES_MAX - BODY_ALIGNMENT_BYTES) // (self.example_bytes + self.label_bytes)
+        return (BODY_BYTES_MAX - BODY_ALIGNMENT_BYTES) // (self.example_bytes + self.label_bytes + POSITION_BYTES)
 
 
 def _aligned(size_bytes: int) -> int:
