@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +14,11 @@ from adamctl.cli import options
 from adamctl.cli.output import echo, print_json, table
 from adamctl.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from adamctl.config.data import DataConfig
+
 _PROGRESS_INTERVAL_S = 2.0
+_ENDS: tuple[tuple[int, Callable[..., int]], ...] = ((0, min), (1, max))
 
 
 @click.command("inspect")
@@ -30,14 +35,19 @@ def inspect(source: str, format_: str | None, data: tuple[str, ...], settings: t
         experiment = options.load(source, settings, data, {}).experiment
         described = inspect_data(experiment.data, input_shape=experiment.model.input)
     else:
-        described = inspect_data(_configuration(source, format_, data))
+        described = inspect_data(configuration(source, format_, data))
     if as_json:
         print_json(described)
         return
     _print(described)
 
 
-def _configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Any:
+def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> DataConfig:
+    """Returns the configuration of data that no experiment names; without a format, it is guessed.
+
+    Raises:
+        ConfigurationError: there is no such format, or it cannot be guessed.
+    """
     from adamctl.config.check import suggestion
     from adamctl.config.data import DataConfig
     from adamctl.config.formats import formats, is_format
@@ -56,12 +66,15 @@ def _configuration(source: str, format_: str | None, data: tuple[str, ...]) -> A
 def _guessed_format(source: str) -> str:
     from adamctl.config.formats import formats
     from adamctl.roles.data.catalogue import CATALOGUE
+    from adamctl.roles.data.prepared.layout import MANIFEST_NAME
     from adamctl.roles.data.readers.plugins import find_by_suffix
 
     if source == "digits":
         return "digits"
     if source in CATALOGUE:
         return CATALOGUE[source].format
+    if (Path(source).expanduser() / MANIFEST_NAME).is_file():
+        return "prepared"
     reader = find_by_suffix(source)
     if reader is None:
         raise ConfigurationError(f"the format of {source!r} is unknown; give --format, one of {', '.join(formats())}")
@@ -76,6 +89,8 @@ def _print(described: dict[str, Any]) -> None:
         f"examples of shape {'x'.join(map(str, described['shape']))}, {described['dtype']}; "
         f"{size(described['stored_bytes'])} stored, {size(described['decoded_bytes'])} decoded"
     )
+    if "decoder" in described:
+        echo(_images(described))
     rows = []
     for split, values in described["splits"].items():
         figures = [f"{values[key]:.4g}" if key in values else "-" for key in ("min", "max", "mean", "std")]
@@ -91,6 +106,13 @@ def _print(described: dict[str, Any]) -> None:
     class_rows = [(name, *(f"{counts[split].get(name, 0):,}" for split in counts)) for name in names]
     echo()
     echo(table(("class", *counts), class_rows, right=tuple(range(1, 1 + len(counts)))))
+
+
+def _images(described: dict[str, Any]) -> str:
+    parts = [values for values in described["splits"].values() if "sizes" in values]
+    low, high = ([end(part["sizes"][side][at] for part in parts) for side in ("height", "width")] for at, end in _ENDS)
+    grey = sum(part["grey"] for part in parts)
+    return f"images of {low[0]} to {high[0]} x {low[1]} to {high[1]}, {grey:,} grey; decoded by {described['decoder']}"
 
 
 @click.command("fetch")

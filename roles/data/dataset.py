@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from math import prod
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
+from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import (
     FILE_ORDER,
     Indices,
@@ -20,7 +22,6 @@ from adamctl.roles.data.core import (
     pass_order,
     plan_cache,
     translation_problem,
-    translations,
 )
 from adamctl.roles.data.decode import ExampleCache
 from adamctl.roles.data.form import ExampleForm
@@ -28,7 +29,6 @@ from adamctl.roles.data.ownership import Ownership, Share, block_examples
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, target_count, targets_of
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.scaling import scaling_for
-from adamctl.roles.data.translation import translate
 
 _ORDERS_MAX: Final = 4
 _OWNERSHIPS_MAX: Final = 16
@@ -59,7 +59,7 @@ class OpenDataSet:
         self.form = ExampleForm(prod(source.example_shape), source.dtype.name, target_count(source))
         self.classes = source.classes
         counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
-        train, validation = hold_out(source.labels("train"), config, seed)
+        train, validation = hold_out(source, config, seed)
         if not len(train):
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
         self._members: dict[str, tuple[FileSplit, Indices]] = {
@@ -70,6 +70,9 @@ class OpenDataSet:
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
+        self._augmenter = Augmenter(
+            config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
+        )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, train)
         self.caches: dict[FileSplit, ExampleCache] = {}
         for split in FILE_SPLITS:
@@ -77,7 +80,7 @@ class OpenDataSet:
                 counts[split],
                 self.form.example_bytes,
                 resident=source.resident,
-                budget_bytes=budget_bytes,
+                budget_bytes=0 if getattr(source, "keeps_examples", False) else budget_bytes,
             )
             budget_bytes -= plan.size_bytes
             self.caches[split] = ExampleCache(plan, source, split)
@@ -152,17 +155,21 @@ class OpenDataSet:
         Raises:
             DamagedDataError: a file cannot be decoded.
 
-        In a shuffled pass over the training split each image is moved as `DataConfig.translate` says; one that comes
-        again in a pass is moved otherwise.
+        In a shuffled pass over the training split each example is changed as the augmenter says; one that comes again
+        in a pass is changed otherwise.
         """
         draws = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
         if positions is not None:
             draws = draws[positions]
         file_split, indices = self._files_of(draws, wanted)
         self.caches[file_split].gather(indices, images)
-        if self.config.translate and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
-            shifts = translations(draws, self.seed, wanted.pass_number, self.config.translate)
-            translate(images.reshape(len(indices), *self.source.example_shape), shifts, border=0)
+        if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
+            self._augmenter.apply(images, draws, wanted.pass_number)
         targets = targets_of(self.source, file_split)
         known = self.source.labels(file_split) if targets is None else targets
         np.take(known, indices, axis=0, out=labels, mode="clip")
+
+    def fill_tasks(self) -> list[Callable[[], None]]:
+        """Returns tasks with which the source prepares examples before they are requested; most have none."""
+        tasks: list[Callable[[], None]] = getattr(self.source, "fill_tasks", list)()
+        return tasks

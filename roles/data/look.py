@@ -76,7 +76,7 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))
-    train, validation = hold_out(source.labels("train"), config, needs.seed)
+    train, validation = hold_out(source, config, needs.seed)
     counts = {"train": len(train), "validation": len(validation), "test": len(source.labels("test"))}
     if not len(train):
         raise ConfigurationError(f"{origin}: expected training examples, found {examples} of which none are left")

@@ -5,7 +5,7 @@ they are.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -23,7 +23,7 @@ from adamctl.roles.data.ownership import Share
 
 _TASKS_MAX: Final = 16384
 _CHUNK_EXAMPLES: Final = 16  # a range of files is decoded in chunks, so that several threads work on it
-_URGENT, _AHEAD = 0, 1
+_URGENT, _AHEAD, _FILL = 0, 1, 2
 
 
 class Asked(NamedTuple):
@@ -124,6 +124,10 @@ class RangePreparer:
             self.counters.examples += asked.range.stop - asked.range.start
             self._begin_ahead(dataset, asked)
             return result
+
+    def fill(self, tasks: Sequence[Callable[[], None]]) -> None:
+        """Does what a data set may do before anything is asked for, when there is nothing else to do."""
+        self._decoders.submit(_FILL, tasks)
 
     def forget(self, name: str) -> None:
         """Drops everything prepared of a data set."""

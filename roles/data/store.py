@@ -104,6 +104,7 @@ class DataStore:
         dataset = OpenDataSet(name, config, source, seed, left)
         with self._lock:
             self._datasets[name] = dataset
+        self._preparer.fill(dataset.fill_tasks())
         _log.info("opened %s %s: %s", config.format, config.source, dataset.examples)
         return dataset
 

@@ -15,6 +15,7 @@ FileSplit = Literal["train", "test"]
 FILE_SPLITS: tuple[FileSplit, ...] = ("train", "test")
 Labels = NDArray[np.int32]
 Targets = NDArray[np.float32]
+Groups = NDArray[np.int64]
 CLASSES_MAX = 8192
 """Bound on classes: their names are sent in one header of a frame."""
 TARGETS_MAX = 8192
@@ -65,15 +66,36 @@ class Source(Protocol):
 class Peek:
     """The result of a quick look at files: all labels, and the shape and type of the examples, some of them checked."""
 
-    def __init__(self, classes: tuple[str, ...], labels: dict[FileSplit, Labels], targets: int = 0) -> None:
-        """`targets`: numbers per example, where these take the place of classes."""
+    def __init__(
+        self,
+        classes: tuple[str, ...],
+        labels: dict[FileSplit, Labels],
+        groups: dict[FileSplit, Groups] | None = None,
+        targets: int = 0,
+    ) -> None:
+        """`groups` are as in `groups_of`; `targets`: numbers per example, where these take the place of classes."""
         self.classes = classes
         self.target_count = targets
         self._labels = labels
+        self._groups = groups
 
     def labels(self, split: FileSplit) -> Labels:
         """Like `Source.labels`."""
         return self._labels[split]
+
+    def groups(self, split: FileSplit) -> Groups | None:
+        """Like `groups_of`."""
+        return None if self._groups is None else self._groups[split]
+
+
+def groups_of(source: Source | Peek, split: FileSplit) -> Groups | None:
+    """Returns which examples belong together, int64 [examples]: those of one number, such as frames of one recording.
+
+    A validation part holds out whole groups. A source says so by a method `groups(split)`; None: it has no groups.
+    """
+    groups = getattr(source, "groups", None)
+    found: Groups | None = None if groups is None else groups(split)
+    return found
 
 
 def peek_at_table(
@@ -96,7 +118,7 @@ def peek_at_table(
     for split, (_, first, _) in parts.items():
         check_finite(first, np.arange(len(first)), f"{origin}: {split}")
     labels = {split: labels for split, (_, _, labels) in parts.items()}
-    return Peek(() if targets else classes or number_names(labels, origin), labels, targets)
+    return Peek(() if targets else classes or number_names(labels, origin), labels, targets=targets)
 
 
 def _kinds(shapes: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
