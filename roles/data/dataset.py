@@ -25,8 +25,17 @@ from adamctl.roles.data.core import (
 )
 from adamctl.roles.data.decode import ExampleCache
 from adamctl.roles.data.form import ExampleForm
-from adamctl.roles.data.ownership import Ownership, Share, block_examples
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, target_count, targets_of
+from adamctl.roles.data.ownership import Ownership, Share, blocks_of
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Labels,
+    Source,
+    groups_of,
+    keeps_examples,
+    target_count,
+    targets_of,
+)
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.scaling import scaling_for
 
@@ -39,6 +48,7 @@ class OpenDataSet:
 
     Attributes:
         examples: train, validation and test mapped to their counts.
+        class_examples: the training examples of each class.
         form: the size and type of one example, which are the source's: bytes stay bytes.
         scaling: what readers make of those values before they train on them.
     """
@@ -67,6 +77,8 @@ class OpenDataSet:
             "validation": ("train", validation),
             "test": ("test", np.arange(counts["test"], dtype=np.int64)),
         }
+        of_classes = np.bincount(source.labels("train")[train], minlength=len(self.classes))[: len(self.classes)]
+        self.class_examples: tuple[int, ...] = tuple(of_classes.tolist())
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
@@ -79,15 +91,15 @@ class OpenDataSet:
             plan = plan_cache(
                 counts[split],
                 self.form.example_bytes,
-                resident=source.resident,
-                budget_bytes=0 if getattr(source, "keeps_examples", False) else budget_bytes,
+                resident=keeps_examples(source),
+                budget_bytes=budget_bytes,
             )
             budget_bytes -= plan.size_bytes
             self.caches[split] = ExampleCache(plan, source, split)
         self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
         self._orders_lock = threading.Lock()  # guards both
         self._ownerships: OrderedDict[tuple[FileSplit, tuple[str, ...]], Ownership] = OrderedDict()
-        self._block_examples = {split: block_examples(count) for split, count in counts.items()}
+        self._blocks = {split: blocks_of(source, split) for split in FILE_SPLITS}
         self.read_at_s = time.monotonic()
 
     @property
@@ -119,6 +131,17 @@ class OpenDataSet:
             self._orders.move_to_end((split, pass_number))
             return order
 
+    def labels(self, split: str) -> Labels:
+        """Returns the labels of a split in the order of its files."""
+        file_split, members = self._members[split]
+        return self.source.labels(file_split)[members]
+
+    def groups(self, split: str) -> Indices | None:
+        """Returns which examples of a split belong together, in the order of its files, as `groups_of` says."""
+        file_split, members = self._members[split]
+        groups = groups_of(self.source, file_split)
+        return None if groups is None else groups[members]
+
     def positions_of(self, wanted: Range, share: Share) -> Indices:
         """Returns the positions in a range, ascending, of the examples that a share of it has."""
         split, indices = self._files_of(
@@ -128,7 +151,7 @@ class OpenDataSet:
         if share.rows:
             rows = np.frombuffer(share.rows, np.int32).astype(np.int64)
             indices = indices[rows]
-        found = self._ownership(split, share.servers).part(indices // self._block_examples[split], share.server)
+        found = self._ownership(split, share.servers).part(self._blocks[split].of(indices), share.server)
         return found if rows is None else rows[found]
 
     def _ownership(self, split: FileSplit, servers: tuple[str, ...]) -> Ownership:

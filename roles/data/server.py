@@ -136,6 +136,7 @@ class DataServer:
                     form.dtype,
                     scaling.factor,
                     scaling.shift,
+                    result.class_examples,
                     form.targets,
                     not result.source.resident,
                 )

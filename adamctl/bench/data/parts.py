@@ -23,12 +23,14 @@ class DataSettings:
         peer_python: an interpreter with PyTorch, torchvision and OpenCV.
         rounds: of each side; they take turns, and each part says which of its rounds count.
         seconds: how long a round lasts, where one can be as long as wanted.
+        waiting_passes: of the runs whose waiting is measured.
     """
 
     data: tuple[str, ...] = ()
     peer_python: str = sys.executable
     rounds: int = 5
     seconds: float = 0.5
+    waiting_passes: int = 3
 
 
 Measure = Callable[[DataSettings, Progress], Mapping[str, Found]]
@@ -66,5 +68,9 @@ PARTS: Mapping[str, Part] = {
     "serve": Part(
         "adamctl.bench.data.serve:measure",
         {"serve": Bar("photographs from two data servers of one thread each, against one", 1.7, at_least=True)},
+    ),
+    "waiting": Part(
+        "adamctl.bench.data.waiting:measure",
+        {"waiting": Bar("share of its time that a worker waits, distorted MNIST from one core's data server", 0.02)},
     ),
 }

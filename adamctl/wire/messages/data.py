@@ -22,7 +22,7 @@ class DataOpenReply(Message, frozen=True):
     Examples are sent as the files have them, of type `dtype`: uint8 or float32. A model is trained on
     value * factor + shift, computed in float32 by the reader. `targets`: how many float32 numbers each example has in
     place of a label; 0 if it has a label. `by_block`: examples are decoded when they are asked for, so that several
-    servers share them out by block.
+    servers share them out by block. `class_examples`: how many training examples each of `classes` has.
     """
 
     dataset: str
@@ -31,6 +31,7 @@ class DataOpenReply(Message, frozen=True):
     dtype: str = "float32"
     factor: float = 1.0
     shift: float = 0.0
+    class_examples: tuple[int, ...] = ()
     targets: int = 0
     by_block: bool = False
 
