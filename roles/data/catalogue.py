@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from adamctl.config.data import DataConfig
+from adamctl.config.urls import Url, checked_url, is_url, without_file_scheme
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.readers.plugins import find
 from adamctl.roles.data.readers.tar_shards import is_pattern
@@ -76,9 +77,10 @@ CATALOGUE: Final[dict[str, CatalogueEntry]] = {
 }
 
 
-def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
-    """Returns the path of a configuration's data; None for `digits`, which is installed with scikit-learn.
+def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | Url | None:
+    """Returns the path or URL of a configuration's data; None for `digits`, which is installed with scikit-learn.
 
+    A URL is checked, not reached. `file://` is a path.
     A path (anything with a slash, or ~) is used as it is. A bare name is looked up in `config.search`, then in
     `search`; the first match wins: DIR/NAME, DIR/NAME with a suffix of the
     format (.npz for npz), or DIR itself if it contains the named data
@@ -91,7 +93,9 @@ def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
     """
     if config.format == "digits":
         return None
-    source = config.source
+    if is_url(config.source):
+        return checked_url(config.source)
+    source = without_file_scheme(config.source)
     if "/" in source or source.startswith("~") or source in (".", ".."):
         path = Path(source).expanduser()
         if path.exists() or (config.format == "tar" and is_pattern(source)):
