@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from adamctl.config.data import DataConfig
+from adamctl.roles.data.balance import balance
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
@@ -32,6 +33,7 @@ def inspect(
         `splits`: for train and test `examples, classes` (name -> count), `min, max, mean, std` of the unscaled values;
         for folders and tar files of images also `sizes`, [lowest, highest] height and width, and `grey`, the number
         without colour; and `decoder`, which decoded them.
+        `balance`: how evenly the classes are filled, and what to do about it (`adamctl.roles.data.balance`).
 
     Raises:
         ConfigurationError, DamagedDataError: as raised by the readers.
@@ -57,6 +59,7 @@ def inspect(
         "decoded_bytes": examples * prod(source.example_shape) * 4,
         "classes": list(source.classes),
         "splits": splits,
+        "balance": balance(splits["train"]["classes"], splits["test"]["classes"]),
     } | ({"decoder": config.decoder} if of_images else {})
 
 
