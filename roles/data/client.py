@@ -190,8 +190,9 @@ class DataClient:
         """Opens the data set again on a server that has restarted or needed the memory; it must find the same data."""
         reply = await self._open_on(server, data.config, data.input_shape, data.seed, deadline_s)
         before = DataOpenReply(
-            data.dataset, data.examples, data.classes, data.dtype, data.scaling.factor, data.scaling.shift
-        )
+            data.dataset, data.examples, data.classes, data.dtype, data.scaling.factor, data.scaling.shift,
+            data.class_examples,
+        )  # fmt: skip
         if not _same_data(before, reply):
             raise ConfigurationError(
                 f"the data on {server.name} has changed during the run: expected {data.examples}, "
