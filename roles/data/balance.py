@@ -38,11 +38,13 @@ def balance(train: Mapping[str, int], test: Mapping[str, int]) -> dict[str, Any]
 
 
 def _of_absent(absent: list[str], present: Mapping[str, int], test: Mapping[str, int]) -> Iterator[str]:
-    if absent and present:
+    if not present:
+        yield "there are no training examples: nothing can be trained; look whether that is the data you mean"
+    elif absent:
         tested = sum(test.get(name, 0) for name in absent)
         lost = f"; the {tested:,} test examples of them cannot be classified" if tested else ""
         yield f"no training examples of {_listed(absent)}{lost}: add some, or leave these classes out"
-    elif test and any(test.values()) and present:
+    elif any(test.values()):
         missing = [name for name in present if not test.get(name)]
         if missing:
             yield f"no test examples of {_listed(missing)}: nothing is measured for them"

@@ -12,6 +12,7 @@ from adamctl.config.data import DataConfig
 from adamctl.roles.data.balance import balance
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
 
 SCHEMA_VERSION: Final = 1
@@ -43,7 +44,8 @@ def inspect(
     if shape is None and config.format == "imagefolder":
         shape = _NATURAL_SHAPE
     source = open_source(config, path, shape)
-    splits = {split: _describe(source, split) for split in FILE_SPLITS}
+    with reported(path):
+        splits = {split: _describe(source, split) for split in FILE_SPLITS}
     if hasattr(source, "sizes"):
         _add_sizes(source, splits)
     of_images = any("sizes" in described for described in splits.values())

@@ -21,6 +21,7 @@ import numpy as np
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, formats, installed
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, Source
 
 if TYPE_CHECKING:
@@ -88,15 +89,18 @@ def call(reader: Reader, function: str, config: DataConfig, path: Path | None, *
     """Calls `reader.open` or `reader.peek`, given as `function`.
 
     Raises:
-        ConfigurationError: the function cannot be imported, or as it raises itself.
-        DamagedDataError: as it raises itself; another package's: also for any error that is not of adamctl.
+        ConfigurationError: the function cannot be imported, a file may not be read, or as it raises itself.
+        DamagedDataError: as it raises itself, or a file cannot be read; another package's: also for any error that is
+            not of adamctl.
     """
     called = _import(reader, function)
     keywords = {"config": config} if reader.reads_config else {}
     if reader.name in BUILT_IN:
-        return called(path, *arguments, **keywords)
+        with reported(path):
+            return called(path, *arguments, **keywords)
     try:
-        return called(path, *arguments, **keywords)
+        with reported(path):
+            return called(path, *arguments, **keywords)
     except AdamctlError:
         raise
     except ImportError as error:
