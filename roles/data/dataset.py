@@ -25,7 +25,7 @@ from adamctl.roles.data.core import (
 )
 from adamctl.roles.data.decode import ExampleCache
 from adamctl.roles.data.form import ExampleForm
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Source, groups_of, keeps_examples
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.scaling import scaling_for
 
@@ -80,8 +80,8 @@ class OpenDataSet:
             plan = plan_cache(
                 counts[split],
                 self.form.example_bytes,
-                resident=source.resident,
-                budget_bytes=0 if getattr(source, "keeps_examples", False) else budget_bytes,
+                resident=keeps_examples(source),
+                budget_bytes=budget_bytes,
             )
             budget_bytes -= plan.size_bytes
             self.caches[split] = ExampleCache(plan, source, split)
@@ -117,6 +117,17 @@ class OpenDataSet:
                     self._orders.popitem(last=False)
             self._orders.move_to_end((split, pass_number))
             return order
+
+    def labels(self, split: str) -> Labels:
+        """Returns the labels of a split in the order of its files."""
+        file_split, members = self._members[split]
+        return self.source.labels(file_split)[members]
+
+    def groups(self, split: str) -> Indices | None:
+        """Returns which examples of a split belong together, in the order of its files, as `groups_of` says."""
+        file_split, members = self._members[split]
+        groups = groups_of(self.source, file_split)
+        return None if groups is None else groups[members]
 
     def gather(self, wanted: Range, images: NDArray[Any], labels: NDArray[np.int32]) -> None:
         """Writes a range into `images` [n, elements], C-contiguous and as `form` says, and `labels` [n]. Not scaled.
