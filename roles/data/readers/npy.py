@@ -1,4 +1,4 @@
-"""NumPy `.npy` files in a folder, images memory-mapped: for arrays that are larger than memory.
+"""NumPy `.npy` files in a folder, images read where and when they are needed: for arrays larger than memory.
 
 Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html. Nothing is ever unpickled.
 """
@@ -6,17 +6,18 @@ Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html. 
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.late_file import LateFile, ReadCounter
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import (
-    FILE_SPLITS,
     FileSplit,
     Labels,
     Peek,
@@ -29,6 +30,9 @@ from adamctl.roles.data.readers.source import (
     peek_at_table,
 )
 
+_RUN_EXAMPLES_MIN: Final = 8
+"""A read costs as much as some examples through a mapping: only runs of examples, so long in the mean, are read."""
+_TOUCHED_MAX: Final = 1024  # examples; the system maps up to 64 KiB around each
 READER: Final = Reader("npy", (), open=f"{__name__}:open_npy", peek=f"{__name__}:peek_npy")
 _NAMES: Final[dict[FileSplit, tuple[str, str]]] = {
     "train": ("x_train.npy", "y_train.npy"),
@@ -36,8 +40,11 @@ _NAMES: Final[dict[FileSplit, tuple[str, str]]] = {
 }
 
 
-class MappedSource:
-    """A source whose values stay in their files, memory-mapped [examples, ...]; labels are in memory."""
+class FileSource:
+    """A source whose values stay in their files, [examples, ...]; labels are in memory.
+
+    Pages of a mapped file count as memory of this process until others need it. So blocks are read, not mapped.
+    """
 
     format = "npy"
     resident = False
@@ -45,35 +52,78 @@ class MappedSource:
     def __init__(self, folder: Path, input_shape: Sequence[int] | None) -> None:
         """Raises as `open_npy`."""
         self.origin = str(folder)
-        self._paths, self._images, self._labels, classes = _mapped(folder)
+        tables, self._labels, classes = _tables(folder)
         self.classes = classes or number_names(self._labels, self.origin)
-        train = self._images["train"]
+        train = tables["train"].values
         self.example_shape = matching_shape(train.shape[1:], input_shape, self.origin)
         self.dtype = np.dtype(np.uint8 if train.dtype == np.uint8 else np.float32)
         self.value_max = 255.0 if train.dtype == np.uint8 else 1.0
-        self._sizes_bytes = {split: path.stat().st_size for split, path in self._paths.items()}
+        self._counter = ReadCounter()
+        self._readers = {split: _TableReader(table, self._counter) for split, table in tables.items()}
         self.resident_bytes = sum(labels.nbytes for labels in self._labels.values())
-        self.stored_bytes = sum(self._sizes_bytes.values()) + self.resident_bytes
+        sizes_bytes = {table.path: table.path.stat().st_size for table in tables.values()}
+        self.stored_bytes = sum(sizes_bytes.values()) + self.resident_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        return self._counter.total_bytes
 
     def labels(self, split: FileSplit) -> Labels:
         return self._labels[split]
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Raises DamagedDataError if the file is no longer as long as when it was opened."""
-        if not len(indices):
+        """Raises DamagedDataError if the file is no longer the one that was opened."""
+        if len(indices):
+            self._readers[split].load(indices, out)
+
+
+class _Table(NamedTuple):
+    """An array in a file, mapped, which begins at `start_bytes`."""
+
+    path: Path
+    values: NDArray[Any]
+    start_bytes: int
+
+
+class _TableReader:
+    """Reads examples that follow one another by one call; others through the mapping, whose pages it lets go of."""
+
+    def __init__(self, table: _Table, counter: ReadCounter) -> None:
+        self._file = LateFile(table.path, counter)
+        self._counter = counter
+        self._values = table.values
+        self._start_bytes = table.start_bytes
+        self._touched = 0  # examples read through the mapping since its pages were last let go
+
+    def load(self, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
+        self._file.check()  # reading behind the end of a mapped file kills the process
+        ends = np.append(np.flatnonzero(np.diff(indices) != 1) + 1, len(indices))
+        if self._values.flags.c_contiguous and len(indices) >= _RUN_EXAMPLES_MIN * len(ends):
+            self._read_runs(indices, ends.tolist(), out)
             return
-        path, images = self._paths[split], self._images[split]
-        # Reading behind the end of a mapped file kills the process.
-        found_bytes = path.stat().st_size if path.exists() else 0
-        if found_bytes != self._sizes_bytes[split]:
-            raise DamagedDataError(
-                f"{path}: expected {self._sizes_bytes[split]} bytes as when it was opened, found {found_bytes}; "
-                "do not change data while a run reads them"
-            )
-        out.reshape(len(indices), *images.shape[1:])[...] = images[indices]
+        values = self._values[indices]
+        out.reshape(values.shape)[...] = values
+        self._counter.add(values.nbytes)
+        self._touched += len(indices)
+        if self._touched >= _TOUCHED_MAX and isinstance(self._values, np.memmap):
+            self._touched = 0
+            self._values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+    def _read_runs(self, indices: NDArray[np.int64], ends: list[int], out: NDArray[Any]) -> None:
+        dtype = self._values.dtype
+        direct = out.dtype == dtype and out.flags.c_contiguous
+        target = out if direct else np.empty(out.shape, dtype)
+        view = target.reshape(-1).view(np.uint8).data
+        row_bytes = math.prod(self._values.shape[1:]) * dtype.itemsize
+        at = 0
+        for end, first in zip(ends, indices[[0, *ends[:-1]]].tolist(), strict=True):
+            self._file.read_into(view[at * row_bytes : end * row_bytes], self._start_bytes + first * row_bytes)
+            at = end
+        if not direct:
+            out[...] = target
 
 
-def open_npy(folder: Path, input_shape: Sequence[int] | None = None) -> MappedSource:
+def open_npy(folder: Path, input_shape: Sequence[int] | None = None) -> FileSource:
     """Opens a folder with x_train.npy, y_train.npy, x_test.npy and y_test.npy; the last two may be missing.
 
     Images are [examples, ...] of bytes (`unit` maps 0..255 to 0..1) or of any other number type (loaded as float32;
@@ -84,7 +134,7 @@ def open_npy(folder: Path, input_shape: Sequence[int] | None = None) -> MappedSo
         DamagedDataError: a file is not a plain array of the length its header says, or images and labels do not fit
             together.
     """
-    return MappedSource(folder, input_shape)
+    return FileSource(folder, input_shape)
 
 
 def peek_npy(folder: Path, input_shape: Sequence[int] | None, examples_max: int, seconds_max: float = math.inf) -> Peek:
@@ -93,40 +143,38 @@ def peek_npy(folder: Path, input_shape: Sequence[int] | None, examples_max: int,
     Raises:
         ConfigurationError, DamagedDataError: like `open_npy`, for what was read.
     """
-    _, images, labels, classes = _mapped(folder)
+    tables, labels, classes = _tables(folder)
     parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], Labels]] = {}
-    for split, values in images.items():
+    for split, (_, values, _) in tables.items():
         dtype = np.uint8 if values.dtype == np.uint8 else np.float32
         parts[split] = values.shape, values[:examples_max].astype(dtype), labels[split]
     return peek_at_table(parts, input_shape, str(folder), classes)
 
 
-def _mapped(
-    folder: Path,
-) -> tuple[dict[FileSplit, Path], dict[FileSplit, NDArray[Any]], dict[FileSplit, Labels], tuple[str, ...]]:
-    """Returns the files of images, the images mapped, the labels, and the names of the classes if they have any."""
+def _tables(folder: Path) -> tuple[dict[FileSplit, _Table], dict[FileSplit, Labels], tuple[str, ...]]:
+    """Returns the images, the labels, and the names of the classes if they have any."""
     paths = {split: (folder / names[0], folder / names[1]) for split, names in _NAMES.items()}
     if not any(path.exists() for path in paths["test"]):
         del paths["test"]
     for path in (path for pair in paths.values() for path in pair):
         if not path.is_file():
             raise ConfigurationError(f"{folder}: expected a folder with {path.name}, found no such file")
-    images: dict[FileSplit, NDArray[Any]] = {split: _map(pair[0]) for split, pair in paths.items()}
-    for split, values in images.items():
-        check_numbers(values.dtype, values.shape, str(paths[split][0]))
-    classes, numbers = named_classes([np.array(_map(pair[1])) for pair in paths.values()], str(folder))
+    tables: dict[FileSplit, _Table] = {split: _map(pair[0]) for split, pair in paths.items()}
+    for path, values, _ in tables.values():
+        check_numbers(values.dtype, values.shape, str(path))
+    classes, numbers = named_classes([np.array(_map(pair[1]).values) for pair in paths.values()], str(folder))
     labels: dict[FileSplit, Labels] = {
-        split: checked_labels(values, len(images[split]), str(pair[1]))
+        split: checked_labels(values, len(tables[split].values), str(pair[1]))
         for (split, pair), values in zip(paths.items(), numbers, strict=True)
     }
-    if "test" not in images:
-        images["test"], labels["test"] = images["train"][:0], np.empty(0, np.int32)
-    check_same_kind(images["train"], images["test"], str(folder))
-    files: dict[FileSplit, Path] = {split: paths.get(split, paths["train"])[0] for split in FILE_SPLITS}
-    return files, images, labels, classes
+    train = tables["train"]
+    if "test" not in tables:
+        tables["test"], labels["test"] = train._replace(values=train.values[:0]), np.empty(0, np.int32)
+    check_same_kind(train.values, tables["test"].values, str(folder))
+    return tables, labels, classes
 
 
-def _map(path: Path) -> NDArray[Any]:
+def _map(path: Path) -> _Table:
     """Maps a file after its header was checked against its length.
 
     Raises:
@@ -150,5 +198,5 @@ def _map(path: Path) -> NDArray[Any]:
         )
     order: Literal["F", "C"] = "F" if fortran_order else "C"
     if not expected_bytes:
-        return np.empty(shape, dtype, order)
-    return np.memmap(path, dtype, "r", start_bytes, shape, order)
+        return _Table(path, np.empty(shape, dtype, order), start_bytes)
+    return _Table(path, np.memmap(path, dtype, "r", start_bytes, shape, order), start_bytes)

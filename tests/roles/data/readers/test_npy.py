@@ -1,7 +1,8 @@
-"""Memory-mapped arrays: read as they are, nothing unpickled, damage named with file and position."""
+"""Arrays in files: read as they are, nothing unpickled, damage named with file and position."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -118,4 +119,30 @@ def test_a_file_cut_while_it_is_read_ends_in_an_error(folder: Path) -> None:
     content = (folder / "x_train.npy").read_bytes()
     (folder / "x_train.npy").write_bytes(content[:100])
     with pytest.raises(DamagedDataError, match=r"x_train\.npy: expected 164 bytes as when it was opened, found 100"):
+        source.load("train", np.array([5]), np.empty((1, 2, 3, 1), np.uint8))
+
+
+@pytest.mark.parametrize("wanted", [range(3000), range(0, 3000, 2)])
+def test_bytes_read_are_counted_and_no_page_of_the_file_stays(tmp_path: Path, wanted: range) -> None:
+    """Examples that follow one another, and others."""
+    values = np.random.default_rng(1).integers(0, 256, (3000, 28, 28), np.uint8)
+    np.save(tmp_path / "x_train.npy", values)
+    np.save(tmp_path / "y_train.npy", np.zeros(3000, np.int64))
+    source = open_npy(tmp_path)
+    out = np.empty((len(wanted), 28, 28, 1), np.uint8)
+    source.load("train", np.array(wanted), out)
+    np.testing.assert_array_equal(out[..., 0], values[wanted.start : wanted.stop : wanted.step])
+    assert source.read_bytes == out.nbytes
+    smaps = Path("/proc/self/smaps")
+    if not smaps.exists():
+        pytest.skip("this system does not say what is resident of each mapping")
+    maps = smaps.read_text().split("x_train.npy\n")[1:]
+    assert maps and all(int(part.split("Rss:")[1].split()[0]) == 0 for part in maps)
+
+
+def test_a_file_changed_while_it_is_read_is_named(folder: Path) -> None:
+    source = open_npy(folder)
+    np.save(folder / "x_train.npy", IMAGES + 1)
+    os.utime(folder / "x_train.npy", ns=(1, 1))
+    with pytest.raises(DamagedDataError, match=r"x_train\.npy: expected the file that was opened, found one changed"):
         source.load("train", np.array([5]), np.empty((1, 2, 3, 1), np.uint8))
