@@ -16,6 +16,7 @@ from adamctl.kernels.needed import WARP_KERNELS
 from adamctl.kernels.numeric.warp import warp
 from adamctl.roles.data.augment.chance import Floats, Indices, keys_of
 from adamctl.roles.data.augment.drawing import check, draw_tones, draw_warps, ranges_of
+from adamctl.roles.data.augment.sound import augment_sound
 from adamctl.roles.data.core import translations
 from adamctl.roles.data.translation import translate
 
@@ -34,6 +35,7 @@ class Augmenter:
         border: float,
         white: float = 1.0,
         translate: int = 0,
+        bands: int = 0,
     ) -> None:
         """Compiles what it needs, or loads it: not in the middle of a run.
 
@@ -42,6 +44,7 @@ class Augmenter:
             border: what a zero byte is.
             white: what the largest byte is.
             translate: `DataConfig.translate`.
+            bands: numbers of a frame, where examples are frames of sound.
 
         Raises:
             ConfigurationError: these examples cannot be augmented so.
@@ -57,13 +60,17 @@ class Augmenter:
             raise ConfigurationError(f"data.augment.reuse: expected at least 1; found {config.reuse}")
         self._config, self._shape, self._dtype = config, tuple(shape), dtype
         self._seed, self._border, self._white, self._translate = seed, border, white, translate
+        self._bands = bands
+        if config.changes_sound and not bands:
+            raise ConfigurationError("data.augment.sound: these examples are no frames of sound: leave it out")
         if config.warps and backend.choose() == "numba":
             backend.load(WARP_KERNELS)
 
     @property
     def changes(self) -> bool:
         """Whether it does anything."""
-        return bool(self._translate or self._config.warps or self._config.changes_values)
+        config = self._config
+        return bool(self._translate or config.warps or config.changes_values or config.changes_sound)
 
     def apply(self, images: NDArray[Any], indices: Indices, pass_number: int) -> None:
         """Changes images in place, from what they are to what the pass trains on.
@@ -82,6 +89,10 @@ class Augmenter:
         if config.changes_values:
             tones = draw_tones(keys_of(indices, self._seed, variant), config.brightness, config.contrast)
             self._tone(images.reshape(len(indices), prod(self._shape)), *tones)
+
+        if config.changes_sound:
+            frames = images.reshape(len(indices), -1, self._bands)
+            augment_sound(frames, keys_of(indices, self._seed, variant), config.sound)
 
     def _tone(self, flat: NDArray[Any], factors: Floats, shifts: Floats) -> None:
         """Makes images [n, elements] lighter and more vivid; bytes stay within 0 .. 255."""
