@@ -37,6 +37,7 @@ class OpenDataSet:
 
     Attributes:
         examples: train, validation and test mapped to their counts.
+        class_examples: the training examples of each class.
         form: the size and type of one example, which are the source's: bytes stay bytes.
         scaling: what readers make of those values before they train on them.
     """
@@ -65,6 +66,8 @@ class OpenDataSet:
             "validation": ("train", validation),
             "test": ("test", np.arange(counts["test"], dtype=np.int64)),
         }
+        of_classes = np.bincount(source.labels("train")[train], minlength=len(self.classes))
+        self.class_examples: tuple[int, ...] = tuple(of_classes.tolist())
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}

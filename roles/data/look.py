@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -39,11 +39,16 @@ class Needs:
 
 @dataclass(frozen=True)
 class Looked:
-    """The result: `examples` of train, validation and test, the number of classes, and notes for the user."""
+    """The result: `examples` of train, validation and test, the number of classes, and notes for the user.
+
+    `names` are the classes', `class_examples` how many training examples each has.
+    """
 
     examples: dict[str, int]
     classes: int
     warnings: tuple[str, ...]
+    names: tuple[str, ...] = field(default=(), compare=False)
+    class_examples: tuple[int, ...] = field(default=(), compare=False)
 
 
 def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
@@ -76,7 +81,9 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
             f"train.batch = {needs.batch}, but {origin} has {len(train)} training examples: "
             f"set train.batch to {len(train)} or less"
         )
-    return Looked(counts, len(source.classes), tuple(_warnings(source, validation, needs.outputs, origin)))
+    of_classes = np.bincount(source.labels("train")[train], minlength=len(source.classes))
+    warnings = tuple(_warnings(source, validation, needs.outputs, origin))
+    return Looked(counts, len(source.classes), warnings, source.classes, tuple(of_classes.tolist()))
 
 
 def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: str) -> Iterator[str]:
