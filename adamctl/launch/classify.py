@@ -85,7 +85,8 @@ def classify_recordings(trained: Trained, files: Sequence[Path], data: Sequence[
         opened.scaling.apply(values)
         logarithms = np.log(np.maximum(predict(trained, values), PROBABILITY_MIN)).mean(axis=0)
         scores = np.exp(logarithms - logarithms.max())
-        results.append(_described(str(file), scores / scores.sum(), opened.classes, top))
+        names = trained.class_names or opened.classes
+        results.append(_described(str(file), scores / scores.sum(), names, top))
     return results
 
 
@@ -98,7 +99,7 @@ def predict(trained: Trained, values: Floats) -> Floats:
 
 
 def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
-    """Returns how to prepare values, and the names of classes; numbers if only the missing data have names.
+    """Returns how to prepare values, and the names of classes: the checkpoint's, the data's, or else numbers.
 
     `data` are folders that are searched first for the data.
 
@@ -112,12 +113,12 @@ def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
     except ConfigurationError:
         if config.scale != "unit":
             raise
-        names = tuple(map(str, range(trained.classes)))
+        names = trained.class_names or tuple(map(str, range(trained.classes)))
         return Ready(Scaling(1.0 / BYTE_MAX, 0.0), as_they_are, names)
     scaling = opened.scaling
     whole = scaling.factor * opened.source.value_max
     numbers = as_they_are if config.scale == "none" else Scaling(whole, scaling.shift)
-    return Ready(Scaling(whole / BYTE_MAX, scaling.shift), numbers, opened.classes)
+    return Ready(Scaling(whole / BYTE_MAX, scaling.shift), numbers, trained.class_names or opened.classes)
 
 
 def fitting(raw: NDArray[Any], shape: Sequence[int], origin: str) -> NDArray[Any]:

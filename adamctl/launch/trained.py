@@ -37,13 +37,17 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Trained:
-    """A model's parameters, the experiment that produced them and the checkpoint they were read from."""
+    """A model's parameters, the experiment that produced them and the checkpoint they were read from.
+
+    `class_names` are those of the data it was trained on; empty if the checkpoint has none.
+    """
 
     experiment: Experiment
     checkpoint: Path
     network: Network
     parameters: Floats
     chosen: str = ""
+    class_names: tuple[str, ...] = ()
 
     @property
     def classes(self) -> int:
@@ -62,8 +66,9 @@ def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
     described = read_manifest(folder)
     try:
         experiment = msgspec.convert(described["experiment"], Experiment)
+        names = msgspec.convert(described.get("classes", ()), tuple[str, ...])
     except (KeyError, *UNREADABLE) as error:
-        raise DamagedDataError(f"{folder / MANIFEST_NAME}: its experiment cannot be read: {error}") from error
+        raise DamagedDataError(f"{folder / MANIFEST_NAME}: cannot be read: {error}") from error
     network = Network(experiment.model, BATCH)
     flat = np.zeros(network.flat_size, np.float32)
     found = load_parameters(folder)
@@ -73,7 +78,7 @@ def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
             shape = "nothing" if values is None else str(list(values.shape))
             raise DamagedDataError(f"checkpoint {folder}: {tensor.name}: expected {list(tensor.shape)}; found {shape}")
         view[...] = values
-    return Trained(experiment, folder, network, flat, chosen)
+    return Trained(experiment, folder, network, flat, chosen, names)
 
 
 def find_checkpoint(place: str, runs: Path) -> Path:

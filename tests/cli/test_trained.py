@@ -20,6 +20,7 @@ from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
 from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from tests.roles.data.speech.sounds import RATE_HZ, wav_bytes, write_recordings
+from tests.roles.manifests_for_tests import change_manifest
 
 SIDE, CLASSES = 4, 4
 
@@ -155,6 +156,18 @@ def test_predict_names_a_picture_that_is_none(run: Path, tmp_path: Path) -> None
     error = invoke("predict", str(run), str(tmp_path / "text.png")).exception
     assert isinstance(error, DamagedDataError)
     assert "text.png" in str(error)
+
+
+def test_names_of_classes_are_those_of_the_checkpoint(run: Path, tmp_path: Path) -> None:
+    """Also where the data have gone, and if they have other names now."""
+    pixels = np.zeros((1, SIDE, SIDE, 1), np.uint8)
+    pixels[0, :2, 2:] = 255
+    np.savez(tmp_path / "new.npz", pixels)
+    change_manifest(run / "checkpoints" / "000001", {"classes": ["nw", "ne", "sw", "se"]})
+    for _ in range(2):
+        found = json.loads(invoke("predict", str(run), str(tmp_path / "new.npz"), "--json").stdout)
+        assert found["predictions"][0]["classes"][0]["class"] == "ne"
+        (tmp_path / "quarters.npz").unlink(missing_ok=True)
 
 
 def test_a_flipped_bit_is_damage(run: Path) -> None:
