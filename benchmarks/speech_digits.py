@@ -41,17 +41,21 @@ def run(command: list[str]) -> dict[str, Any]:
     return result
 
 
+def told(side: str, seed: int, result: dict[str, Any]) -> dict[str, Any]:
+    """Says what a run has found, as it ends."""
+    found = ", ".join(f"{key} {value:.4g}" for key, value in result.items())
+    print(f"{side}, seed {seed}: {found}", file=sys.stderr, flush=True)
+    return result
+
+
 def ours(flags: list[str], seed: int) -> dict[str, Any]:
     """Trains the example once and returns its accuracies and speed."""
     with tempfile.TemporaryDirectory() as runs:
         command = [sys.executable, "-m", "adamctl", "train", str(EXAMPLE), "--seed", str(seed), "--json"]
         trained = run([*command, "--run-dir", runs, *flags])
         measured = run([sys.executable, "-m", "adamctl", "eval", "--run-dir", runs, "--json", *data_flags(flags)])
-    return {
-        "top1": measured["top1"],
-        "group_top1": measured["by_group"]["top1"],
-        "examples_per_s": trained["images_per_s"],
-    }
+    top1, of_groups = measured["top1"], measured["by_group"]["top1"]
+    return told("ours", seed, {"top1": top1, "group_top1": of_groups, "examples_per_s": trained["images_per_s"]})
 
 
 def data_flags(flags: list[str]) -> list[str]:
@@ -83,7 +87,7 @@ def peers(python: str, experiment: Experiment, seeds: int, rates: list[float]) -
             command = [python, str(ROOT / "benchmarks" / "peers" / "torch_speech_digits.py"), "--archive", str(archive)]
             command += ["--seed", str(seed), "--lr", str(rate), "--passes", str(experiment.train.passes)]
             command += ["--batch", str(experiment.train.batch), "--units", str(getattr(first, "units", 0))]
-            return run(command) | {"lr": rate}
+            return told("PyTorch", seed, run(command) | {"lr": rate})
 
         tried = [one(1, rate) for rate in rates]
         best = max(tried, key=lambda result: (result["group_top1"], result["top1"]))

@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--units", type=int, required=True)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="more gain nothing at so small a network")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
