@@ -90,7 +90,7 @@ class AudioSource:
         self._labels: dict[FileSplit, Labels] = {}
         self._index("train", marked[: self._split_at])
         self._index("test", marked[self._split_at :])
-        self.resident = self._store.kept == len(self._recordings)
+        self.resident = self._store.all_fit
         self.stored_bytes = sum(place.size_bytes for place in places.values())
         self.resident_bytes = self._store.size_bytes + sum(
             labels.nbytes + self._frames[split].nbytes for split, labels in self._labels.items()
@@ -137,11 +137,12 @@ class AudioSource:
         return out
 
     def fill_tasks(self) -> list[Callable[[], None]]:
-        """Returns tasks that compute the frames of all recordings for which there is memory."""
-        return [
-            partial(self._store.fill, start, start + _FILL_RECORDINGS)
-            for start in range(0, self._store.kept, _FILL_RECORDINGS)
-        ]
+        """Returns tasks that compute the frames of all recordings; none if there is not memory for all.
+
+        Then those are kept that are read first: this server may be asked for a part of them only.
+        """
+        count = len(self._recordings) if self.resident else 0
+        return [partial(self._store.fill, at, at + _FILL_RECORDINGS) for at in range(0, count, _FILL_RECORDINGS)]
 
     def _new_store(self, recordings: Sequence[Recording], budget_bytes: int, origin: str) -> FrameStore:
         return FrameStore(
