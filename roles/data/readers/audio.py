@@ -26,6 +26,7 @@ from adamctl.roles.data.speech.recordings import Place, Recording, list_places, 
 
 _FILL_RECORDINGS: Final = 32  # one task for a thread: some 10 ms of work
 _MEMORY_SHARE_MAX: Final = 0.9
+CONTEXT_MAX: Final = 100
 
 READER: Final = Reader(
     "audio",
@@ -59,6 +60,10 @@ class AudioSource:
         features = config.features
         self.origin = str(path)
         self.example_shape = (_elements(config),)
+        if not 0 <= features.context <= CONTEXT_MAX:
+            raise ConfigurationError(
+                f"data.features.context: expected from 0 to {CONTEXT_MAX} frames, found {features.context}"
+            )
         if input_shape is not None and tuple(input_shape) != self.example_shape:
             raise ConfigurationError(
                 f"the model's input is {list(input_shape)}, but {2 * features.context + 1} frames of {features.bands} "
