@@ -69,7 +69,7 @@ def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
         experiment = msgspec.convert(described["experiment"], Experiment)
         names = msgspec.convert(described.get("classes", ()), tuple[str, ...])
     except (KeyError, *UNREADABLE) as error:
-        raise DamagedDataError(f"{folder / MANIFEST_NAME}: its experiment cannot be read: {error}") from error
+        raise DamagedDataError(f"{folder / MANIFEST_NAME}: cannot be read: {error}") from error
     network = Network(experiment.model, BATCH)
     flat = np.zeros(network.flat_size, np.float32)
     found = load_parameters(folder)
