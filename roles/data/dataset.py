@@ -51,6 +51,7 @@ class OpenDataSet:
         class_examples: the training examples of each class.
         form: the size and type of one example, which are the source's: bytes stay bytes.
         scaling: what readers make of those values before they train on them.
+        augmenter: what each pass does to training examples.
     """
 
     def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
@@ -82,7 +83,7 @@ class OpenDataSet:
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
-        self._augmenter = Augmenter(
+        self.augmenter = Augmenter(
             config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
         )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, train)
@@ -186,8 +187,8 @@ class OpenDataSet:
             draws = draws[positions]
         file_split, indices = self._files_of(draws, wanted)
         self.caches[file_split].gather(indices, images)
-        if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
-            self._augmenter.apply(images, draws, wanted.pass_number)
+        if self.augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
+            self.augmenter.apply(images, draws, wanted.pass_number)
         targets = targets_of(self.source, file_split)
         known = self.source.labels(file_split) if targets is None else targets
         np.take(known, indices, axis=0, out=labels, mode="clip")
