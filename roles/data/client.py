@@ -103,7 +103,8 @@ class DataClient:
     ) -> DataSet:
         """Opens a data set on every reachable server.
 
-        If none can be reached, it keeps trying for a while, since servers may be restarting.
+        If none can be reached, it keeps trying for a while, since servers may be restarting, and tries those of the
+        cluster that it was not told of.
 
         Raises:
             ConfigurationError, DamagedDataError: a server found an error, or the servers have different data.
@@ -117,6 +118,7 @@ class DataClient:
             except UnreachableError:
                 if loop.time() >= give_up_s:
                     raise
+                self._links += await self.servers.others()
                 await asyncio.sleep(_OPEN_RETRY_S)
 
     async def _open_once(self, config: DataConfig, shape: tuple[int, ...], seed: int, deadline_s: float) -> DataSet:
