@@ -19,6 +19,8 @@ _STREAMINFO_BYTES: Final = 34
 _STREAMINFO: Final = 0
 _TYPE_MASK: Final = 0x7F
 _NUMBERS_AT: Final = 18
+_SAMPLES_PER_BYTE_MAX: Final = 65535 // 10
+"""A frame holds at most 65,535 samples of a channel and takes more than 10 bytes, even if all of them are equal."""
 
 
 class FlacHeader(NamedTuple):
@@ -28,11 +30,12 @@ class FlacHeader(NamedTuple):
     samples: int
 
 
-def read_flac_header(content: bytes, name: str) -> FlacHeader:
-    """Reads the first HEADER_BYTES of a file.
+def read_flac_header(content: bytes, size_bytes: int, name: str) -> FlacHeader:
+    """Reads the first HEADER_BYTES of a file of `size_bytes`.
 
     Raises:
-        DamagedDataError: it is no FLAC file, or does not say how long it is. The message gives the name and the byte.
+        DamagedDataError: it is no FLAC file, or does not say how long it is, or says more than it can hold. The message
+            gives the name and the byte.
     """
     if content[:4] != b"fLaC":
         raise DamagedDataError(f"{name}: byte 0: expected 'fLaC', found {content[:4]!r}")
@@ -48,6 +51,11 @@ def read_flac_header(content: bytes, name: str) -> FlacHeader:
     if not header.samples:
         raise DamagedDataError(
             f"{name}: byte {_NUMBERS_AT + 3}: expected how many samples there are, found 0; write the file again"
+        )
+    if header.samples > size_bytes * _SAMPLES_PER_BYTE_MAX:
+        raise DamagedDataError(
+            f"{name}: byte {_NUMBERS_AT + 3}: expected no more samples than {size_bytes:,} bytes can hold, "
+            f"found {header.samples:,}"
         )
     return header
 

@@ -139,7 +139,8 @@ def read_header(name: str, place: Place, origin: str) -> Recording:
     """Returns what the header of a recording says. Raises DamagedDataError."""
     shown = _shown(name, origin)
     if name.lower().endswith(".flac"):
-        header = read_flac_header(_read(place, 0, min(HEADER_BYTES, place.size_bytes), shown), shown)
+        content = _read(place, 0, min(HEADER_BYTES, place.size_bytes), shown)
+        header = read_flac_header(content, place.size_bytes, shown)
         return Recording(name, place, header.rate_hz, header.samples, None)
     with open(place.path, "rb") as file:
         descriptor = file.fileno()

@@ -26,10 +26,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.config.data import ColumnsConfig, DataConfig
+from adamctl.config.data import ColumnsConfig, DataConfig, FeaturesConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.look import Needs, look
 from tests.roles.data.data_examples import idx_bytes, pattern
+from tests.roles.data.speech.sounds import RATE_HZ, noise, wav_bytes
 
 MAGICS: Final = (
     b"\xff\xd8\xff",
@@ -174,6 +175,27 @@ def make_parquet_of_numbers(folder: Path) -> Made:
     return DataConfig(format="parquet", source=str(folder / "a.parquet")), (2,)
 
 
+def make_audio(folder: Path) -> Made:
+    import soundfile
+
+    for number in range(6):
+        name, samples = f"{number % 2}_a_{number // 2}", noise(400 + 50 * number, number)
+        if number < 4:
+            (folder / f"{name}.wav").write_bytes(wav_bytes(samples))
+        else:
+            soundfile.write(folder / f"{name}.flac", samples, RATE_HZ, subtype="PCM_16")
+    features = FeaturesConfig(bands=8, context=2)
+    keys = {"class_from": "name", "test_files": "*_0.*", "features": features}
+    return DataConfig(format="audio", source=str(folder), **keys), (40,)  # type: ignore[arg-type]
+
+
+def make_packed_audio(folder: Path) -> Made:
+    files = [(f"{number % 2}/{number}.wav", wav_bytes(noise(400, number))) for number in range(6)]
+    _tar(folder / "a.tar", files)
+    features = FeaturesConfig(bands=8, context=2)
+    return DataConfig(format="audio", source=str(folder / "a.tar"), test_files="0.*", features=features), (40,)
+
+
 VARIANTS: Final[dict[str, Callable[[Path], Made]]] = {
     "idx": make_idx,
     "idx gzip": make_packed_idx,
@@ -188,6 +210,8 @@ VARIANTS: Final[dict[str, Callable[[Path], Made]]] = {
     "tar": make_tar,
     "tar arrays": make_tar_of_arrays,
     "tar folder": make_packed_folder,
+    "audio": make_audio,
+    "audio tar": make_packed_audio,
 }
 """Small whole data sets. The first word is the format."""
 
