@@ -22,6 +22,7 @@ from adamctl.launch.live_runs import state_folder
 from adamctl.launch.metrics import Counts, count_confusion, in_top
 from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.data.batches import without_skipped
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.dataset import OpenDataSet
@@ -146,12 +147,14 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
 
 
 def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts | None = None) -> dict[str, Any]:
-    """Returns `examples, correct, top1, top5, loss` over a whole split.
+    """Returns `examples, correct, top1, top5, loss, skipped` over a whole split.
 
-    `top5` is None if there are no more than five classes. Examples are added to `confusion` [label, predicted].
+    `skipped` are damaged and left out where `data.on_error` says so; the others are counted in `examples`. `top5` is
+    None if there are no more than five classes. Examples are added to `confusion` [label, predicted].
 
     Raises:
         ConfigurationError: the split is empty.
+        DamagedDataError: an example is damaged, or all are, and left out.
     """
     total = data.examples[split]
     if not total:
@@ -162,16 +165,28 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts 
     labels = np.empty(len(images), np.int32)
     context = trained.network.context(training=False)
     views = trained.network.views(trained.parameters)
-    loss_sum, correct, in_top5 = 0.0, 0, 0
+    loss_sum, correct, in_top5, skipped = 0.0, 0, 0, 0
     for start in range(0, total, BATCH):
         size = min(BATCH, total - start)
         data.gather(Range(split, FILE_ORDER, start, start + size), raw[:size], labels[:size])
         data.scaling.write(raw[:size], images[:size])
-        batch = images[:size].reshape(size, *shape)
-        measured, outputs = trained.network.measure(context, views, batch, labels[:size])
+        values, wanted = without_skipped(images[:size], labels[:size])
+        skipped += size - len(wanted)
+        if not len(wanted):
+            continue
+        measured, outputs = trained.network.measure(context, views, values.reshape(-1, *shape), wanted)
         loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
-        in_top5 += in_top(outputs, labels[:size], 5)
+        in_top5 += in_top(outputs, wanted, 5)
         if confusion is not None:
-            count_confusion(confusion, outputs, labels[:size])
-    top5 = in_top5 / total if trained.classes > 5 else None
-    return {"examples": total, "correct": correct, "top1": correct / total, "top5": top5, "loss": loss_sum / total}
+            count_confusion(confusion, outputs, wanted)
+    seen = total - skipped
+    if not seen:
+        raise DamagedDataError(f"--split {split}: each of its {total} examples is damaged")
+    return {
+        "examples": seen,
+        "correct": correct,
+        "top1": correct / seen,
+        "top5": in_top5 / seen if trained.classes > 5 else None,
+        "loss": loss_sum / seen,
+        "skipped": skipped,
+    }

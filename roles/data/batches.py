@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from adamctl.errors import ProtocolError
 from adamctl.net.pool import SIZE_BYTES_MAX, BufferPool
 from adamctl.net.transport import Reply
-from adamctl.roles.data.core import Range
+from adamctl.roles.data.core import SKIPPED, Range
 from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.scaling import Scaling
 from adamctl.wire.messages import DataReadReply
@@ -60,6 +60,14 @@ class BatchMemory:
             return Batch(*new_arrays(examples, shape))
         images = np.frombuffer(buffer.view, np.float32, elements).reshape(examples, *shape)
         return Batch(images, np.frombuffer(buffer.view, np.int32, examples, 4 * elements), buffer.release)
+
+
+def without_skipped(
+    images: NDArray[np.float32], labels: NDArray[np.int32]
+) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Returns the examples that data servers have not left out, in order; the arrays themselves if none was."""
+    there = labels != SKIPPED
+    return (images, labels) if there.all() else (images[there], labels[there])
 
 
 def new_arrays(examples: int, input_shape: tuple[int, ...]) -> ReadInto:

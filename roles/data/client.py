@@ -37,6 +37,7 @@ from adamctl.roles.data.batches import (
     check_into,
     new_arrays,
     receiving_views,
+    without_skipped,
 )
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.form import DTYPES, ExampleForm
@@ -48,7 +49,7 @@ from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadReques
 if TYPE_CHECKING:
     from adamctl.roles.context import RoleContext
 
-__all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto"]
+__all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto", "without_skipped"]
 
 OPEN_DEADLINE_S: Final = 120.0
 OPEN_AGAIN_S: Final = 20.0

@@ -17,6 +17,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import (
     FILE_ORDER,
+    SKIPPED,
     Indices,
     Range,
     pass_order,
@@ -28,6 +29,7 @@ from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.scaling import scaling_for
+from adamctl.roles.data.skipping import SkippingSource
 
 _ORDERS_MAX: Final = 4
 
@@ -52,6 +54,8 @@ class OpenDataSet:
             raise ConfigurationError(f"data.translate = {config.translate}: {problem}")
         self.name = name
         self.config = config
+        self._skipping = SkippingSource(source) if config.on_error == "skip" else None
+        source = self._skipping or source
         self.source = source
         self.seed = seed
         self.form = ExampleForm(prod(source.example_shape), source.dtype.name)
@@ -119,7 +123,8 @@ class OpenDataSet:
         """Writes a range into `images` [n, elements], C-contiguous and as `form` says, and `labels` [n]. Not scaled.
 
         Raises:
-            DamagedDataError: a file cannot be decoded.
+            DamagedDataError: a file cannot be decoded, and `data.on_error` does not say to skip it. A skipped
+                example has the label SKIPPED.
 
         In a shuffled pass over the training split each example is changed as the augmenter says; one that comes again
         in a pass is changed otherwise.
@@ -131,6 +136,8 @@ class OpenDataSet:
         if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
             self._augmenter.apply(images, draws, wanted.pass_number)
         np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
+        if self._skipping is not None:
+            labels[self._skipping.damaged(file_split, indices)] = SKIPPED
 
     def fill_tasks(self) -> list[Callable[[], None]]:
         """Returns tasks with which the source prepares examples before they are requested; most have none."""

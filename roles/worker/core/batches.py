@@ -46,6 +46,7 @@ class _Open:
     steps: int = 0
     compute_s: float = 0.0
     wait_s: float = 0.0
+    skipped: int = 0
 
 
 @dataclass
@@ -59,11 +60,16 @@ class TaskLedger:
     shares: int = 1
     _open: dict[int, _Open] = field(default_factory=dict)
 
-    def begin(self, task: Task, batches: int) -> TaskReport | None:
-        """Takes a task; returns its report at once if it is empty."""
+    def begin(self, task: Task, batches: int, skipped: int = 0) -> TaskReport | None:
+        """Takes a task; returns its report at once if it is empty.
+
+        Args:
+            batches: those with an example in them.
+            skipped: examples of the task that are damaged and left out.
+        """
         if batches == 0:
-            return TaskReport(task.id, 0, 0.0, 0)
-        self._open[task.id] = _Open(task, batches)
+            return TaskReport(task.id, 0, 0.0, 0, skipped=skipped)
+        self._open[task.id] = _Open(task, batches, skipped=skipped)
         return None
 
     def add(
@@ -82,7 +88,16 @@ class TaskLedger:
             return None
         del self._open[task.id]
         steps = -(-entry.steps // self.shares)
-        return TaskReport(task.id, entry.examples, entry.loss_sum, entry.correct, steps, entry.compute_s, entry.wait_s)
+        return TaskReport(
+            task.id,
+            entry.examples,
+            entry.loss_sum,
+            entry.correct,
+            steps,
+            entry.compute_s,
+            entry.wait_s,
+            entry.skipped,
+        )
 
     def __len__(self) -> int:
         return len(self._open)

@@ -40,3 +40,12 @@ def test_shares_of_a_batch_are_reported_as_steps_of_whole_ones() -> None:
     ledger.begin(TRAIN, len(pieces))
     reports = [ledger.add(TRAIN, piece.stop - piece.start, 1.0, 1, 0.1, 0.0) for piece in pieces]
     assert reports[-1] is not None and (reports[-1].examples, reports[-1].steps) == (70, 3)
+
+
+def test_damaged_examples_are_in_the_report() -> None:
+    ledger = TaskLedger()
+    ledger.begin(TRAIN, 1, skipped=3)
+    report = ledger.add(TRAIN, 67, 3.0, 30, 0.1, 0.01)
+    assert report is not None and (report.examples, report.skipped) == (67, 3)
+    report = TaskLedger().begin(TRAIN, 0, skipped=70)
+    assert report is not None and (report.examples, report.steps, report.skipped) == (0, 0, 70)
