@@ -19,14 +19,15 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.kernels.step.network import Network
 from adamctl.launch.finding import find_trained_run
 from adamctl.launch.live_runs import state_folder
-from adamctl.launch.metrics import Counts, count_confusion, in_top
+from adamctl.launch.metrics import Counts, GroupSums, count_confusion, in_top
 from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.data.batches import without_skipped
 from adamctl.roles.data.catalogue import find_source
-from adamctl.roles.data.core import FILE_ORDER, Range
+from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Range
 from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.readers.source import refuse_targets, target_count
 from adamctl.roles.ps.checkpoint_files import MANIFEST_NAME, load_parameters, read_manifest
 from adamctl.wire.unreadable import UNREADABLE
 
@@ -143,14 +144,17 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
         ConfigurationError: the data are missing or do not fit the model; DamagedDataError: they are damaged.
     """
     source = open_source(config, find_source(config, ()), experiment.model.input)
+    refuse_targets(target_count(source), source.origin)
     return OpenDataSet("local", config, source, experiment.seed, CACHE_BYTES_MAX)
 
 
 def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts | None = None) -> dict[str, Any]:
-    """Returns `examples, correct, top1, top5, loss, skipped` over a whole split.
+    """Returns `examples, correct, top1, top5, loss, skipped, by_group` over a whole split.
 
     `skipped` are damaged and left out where `data.on_error` says so; the others are counted in `examples`. `top5` is
-    None if there are no more than five classes. Examples are added to `confusion` [label, predicted].
+    None if there are no more than five classes. `by_group` has `groups, correct, top1` of groups of examples, such as
+    the frames of a recording; None if there are none, or some have several labels. Examples are added to `confusion`
+    [label, predicted].
 
     Raises:
         ConfigurationError: the split is empty.
@@ -165,6 +169,7 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts 
     labels = np.empty(len(images), np.int32)
     context = trained.network.context(training=False)
     views = trained.network.views(trained.parameters)
+    by_group = _group_sums(data, split, trained.classes)
     loss_sum, correct, in_top5, skipped = 0.0, 0, 0, 0
     for start in range(0, total, BATCH):
         size = min(BATCH, total - start)
@@ -179,14 +184,20 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts 
         in_top5 += in_top(outputs, wanted, 5)
         if confusion is not None:
             count_confusion(confusion, outputs, wanted)
+        if by_group is not None:
+            finished = np.zeros((size, outputs.shape[1]), np.float32)  # what is skipped adds nothing to its group
+            finished[labels[:size] != SKIPPED] = trained.network.loss.finish(outputs)
+            by_group.add(start, finished)
     seen = total - skipped
     if not seen:
         raise DamagedDataError(f"--split {split}: each of its {total} examples is damaged")
-    return {
-        "examples": seen,
-        "correct": correct,
-        "top1": correct / seen,
-        "top5": in_top5 / seen if trained.classes > 5 else None,
-        "loss": loss_sum / seen,
-        "skipped": skipped,
-    }
+    top5 = in_top5 / seen if trained.classes > 5 else None
+    result = {"examples": seen, "correct": correct, "top1": correct / seen, "top5": top5, "loss": loss_sum / seen}
+    result["skipped"] = skipped
+    return result | {"by_group": None if by_group is None else by_group.result()}
+
+
+def _group_sums(data: OpenDataSet, split: str, classes: int) -> GroupSums | None:
+    groups = data.groups(split)
+    sums = None if groups is None else GroupSums(groups, data.labels(split), classes)
+    return sums if sums is not None and sums.has_one_label_each else None

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from adamctl.config.class_weights import class_weights
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of as partition_plan
 from adamctl.config.resolved import read_resolved
@@ -41,7 +42,7 @@ from adamctl.roles.coordinator.losses import LOOK_EVERY_S, Losses
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.room import check_room, jobs_in_step
 from adamctl.roles.coordinator.service import RunService
-from adamctl.roles.data.client import DataClient, DataSet
+from adamctl.roles.data.client import DataClient, DataSet, refuse_targets
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.messages import RunJoinReply
 from adamctl.wire.unreadable import UNREADABLE
@@ -263,11 +264,13 @@ class Coordinator:
         outputs = infer(experiment.model)[-1].output
         if examples < 1:
             raise ConfigurationError(f"data.source {experiment.data.source!r} has no training examples")
+        refuse_targets(data.targets, f"data.source {experiment.data.source!r}")
         if len(data.classes) > outputs[-1]:
             raise ConfigurationError(
                 f"model: the last layer has {outputs[-1]} units, but the data has {len(data.classes)} classes; "
                 f"set its units to {len(data.classes)}"
             )
+        class_weights(experiment.train.class_weights, data.classes, data.class_examples, outputs[-1])  # or refuses
         if experiment.train.target is not None and not evaluated:
             raise ConfigurationError(f"train.target is set, but the {experiment.evaluated_on} split is empty")
         if snapshot is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,16 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import Indices
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, check_finite
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Labels,
+    Peek,
+    Source,
+    check_finite,
+    refuse_targets,
+    target_count,
+)
 from adamctl.roles.data.sampling import hold_out, weights_of
 from adamctl.roles.data.skipping import SkippingSource
 
@@ -41,11 +50,16 @@ class Needs:
 
 @dataclass(frozen=True)
 class Looked:
-    """The result: `examples` of train, validation and test, the number of classes, and notes for the user."""
+    """The result: `examples` of train, validation and test, the number of classes, and notes for the user.
+
+    `names` are the classes', `class_examples` how many training examples each has.
+    """
 
     examples: dict[str, int]
     classes: int
     warnings: tuple[str, ...]
+    names: tuple[str, ...] = field(default=(), compare=False)
+    class_examples: tuple[int, ...] = field(default=(), compare=False)
 
 
 def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
@@ -67,6 +81,7 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
         assert path is not None
         source = peek_source(config, path, needs.input_shape, 0 if skips else EXAMPLES_MAX, LOOK_S_MAX)
     origin = str(path or config.format)
+    refuse_targets(target_count(source), origin)
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))
@@ -80,10 +95,11 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
             f"train.batch = {needs.batch}, but {origin} has {len(train)} training examples: "
             f"set train.batch to {len(train)} or less"
         )
+    of_classes = np.bincount(source.labels("train")[train], minlength=len(source.classes))
     warnings = list(_warnings(source, validation, needs.outputs, origin))
     if damaged:
         warnings.append(f"{origin}: {damaged} examples that were looked at are damaged; they will be skipped")
-    return Looked(counts, len(source.classes), tuple(warnings))
+    return Looked(counts, len(source.classes), tuple(warnings), source.classes, tuple(of_classes.tolist()))
 
 
 def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: str) -> Iterator[str]:

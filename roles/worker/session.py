@@ -11,17 +11,14 @@ from collections.abc import Coroutine
 from math import isfinite
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from adamctl.config.schedule import learning_rate
-from adamctl.errors import DamagedDataError, RunFailedError
+from adamctl.errors import RunFailedError
 from adamctl.kernels.numeric.mix import step_key
 from adamctl.roles.data.client import Batch as Examples
 from adamctl.roles.data.client import without_skipped
 from adamctl.roles.ps.client.parameter_client import Place
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
-from adamctl.roles.worker.core.batches import Cut, Task, TaskLedger, cut
+from adamctl.roles.worker.core.batches import Task, TaskLedger, cut, damaged_step, fill
 from adamctl.roles.worker.core.grants import FlightGrants
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.downpour import Downpour
@@ -241,22 +238,18 @@ class SessionRunner:
             await asyncio.shield(self._freshening)
         lead = self._session.lead
         cuts = cut(task, self._session.batch if lead is None or isinstance(task, TrainTask) else lead.batch)
-        pieces = [(examples.images[one.start : one.stop], examples.labels[one.start : one.stop]) for one in cuts]
-        skipped = 0
-        if self._session.experiment.data.on_error == "skip":
-            try:
-                cuts, pieces = self._without_skipped(task, cuts, pieces)
-            except DamagedDataError as failure:
-                self.fail(failure)
-                return
-            skipped = len(examples.labels) - sum(len(labels) for _, labels in pieces)
-        report = self._ledger.begin(task, len(cuts), skipped)
+        skips = self._session.experiment.data.on_error == "skip"
+        filled = fill(cuts, examples.images, examples.labels, without_skipped if skips else None)
+        if len(filled) < len(cuts) and self._lockstep is not None and isinstance(task, TrainTask):
+            self.fail(damaged_step(task))
+            return
+        report = self._ledger.begin(task, len(filled), len(examples.labels) - sum(len(each[2]) for each in filled))
         if report is not None:
             self._finish(task, report)
             return
-        siblings = None if self._lockstep is not None else Siblings(len(cuts))
+        siblings = None if self._lockstep is not None else Siblings(len(filled))
         optimizer = self._session.experiment.optimizer
-        for number, (piece, (images, labels)) in enumerate(zip(cuts, pieces, strict=True)):
+        for number, (piece, images, labels) in enumerate(filled):
             rate = learning_rate(optimizer.lr, optimizer.schedule, piece.progress) / self._session.shares
             local = self._local_rate if self._local_factor is None else self._local_factor * rate
             key = step_key(self._session.experiment.seed, pass_number, task.start + piece.start)
@@ -265,23 +258,6 @@ class SessionRunner:
                 self._lockstep.add(place_of(task, number), batch)
             else:
                 self._threads.submit(batch)
-
-    def _without_skipped(
-        self, task: Task, cuts: list[Cut], pieces: list[tuple[NDArray[np.float32], NDArray[np.int32]]]
-    ) -> tuple[list[Cut], list[tuple[NDArray[np.float32], NDArray[np.int32]]]]:
-        """Returns batches without the examples that data servers have left out, and none that is empty.
-
-        Raises:
-            DamagedDataError: a batch of a step that others wait for is empty.
-        """
-        whole = [(one, without_skipped(*piece)) for one, piece in zip(cuts, pieces, strict=True)]
-        left = [(one, piece) for one, piece in whole if len(piece[1])]
-        if len(left) < len(whole) and self._lockstep is not None and isinstance(task, TrainTask):
-            raise DamagedDataError(
-                f"all {cuts[0].stop - cuts[0].start} examples of a batch of pass {task.pass_number + 1} are damaged, "
-                "and replicas in step cannot pass over one; repair the data (the data servers' logs name the files)"
-            )
-        return [one for one, _ in left], [piece for _, piece in left]
 
     def _begin_freshening(self) -> asyncio.Task[None]:
         task = asyncio.create_task(self._downpour.freshen())

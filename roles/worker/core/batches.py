@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.errors import DamagedDataError
 from adamctl.wire.messages import EvaluateTask, TaskReport, TrainTask
 
 Task = TrainTask | EvaluateTask
+Floats = NDArray[np.float32]
+Labels = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,25 @@ def cut(task: Task, batch: int) -> list[Cut]:
             progress = task.progress_start + (task.progress_stop - task.progress_start) * start / count
         cuts.append(Cut(task, start, min(start + batch, count), progress))
     return cuts
+
+
+def fill(
+    cuts: list[Cut], images: Floats, labels: Labels, keep: Callable[[Floats, Labels], tuple[Floats, Labels]] | None
+) -> list[tuple[Cut, Floats, Labels]]:
+    """Returns batches with their examples. With `keep`, only with those that it returns; none is empty."""
+    batches = [(one, images[one.start : one.stop], labels[one.start : one.stop]) for one in cuts]
+    if keep is None:
+        return batches
+    kept = [(one, *keep(its_images, its_labels)) for one, its_images, its_labels in batches]
+    return [batch for batch in kept if len(batch[2])]
+
+
+def damaged_step(task: TrainTask) -> DamagedDataError:
+    """Returns the error of a task with a batch of which every example is damaged, where others wait for its step."""
+    return DamagedDataError(
+        f"all examples of a batch of pass {task.pass_number + 1}, from example {task.start} on, are damaged, and "
+        "replicas in step cannot pass over one; repair the data (the data servers' logs name the files)"
+    )
 
 
 def parts_of(examples: int, size: int) -> list[tuple[int, int]]:

@@ -92,7 +92,7 @@ def test_what_a_source_has_besides_is_still_there() -> None:
     inner.blocks = lambda split: np.array([10])  # type: ignore[attr-defined]
     source = SkippingSource(inner)
     assert source.blocks("train").tolist() == [10]
-    assert not hasattr(source, "targets") and source.classes == ("a", "b")
+    assert not hasattr(source, "no_such_thing") and source.classes == ("a", "b")
 
 
 def test_mean_and_deviation_are_of_the_whole_ones() -> None:

@@ -14,6 +14,7 @@ import gzip
 import io
 import json
 import resource
+import shutil
 import sys
 import tarfile
 import traceback
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +32,8 @@ from adamctl.config.data import ColumnsConfig, DataConfig, FeaturesConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.look import Needs, look
 from tests.roles.data.data_examples import idx_bytes, pattern
-from tests.roles.data.speech.sounds import RATE_HZ, noise, wav_bytes
+from tests.roles.data.prepared.sets import prepared, source
+from tests.roles.data.speech.sounds import RATE_HZ, noise, tar_of, write_recordings
 
 MAGICS: Final = (
     b"\xff\xd8\xff",
@@ -175,25 +178,31 @@ def make_parquet_of_numbers(folder: Path) -> Made:
     return DataConfig(format="parquet", source=str(folder / "a.parquet")), (2,)
 
 
-def make_audio(folder: Path) -> Made:
-    import soundfile
+def make_prepared(folder: Path) -> Made:
+    prepared(folder / "set", source(train=60, test=9))
+    return DataConfig(format="prepared", source=str(folder / "set")), (4, 3, 1)
 
-    for number in range(6):
-        name, samples = f"{number % 2}_a_{number // 2}", noise(400 + 50 * number, number)
-        if number < 4:
-            (folder / f"{name}.wav").write_bytes(wav_bytes(samples))
-        else:
-            soundfile.write(folder / f"{name}.flac", samples, RATE_HZ, subtype="PCM_16")
-    features = FeaturesConfig(bands=8, context=2)
-    keys = {"class_from": "name", "test_files": "*_0.*", "features": features}
-    return DataConfig(format="audio", source=str(folder), **keys), (40,)  # type: ignore[arg-type]
+
+def make_audio(folder: Path) -> Made:
+    write_recordings(folder / "set", {"cat/0.wav": 2000, "cat/1.wav": 900, "dog/0.wav": 1200, "dog/1.wav": 700})
+    (folder / "set" / "cat" / "2.flac").write_bytes(flac(1000))
+    config = DataConfig(format="audio", source=str(folder / "set"), test_files="0.wav")
+    return msgspec.structs.replace(config, features=FeaturesConfig(bands=8, context=2)), (40,)
 
 
 def make_packed_audio(folder: Path) -> Made:
-    files = [(f"{number % 2}/{number}.wav", wav_bytes(noise(400, number))) for number in range(6)]
-    _tar(folder / "a.tar", files)
-    features = FeaturesConfig(bands=8, context=2)
-    return DataConfig(format="audio", source=str(folder / "a.tar"), test_files="0.*", features=features), (40,)
+    config, shape = make_audio(folder)
+    tar_of(folder / "set", folder / "set.tar")
+    shutil.rmtree(folder / "set")
+    return msgspec.structs.replace(config, source=str(folder / "set.tar")), shape
+
+
+def flac(samples: int) -> bytes:
+    import soundfile
+
+    file = io.BytesIO()
+    soundfile.write(file, noise(samples, 9), RATE_HZ, format="FLAC", subtype="PCM_16")
+    return file.getvalue()
 
 
 VARIANTS: Final[dict[str, Callable[[Path], Made]]] = {
@@ -210,6 +219,7 @@ VARIANTS: Final[dict[str, Callable[[Path], Made]]] = {
     "tar": make_tar,
     "tar arrays": make_tar_of_arrays,
     "tar folder": make_packed_folder,
+    "prepared": make_prepared,
     "audio": make_audio,
     "audio tar": make_packed_audio,
 }
