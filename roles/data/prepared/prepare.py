@@ -15,7 +15,7 @@ from adamctl.roles.data.block_order import WINDOW_BLOCKS, BlockOrder
 from adamctl.roles.data.core import FILE_ORDER, Indices, pass_order
 from adamctl.roles.data.prepared.layout import Manifest
 from adamctl.roles.data.prepared.writer import PreparedWriter
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, check_finite
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, check_finite, target_count, targets_of
 
 WINDOW_BYTES: Final = 64 << 20
 """So much is read at a time, sorted as the files are, and written in shuffled order."""
@@ -37,14 +37,14 @@ def prepare(
         ConfigurationError: the folder exists or cannot be written.
         DamagedDataError: an example cannot be read; nothing is left behind.
     """
-    found = _targets(source, "train")
-    width = 0 if found is None else found.shape[1]
+    targets = target_count(source)
     with (
-        PreparedWriter(folder, source.example_shape, source.dtype, source.value_max, targets=width) as writer,
+        PreparedWriter(folder, source.example_shape, source.dtype, source.value_max, targets=targets) as writer,
         ThreadPoolExecutor(threads, thread_name_prefix="prepare") as pool,
     ):
         for split in FILE_SPLITS:
-            beside = source.labels(split) if not width else _targets(source, split)
+            found = targets_of(source, split)
+            beside = source.labels(split) if found is None else found
             done = 0
             for indices in _windows(source, split, seed if split == "train" else None):
                 writer.add(split, _read(source, split, indices, pool), beside[indices])
@@ -52,12 +52,6 @@ def prepare(
                 if progress is not None:
                     progress(split, done, len(beside))
         return writer.finish(source.classes, made_from)
-
-
-def _targets(source: Source, split: FileSplit) -> Any:
-    """Returns a split's targets, if the source has them in place of labels, else None."""
-    method = getattr(source, "targets", None)
-    return None if method is None else method(split)
 
 
 def _windows(source: Source, split: FileSplit, seed: int | None) -> Iterator[Indices]:

@@ -24,7 +24,15 @@ from adamctl.roles.data.prepared.layout import (
 )
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.shards import Shard, shards_at
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, matching_shape
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Labels,
+    Peek,
+    Targets,
+    matching_shape,
+    target_count,
+)
 from adamctl.wire.checksum import crc32
 
 READER: Final = Reader(
@@ -71,7 +79,7 @@ class PreparedSource:
     def labels(self, split: FileSplit) -> Labels:
         return np.zeros(len(self._beside[split]), np.int32) if self._manifest.targets else self._beside[split]
 
-    def targets(self, split: FileSplit) -> NDArray[np.float32] | None:
+    def targets(self, split: FileSplit) -> Targets | None:
         """Returns a split's targets [examples, k]; None if its examples have classes."""
         return self._beside[split] if self._manifest.targets else None
 
@@ -211,4 +219,4 @@ def peek_prepared(
         ConfigurationError, DamagedDataError: like `open_prepared`.
     """
     source = open_prepared(place, input_shape, config=config)
-    return Peek(source.classes, {split: source.labels(split) for split in FILE_SPLITS})
+    return Peek(source.classes, {split: source.labels(split) for split in FILE_SPLITS}, target_count(source))
