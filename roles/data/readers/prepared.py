@@ -15,6 +15,7 @@ from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.prepared.layout import (
+    BESIDE,
     MANIFEST_BYTES_MAX,
     MANIFEST_NAME,
     Kind,
@@ -27,9 +28,11 @@ from adamctl.roles.data.readers.shards import Shard, shards_at
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
+    Groups,
     Labels,
     Peek,
     Targets,
+    groups_of,
     matching_shape,
     target_count,
 )
@@ -70,10 +73,14 @@ class PreparedSource:
         self._shards = {file.name: _shard_of(found, file, origin) for file in manifest.files}
         kind: Kind = "targets" if manifest.targets else "labels"
         self._beside = {split: self._all_rows(split, kind) for split in FILE_SPLITS}
+        self._groups = {split: self._all_rows(split, "groups") for split in FILE_SPLITS}
+        if manifest.of("train", "weights"):
+            weights = self._all_rows("train", "weights")
+            self.weights = lambda split: weights
         self._files = {split: manifest.of(split, "examples") for split in FILE_SPLITS}
         self._starts = {split: np.cumsum([0, *(file.rows for file in files)]) for split, files in self._files.items()}
         self._checked = {file.name: np.zeros(len(file.checksums), np.bool_) for file in manifest.files}
-        held = (*self._beside.values(), *self._checked.values())
+        held = (*self._beside.values(), *self._groups.values(), *self._checked.values())
         self.resident_bytes = sum(values.nbytes for values in held)
 
     def labels(self, split: FileSplit) -> Labels:
@@ -82,6 +89,10 @@ class PreparedSource:
     def targets(self, split: FileSplit) -> Targets | None:
         """Returns a split's targets [examples, k]; None if its examples have classes."""
         return self._beside[split] if self._manifest.targets else None
+
+    def groups(self, split: FileSplit) -> Groups | None:
+        """Returns which examples belong together, as `groups_of` says."""
+        return self._groups[split] if self._manifest.of("train", "groups") else None
 
     def blocks(self, split: FileSplit) -> NDArray[np.int64]:
         """Returns how many examples each block has, [B]."""
@@ -134,7 +145,7 @@ class PreparedSource:
         self, handle: int, file: PreparedFile, block: int, start: int, stop: int, into: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Reads bytes [start, stop) of a file as rows."""
-        dtype = {"examples": self._manifest.values, "labels": np.dtype("<i4"), "targets": np.dtype("<f4")}[file.kind]
+        dtype = self._manifest.values if file.kind == "examples" else BESIDE[file.kind]
         values = np.empty((stop - start) // dtype.itemsize, dtype) if into is None else into
         try:
             found = os.preadv(handle, [values.data.cast("B")], start)
@@ -165,9 +176,10 @@ class PreparedSource:
                     parts.append(self._rows(opened.fileno(), file, block, *file.block_range(block)))
                     if crc32(parts[-1].data.cast("B")) != checksum:
                         raise self._damaged(file, block, "another checksum")
-        if kind == "labels":
-            return np.concatenate([*(part[:, 0] for part in parts), np.empty(0, np.int32)], dtype=np.int32)
-        return np.concatenate([*parts, np.empty((0, self._manifest.targets), np.float32)], dtype=np.float32)
+        if kind == "targets":
+            return np.concatenate([*parts, np.empty((0, self._manifest.targets), np.float32)], dtype=np.float32)
+        dtype = BESIDE[kind].newbyteorder("=")
+        return np.concatenate([*(part[:, 0] for part in parts), np.empty(0, dtype)], dtype=dtype)
 
 
 def _read_manifest(shards: dict[str, Shard], origin: str) -> Manifest:
@@ -219,4 +231,7 @@ def peek_prepared(
         ConfigurationError, DamagedDataError: like `open_prepared`.
     """
     source = open_prepared(place, input_shape, config=config)
-    return Peek(source.classes, {split: source.labels(split) for split in FILE_SPLITS}, target_count(source))
+    labels = {split: source.labels(split) for split in FILE_SPLITS}
+    found = {split: groups_of(source, split) for split in FILE_SPLITS}
+    groups = {split: numbers for split, numbers in found.items() if numbers is not None}
+    return Peek(source.classes, labels, groups or None, target_count(source))

@@ -87,6 +87,19 @@ def test_targets_are_kept(tmp_path: Path) -> None:
     assert np.array_equal(opened.targets("test"), targets["test"])
 
 
+def test_groups_and_weights_are_kept(tmp_path: Path) -> None:
+    of: Any = source(60, 5)
+    groups = {"train": np.arange(60) // 7, "test": np.arange(5)}
+    of.groups, of.weights = groups.__getitem__, lambda split: np.arange(60) / 4
+    opened: Any = open_source(DataConfig(format="prepared", source="x"), prepared(tmp_path / "set", of), (4, 3, 1))
+    found, _ = read(tmp_path / "set", "train")
+    assert opened.groups("train").tolist() == [number // 7 for number in found]
+    assert opened.groups("test").tolist() == [0, 1, 2, 3, 4]
+    assert opened.weights("train").tolist() == [number / 4 for number in found]
+    without: Any = open_source(DataConfig(format="prepared", source="x"), prepared(tmp_path / "other"), (4, 3, 1))
+    assert without.groups("train") is None and not hasattr(without, "weights")
+
+
 def test_an_example_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) -> None:
     of = source(dtype=np.float32)
     of._images["train"][77] = np.nan
