@@ -62,6 +62,13 @@ class DataClient:
         self._begin([DataServerLink(each.peer_name, connector_over(each)) for each in connections])
 
     @classmethod
+    def over(cls, links: Sequence[DataServerLink]) -> DataClient:
+        """Reads over these links. Raises like `from_context`."""
+        client = cls.__new__(cls)
+        client._begin(list(links))
+        return client
+
+    @classmethod
     def from_context(cls, context: RoleContext, nodes: Sequence[str]) -> DataClient:
         """Returns a client of the named nodes, in an order that should be the same for every client.
 

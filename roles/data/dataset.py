@@ -25,7 +25,7 @@ from adamctl.roles.data.core import (
 )
 from adamctl.roles.data.decode import ExampleCache
 from adamctl.roles.data.form import ExampleForm
-from adamctl.roles.data.ownership import Ownership, Share, block_examples
+from adamctl.roles.data.ownership import Ownership, Share, blocks_of
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
@@ -78,7 +78,7 @@ class OpenDataSet:
             "validation": ("train", validation),
             "test": ("test", np.arange(counts["test"], dtype=np.int64)),
         }
-        of_classes = np.bincount(source.labels("train")[train], minlength=len(self.classes))
+        of_classes = np.bincount(source.labels("train")[train], minlength=len(self.classes))[: len(self.classes)]
         self.class_examples: tuple[int, ...] = tuple(of_classes.tolist())
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
@@ -100,7 +100,7 @@ class OpenDataSet:
         self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
         self._orders_lock = threading.Lock()  # guards both
         self._ownerships: OrderedDict[tuple[FileSplit, tuple[str, ...]], Ownership] = OrderedDict()
-        self._block_examples = {split: block_examples(count) for split, count in counts.items()}
+        self._blocks = {split: blocks_of(source, split) for split in FILE_SPLITS}
         self.read_at_s = time.monotonic()
 
     @property
@@ -152,7 +152,7 @@ class OpenDataSet:
         if share.rows:
             rows = np.frombuffer(share.rows, np.int32).astype(np.int64)
             indices = indices[rows]
-        found = self._ownership(split, share.servers).part(indices // self._block_examples[split], share.server)
+        found = self._ownership(split, share.servers).part(self._blocks[split].of(indices), share.server)
         return found if rows is None else rows[found]
 
     def _ownership(self, split: FileSplit, servers: tuple[str, ...]) -> Ownership:
