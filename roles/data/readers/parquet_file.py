@@ -110,7 +110,10 @@ class ParquetSource:
                 wanted = indices[places] - (ends[position] - group.rows)
             else:
                 wanted = rows[indices[places]]
-            values = self._held.get((group.shard, group.number), lambda group=group: self._read(group))  # type: ignore[misc]
+            values = self._held.get((group.shard, group.number), lambda group=group: self._prepared(group))  # type: ignore[misc]
+            if isinstance(values, np.ndarray):
+                out[places] = values[wanted].reshape(len(places), *out.shape[1:])
+                continue
             with self._naming(group):
                 self._cells.write(values, wanted, out, places, self._place(group))
 
@@ -152,7 +155,7 @@ class ParquetSource:
         first = next((group for group in groups if group.rows), None)
         if first is None:
             raise ConfigurationError(f"{self.origin}: expected rows, found none")
-        return self._held.get((first.shard, first.number), lambda: self._read(first))
+        return self._read(first)
 
     def _labels_of(self, group: _Group) -> NDArray[Any]:
         with self._naming(group), self._file(group.shard, self._metadata[group.shard], part=True) as file:
@@ -215,6 +218,13 @@ class ParquetSource:
             if table.num_rows != group.rows:
                 raise DamagedDataError(f"{self._place(group)}: expected {group.rows} rows, found {table.num_rows}")
             return table.combine_chunks()
+
+    def _prepared(self, group: _Group) -> Any:
+        """Reads a row group: all its examples, if they are alike, or else its table."""
+        table = self._read(group)
+        with self._naming(group):
+            dense = self._cells.dense(table)
+        return table if dense is None else dense
 
     def _place(self, group: _Group) -> str:
         return f"{self._shards[group.shard].origin}: row group {group.number}"
