@@ -23,6 +23,7 @@ from adamctl.roles.data.prepared.layout import (
     PreparedFile,
     decode_manifest,
 )
+from adamctl.roles.data.readers.late_file import ReadCounter
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.shards import Shard, shards_at
 from adamctl.roles.data.readers.source import (
@@ -70,6 +71,7 @@ class PreparedSource:
         self.dtype = np.dtype(manifest.dtype)
         self.value_max = manifest.value_max
         self.stored_bytes = sum(file.size_bytes for file in manifest.files)
+        self._counter = ReadCounter()
         self._shards = {file.name: _shard_of(found, file, origin) for file in manifest.files}
         kind: Kind = "targets" if manifest.targets else "labels"
         self._beside = {split: self._all_rows(split, kind) for split in FILE_SPLITS}
@@ -82,6 +84,11 @@ class PreparedSource:
         self._checked = {file.name: np.zeros(len(file.checksums), np.bool_) for file in manifest.files}
         held = (*self._beside.values(), *self._groups.values(), *self._checked.values())
         self.resident_bytes = sum(values.nbytes for values in held)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that were read from files since it was opened."""
+        return self._counter.total_bytes
 
     def labels(self, split: FileSplit) -> Labels:
         return np.zeros(len(self._beside[split]), np.int32) if self._manifest.targets else self._beside[split]
@@ -151,6 +158,7 @@ class PreparedSource:
             found = os.preadv(handle, [values.data.cast("B")], start)
         except OSError as error:
             raise self._damaged(file, block, str(error)) from error
+        self._counter.add(found)
         if found != stop - start:
             raise self._damaged(file, block, f"only {found} of {stop - start} bytes")
         return values.reshape((stop - start) // file.row_bytes, -1)
