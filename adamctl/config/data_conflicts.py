@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from adamctl.config.augment import augment_problems
+from adamctl.config.augment import augment_problems, sound_problems
 from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
@@ -96,6 +96,8 @@ def _of_moves(data: DataConfig, shape: Sequence[int]) -> Iterator[tuple[str, str
         yield "translate", f"found {data.translate}; expected {wanted}"
     for key, message in augment_problems(data.augment, shape):
         yield f"augment.{key}", message
+    if data.augment.changes_sound and data.format != "audio":
+        yield "augment.sound", f'with format = "{data.format}"; expected "audio": leave it out'
 
 
 def _of_sound(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
@@ -109,6 +111,9 @@ def _of_sound(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
     if features.high_hz is not None and features.high_hz <= features.low_hz:
         found = f"found {features.high_hz:g} with low_hz = {features.low_hz:g}; expected a higher frequency"
         problems.append(Problem(("data", "features", "high_hz"), found))
+    sound = data.augment.sound
+    for key, message in sound_problems(sound, features.context, features.bands, center=features.center):
+        problems.append(Problem(("data", "augment", "sound", key), message))
     if "/" in data.alignment:
         found = f"found {show(data.alignment)}; expected the name of a file in data.source, without folders"
         problems.append(Problem(("data", "alignment"), found))

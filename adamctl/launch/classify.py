@@ -85,7 +85,8 @@ def classify_recordings(trained: Trained, files: Sequence[Path], data: Sequence[
         opened.scaling.apply(values)
         logarithms = np.log(np.maximum(predict(trained, values), PROBABILITY_MIN)).mean(axis=0)
         scores = np.exp(logarithms - logarithms.max())
-        results.append(_described(str(file), scores / scores.sum(), opened.classes, top))
+        names = trained.class_names or opened.classes
+        results.append(_described(str(file), scores / scores.sum(), names, top))
     return results
 
 

@@ -84,7 +84,8 @@ class OpenDataSet:
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
         self.augmenter = Augmenter(
-            config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
+            config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate,
+            config.features.bands if source.format == "audio" else 0,
         )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, train)
         self.caches: dict[FileSplit, ExampleCache] = {}

@@ -23,6 +23,7 @@ from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, formats, installed
 from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.source import (
     CLASSES_MAX,
     FILE_SPLITS,
@@ -101,8 +102,9 @@ def call(reader: Reader, function: str, config: DataConfig, path: Path | Url | N
     """Calls `reader.open` or `reader.peek`, given as `function`.
 
     Raises:
-        ConfigurationError: the function cannot be imported, or as it raises itself.
-        DamagedDataError: as it raises itself; another package's: also for any error that is not of adamctl.
+        ConfigurationError: the function cannot be imported, a file may not be read, or as it raises itself.
+        DamagedDataError: as it raises itself, or a file cannot be read; another package's: also for any error that is
+            not of adamctl.
         UnreachableError: files behind a URL cannot be fetched.
     """
     called = _import(reader, function)
@@ -110,9 +112,11 @@ def call(reader: Reader, function: str, config: DataConfig, path: Path | Url | N
         path = RemoteFiles(path, config).whole()
     keywords = {"config": config} if reader.reads_config else {}
     if reader.name in BUILT_IN:
-        return called(path, *arguments, **keywords)
+        with reported(path):
+            return called(path, *arguments, **keywords)
     try:
-        return called(path, *arguments, **keywords)
+        with reported(path):
+            return called(path, *arguments, **keywords)
     except AdamctlError:
         raise
     except ImportError as error:

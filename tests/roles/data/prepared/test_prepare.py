@@ -15,6 +15,7 @@ from adamctl.roles.data.prepared import prepare as prepare_module
 from adamctl.roles.data.prepared.prepare import prepare
 from adamctl.roles.data.readers import open_source
 from tests.roles.data.prepared.sets import numbers, prepared, source
+from tests.roles.data.speech.sounds import write_recordings
 
 
 def read(folder: Path, split: Any) -> tuple[list[int], list[int]]:
@@ -106,3 +107,14 @@ def test_an_example_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) ->
     with pytest.raises(DamagedDataError, match="here: train: expected finite numbers, found nan in example 77"):
         prepare(of, tmp_path / "set", seed=3, threads=2, made_from="")
     assert not list(tmp_path.iterdir())
+
+
+def test_frames_of_recordings_stay_together(tmp_path: Path) -> None:
+    write_recordings(tmp_path / "set", {f"{name}/{number}.wav": 900 for name in ("yes", "no") for number in range(9)})
+    config = DataConfig(format="audio", source=str(tmp_path / "set"))
+    recordings: Any = open_source(config, tmp_path / "set", (440,))
+    prepare(recordings, tmp_path / "new", seed=7, threads=1, made_from="x")
+    opened: Any = open_source(DataConfig(format="prepared", source="x"), tmp_path / "new", (440,))
+    for split in ("train", "test"):
+        pairs = sorted(zip(recordings.groups(split).tolist(), recordings.labels(split).tolist(), strict=True))
+        assert sorted(zip(opened.groups(split).tolist(), opened.labels(split).tolist(), strict=True)) == pairs
