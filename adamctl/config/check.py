@@ -53,6 +53,7 @@ LIMITS: dict[str, Limit] = {
     "data.validation": _BELOW_1,
     "data.memory_share": _SHARE,
     "data.translate": _AT_LEAST_0,
+    "data.window_blocks": _AT_LEAST_1,
     "optimizer.lr": _ABOVE_0,
     "optimizer.momentum": _BELOW_1,
     "optimizer.decay": _BELOW_1,

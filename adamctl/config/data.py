@@ -50,6 +50,14 @@ class DataConfig(Section, frozen=True):
             translate, vertically and horizontally, so that passes see different variants (Adam 3.1); uncovered pixels
             get the value of a zero byte. Must be less than half the images' height and width; 0 shifts nothing.
             Validation and test images are never shifted.
+        order: how a pass visits the training examples. `examples`: each from anywhere, in an order drawn by sorting all
+            of them. `blocks`: what the source reads at once, such as 1,024 examples or a row group, in random order,
+            and the examples of `window_blocks` of them together in random order; for sets larger than memory. `auto`:
+            blocks from 4 million training examples on, and where single examples are dear to read (as in Parquet) and
+            the training examples take 1 GiB and more; examples otherwise, and wherever `sampling` or `stratify` needs
+            it. It depends on nothing but the data, so that all machines agree.
+        window_blocks: how many blocks are shuffled together in block order. A data server keeps two such windows in
+            memory, the one served and the one read ahead; `adamctl data inspect` says how large they are.
         decoder: what decodes JPEG files: `pillow` (extra `image`), or `opencv` (also extra `opencv`), which takes less
             time. Pixels differ a little between the two. Pillow decodes PNG files, and JPEG files that are neither grey
             nor RGB, in any case.
@@ -67,4 +75,6 @@ class DataConfig(Section, frozen=True):
     search: tuple[str, ...] = ()
     translate: int = 0
     columns: ColumnsConfig = ColumnsConfig()
+    order: Literal["auto", "examples", "blocks"] = "auto"
+    window_blocks: int = 64
     decoder: Literal["pillow", "opencv"] = "pillow"

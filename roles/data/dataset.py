@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.core import (
-    FILE_ORDER,
-    Indices,
-    Range,
-    pass_order,
-    plan_cache,
-    translation_problem,
-    translations,
-)
-from adamctl.roles.data.decode import ExampleCache
+from adamctl.roles.data.core import FILE_ORDER, Indices, Range, translation_problem, translations
 from adamctl.roles.data.form import ExampleForm
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
-from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
+from adamctl.roles.data.readers.source import Source
 from adamctl.roles.data.scaling import scaling_for
+from adamctl.roles.data.streaming.blocks import by_blocks
+from adamctl.roles.data.streaming.visits import BlockVisits
 from adamctl.roles.data.translation import translate
-
-_ORDERS_MAX: Final = 4
+from adamctl.roles.data.visits import ExampleVisits, Visits
 
 
 class OpenDataSet:
@@ -41,11 +30,22 @@ class OpenDataSet:
         scaling: what readers make of those values before they train on them.
     """
 
-    def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
-        """`budget_bytes`: memory for decoded examples.
+    def __init__(
+        self,
+        name: str,
+        config: DataConfig,
+        source: Source,
+        seed: int,
+        budget_bytes: int,
+        share_bytes: int | None = None,
+    ) -> None:
+        """
+        Args:
+            budget_bytes: memory for examples that no other data set uses.
+            share_bytes: what it would have alone; a set whose windows do not fit into that is refused. None: none is.
 
         Raises:
-            ConfigurationError: there is nothing to train on, or these examples cannot be translated.
+            ConfigurationError: there is nothing to train on, these examples cannot be translated, or do not fit.
         """
         problem = translation_problem(config.translate, source.example_shape)
         if problem is not None:
@@ -56,76 +56,56 @@ class OpenDataSet:
         self.seed = seed
         self.form = ExampleForm(prod(source.example_shape), source.dtype.name)
         self.classes = source.classes
-        counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
-        train, validation = hold_out(source.labels("train"), config, seed)
-        if not len(train):
+        self.visits: Visits
+        if by_blocks(config, source):
+            self.visits = BlockVisits(config, source, seed, budget_bytes, share_bytes)
+        else:
+            self.visits = ExampleVisits(config, source, seed, budget_bytes)
+        self.examples = dict(self.visits.examples)
+        if not self.examples["train"]:
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
-        self._members: dict[str, tuple[FileSplit, Indices]] = {
-            "train": ("train", train),
-            "validation": ("train", validation),
-            "test": ("test", np.arange(counts["test"], dtype=np.int64)),
-        }
-        weights = weights_of(config, source, train)
-        self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
-        self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
-        self.scaling = scaling_for(config.scale, source, train)
-        self.caches: dict[FileSplit, ExampleCache] = {}
-        for split in FILE_SPLITS:
-            plan = plan_cache(
-                counts[split],
-                self.form.example_bytes,
-                resident=source.resident,
-                budget_bytes=budget_bytes,
-            )
-            budget_bytes -= plan.size_bytes
-            self.caches[split] = ExampleCache(plan, source, split)
-        self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
-        self._orders_lock = threading.Lock()
+        self.scaling = scaling_for(config.scale, source, self.visits.sample())
         self.read_at_s = time.monotonic()
 
     @property
     def size_bytes(self) -> int:
         """Memory that it may use at most."""
-        return self.source.resident_bytes + sum(cache.plan.size_bytes for cache in self.caches.values())
+        return self.source.resident_bytes + self.visits.size_bytes
 
     @property
     def held_bytes(self) -> int:
         """Memory that it uses now."""
-        return self.source.resident_bytes + sum(cache.filled_bytes for cache in self.caches.values())
+        return self.source.resident_bytes + self.visits.held_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read from files so far: as the source counts them, else those of the values it was asked for."""
+        counted = getattr(self.source, "read_bytes", None)
+        if counted is not None:
+            return int(counted)
+        return self.source.stored_bytes if self.source.resident else self.visits.loaded_bytes
 
     def order(self, split: str, pass_number: int) -> Indices:
-        """Returns the draws of a split in the order of a pass; the last few are remembered.
+        """Returns the draws of a whole pass over a split, in its order (`Visits.draws`)."""
+        return self.visits.draws(Range(split, pass_number, 0, self.examples[split]))
 
-        A draw is a file index, plus a multiple of the file's examples where a pass repeats it (`WeightedPasses`).
-        """
-        with self._orders_lock:
-            order = self._orders.get((split, pass_number))
-            if order is None:
-                members = self._members[split][1]
-                if split == "train" and self._passes is not None:
-                    order = self._passes.order(pass_number)
-                else:
-                    order = members[pass_order(len(members), self.seed, pass_number)]
-                self._orders[split, pass_number] = order
-                if len(self._orders) > _ORDERS_MAX:
-                    self._orders.popitem(last=False)
-            self._orders.move_to_end((split, pass_number))
-            return order
-
-    def gather(self, wanted: Range, images: NDArray[Any], labels: NDArray[np.int32]) -> None:
+    def gather(
+        self, wanted: Range, images: NDArray[Any], labels: NDArray[np.int32], chosen: Indices | None = None
+    ) -> None:
         """Writes a range into `images` [n, elements], C-contiguous and as `form` says, and `labels` [n]. Not scaled.
+
+        With `chosen`, ascending positions in the range, it writes those examples alone, one after the other. In a
+        shuffled pass over the training split each image is moved as `DataConfig.translate` says; one that comes again
+        in a pass is moved otherwise.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
-
-        In a shuffled pass over the training split each image is moved as `DataConfig.translate` says; one that comes
-        again in a pass is moved otherwise.
         """
-        draws = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
-        file_split = self._members[wanted.split][0]
-        indices = draws if self._passes is None else draws % len(self.source.labels(file_split))
-        self.caches[file_split].gather(indices, images)
+        draws = self.visits.draws(wanted)
+        draws = draws if chosen is None else draws[chosen]
+        known = self.source.labels(self.visits.file_split(wanted.split))
+        self.visits.gather(wanted, images, chosen)
         if self.config.translate and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
             shifts = translations(draws, self.seed, wanted.pass_number, self.config.translate)
-            translate(images.reshape(len(indices), *self.source.example_shape), shifts, border=0)
-        np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
+            translate(images.reshape(len(draws), *self.source.example_shape), shifts, border=0)
+        np.take(known, draws % len(known), out=labels, mode="clip")

@@ -12,6 +12,8 @@ from adamctl.config.data import DataConfig
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+from adamctl.roles.data.streaming.blocks import by_blocks, split_blocks
+from adamctl.roles.data.streaming.windows import frames_of
 
 SCHEMA_VERSION: Final = 1
 _BLOCK_EXAMPLES: Final = 1024
@@ -31,6 +33,8 @@ def inspect(
         `schema_version, format, source, path, shape, dtype, stored_bytes, decoded_bytes, classes` (names), and
         `splits`: for train and test `examples, classes` (name -> count), `min, max, mean, std` of the unscaled values;
         for folders of images also `sizes`, [lowest, highest] height and width, and `grey`, the number without colour.
+        `order`: `examples` or `blocks`, and for blocks `blocks`, how many there are to train on, `window_blocks` and
+        `window_bytes`, the most that a window needs in memory.
 
     Raises:
         ConfigurationError, DamagedDataError: as raised by the readers.
@@ -55,6 +59,20 @@ def inspect(
         "decoded_bytes": examples * prod(source.example_shape) * 4,
         "classes": list(source.classes),
         "splits": splits,
+        **_order(config, source),
+    }
+
+
+def _order(config: DataConfig, source: Source) -> dict[str, Any]:
+    if not by_blocks(config, source) or not len(source.labels("train")):
+        return {"order": "examples"}
+    splits = split_blocks(source, config.validation, 0, config.window_blocks)
+    train = splits["train"]
+    return {
+        "order": "blocks",
+        "blocks": len(train.lengths),
+        "window_blocks": config.window_blocks,
+        "window_bytes": frames_of(splits, source).window_bytes(train, config.window_blocks)[-1],
     }
 
 

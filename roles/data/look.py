@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import find_source
-from adamctl.roles.data.core import Indices
+from adamctl.roles.data.core import FILE_ORDER, Indices
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, check_finite
 from adamctl.roles.data.sampling import hold_out, weights_of
+from adamctl.roles.data.streaming.blocks import by_blocks, split_blocks
 
 EXAMPLES_MAX: Final = 1000
 LOOK_S_MAX: Final = 0.3
@@ -66,17 +67,29 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))
-    train, validation = hold_out(source.labels("train"), config, needs.seed)
-    counts = {"train": len(train), "validation": len(validation), "test": len(source.labels("test"))}
-    if not len(train):
+    if by_blocks(config, source):
+        held_out, validation = round(examples * config.validation), _held_out_blocks(config, source, needs.seed)
+    else:
+        train, validation = hold_out(source.labels("train"), config, needs.seed)
+        weights_of(config, source, train)
+        held_out = len(validation)
+    left = examples - held_out
+    counts = {"train": left, "validation": held_out, "test": len(source.labels("test"))}
+    if not left:
         raise ConfigurationError(f"{origin}: expected training examples, found {examples} of which none are left")
-    weights_of(config, source, train)
-    if needs.batch > len(train):
+    if needs.batch > left:
         raise ConfigurationError(
-            f"train.batch = {needs.batch}, but {origin} has {len(train)} training examples: "
-            f"set train.batch to {len(train)} or less"
+            f"train.batch = {needs.batch}, but {origin} has {left} training examples: set train.batch to {left} or less"
         )
     return Looked(counts, len(source.classes), tuple(_warnings(source, validation, needs.outputs, origin)))
+
+
+def _held_out_blocks(config: DataConfig, source: Source | Peek, seed: int) -> Indices:
+    """Returns the file indices of the validation part in block order; none of it where only a peek was taken."""
+    if isinstance(source, Peek) or not config.validation:
+        return np.empty(0, np.int64)
+    split = split_blocks(source, config.validation, seed, config.window_blocks)["validation"]
+    return split.file_indices(FILE_ORDER, 0, split.examples)
 
 
 def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: str) -> Iterator[str]:
@@ -88,7 +101,7 @@ def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: 
     if held_out < present and len(validation) >= present:
         yield (
             f"{origin}: the validation part has examples of {held_out} of {present} classes; "
-            "data.stratify = true holds out a share of each"
+            'data.stratify = true holds out a share of each, where data.order is not "blocks"'
         )
 
 

@@ -40,7 +40,7 @@ IDLE_S_MIN: Final = 60.0  # a data set read more recently is not closed for anot
 _TASKS_MAX: Final = 16384
 _CHUNK_EXAMPLES: Final = 16  # a range of files is decoded in chunks, so that several threads work on it
 _BUFFERS_BYTES_MAX: Final = 512 << 20
-_URGENT, _AHEAD = 0, 1
+_URGENT, _AHEAD, _BLOCKS = 0, 1, 2
 
 _log = logging.getLogger("adamctl.data")
 
@@ -161,7 +161,7 @@ class DataStore:
         with self._lock:
             self._make_room(source.resident_bytes + example_bytes * examples, budget)
             left = budget - source.resident_bytes - sum(other.size_bytes for other in self._datasets.values())
-        dataset = OpenDataSet(name, config, source, seed, left)
+        dataset = OpenDataSet(name, config, source, seed, left, budget - source.resident_bytes)
         with self._lock:
             self._datasets[name] = dataset
         _log.info("opened %s %s: %s", config.format, config.source, dataset.examples)
@@ -259,7 +259,7 @@ class DataStore:
     def _submit(self, dataset: OpenDataSet, wanted: Range, job: _Job, urgency: int) -> bool:
         """Queues the work of a range, in chunks if files must be decoded. Called with the lock held."""
         examples = job.ready.examples
-        chunk = examples if dataset.source.resident else _CHUNK_EXAMPLES
+        chunk = examples if dataset.visits.whole_ranges else _CHUNK_EXAMPLES
         form = dataset.form
         images = np.frombuffer(job.ready.body, form.numpy_dtype, examples * form.elements).reshape(examples, -1)
         labels = np.frombuffer(job.ready.body, np.int32, examples, job.ready.labels_offset)
@@ -283,6 +283,7 @@ class DataStore:
         if not job.dropped and job.error is None:
             try:
                 dataset.gather(part, images, labels)
+                self._decoders.submit(_BLOCKS, dataset.visits.ahead_tasks())
             except Exception as caught:
                 error = caught
         with self._lock:
@@ -328,7 +329,8 @@ class DataStore:
                     "source": dataset.config.source,
                     "examples": dataset.examples,
                     "held_bytes": dataset.held_bytes,
-                    "cache": {split: cache.plan.form for split, cache in dataset.caches.items()},
+                    "read_bytes": dataset.read_bytes,
+                    "cache": dict(dataset.visits.forms),
                 }
                 for dataset in datasets
             ],
