@@ -39,13 +39,21 @@ class Elsewhere:
 
 
 ELSEWHERE = (
-    Elsewhere("config/test_data_conflicts.py", ("config/data",), "keys without code"),
+    Elsewhere(
+        "config/test_data_conflicts.py",
+        ("config/data", "config/augment", "config/section"),
+        "keys with hardly any code",
+    ),
+    Elsewhere(
+        "roles/data/augment/test_drawing.py", ("roles/data/augment/chance",), "numbers that warps are drawn from"
+    ),
     Elsewhere("cli/test_commands.py", ("__main__", "cli/*"), "commands are thin and are tested by running them"),
     Elsewhere("optimizers/test_lbfgs.py", ("optimizers/quasi_newton",), "the iterations of L-BFGS and OWL-QN"),
     Elsewhere("cli/test_errors.py", ("errors",), "what an error is for shows in messages and exit codes"),
     Elsewhere("api/test_fit.py", ("api/network", "api/optimizers"), "constructors that are used to fit"),
     Elsewhere("cli/test_finished_run.py", ("api/load",), "it needs a run that has finished"),
     Elsewhere("api/parameter_client/test_blocking.py", ("api/parameter_client/*",), "parts of one client"),
+    Elsewhere("bench/data/test_data.py", ("bench/data/parts",), "a registry is tested by what runs it"),
     Elsewhere(
         "bench/net/test_net.py",
         ("bench/report", "bench/child", "bench/net/plain_sockets"),
@@ -113,7 +121,17 @@ ELSEWHERE = (
     Elsewhere("roles/coordinator/test_server.py", ("roles/coordinator/*",), "parts of one shell"),
     Elsewhere("roles/data/test_data_store.py", ("roles/data/dataset",), "what the store opens"),
     Elsewhere("roles/data/test_data_client.py", ("roles/data/*",), "client and server meet in one test"),
+    Elsewhere(
+        "roles/data/readers/test_tar.py",
+        ("roles/data/readers/tar_shards", "roles/data/readers/tar_files"),
+        "parts of one source",
+    ),
     Elsewhere("roles/data/readers/test_idx.py", ("roles/data/readers/source",), "the shape that all readers share"),
+    Elsewhere(
+        "roles/data/readers/test_parquet.py",
+        ("roles/data/readers/parquet_file", "roles/data/readers/arrow_columns"),
+        "files of each kind are read",
+    ),
     Elsewhere("roles/ps/core/test_server_core.py", ("roles/ps/core/*",), "parts of one state machine"),
     Elsewhere(
         "roles/ps/replication/core/test_replication_core.py",

@@ -165,6 +165,8 @@ def _data_config(data: str | Path | DataConfig | Arrays, search: Sequence[str | 
         return DataConfig()
     if path.suffix == ".npz":
         return DataConfig(format="npz", source=str(path.absolute()), search=folders)
+    if path.suffix == ".tar":
+        return DataConfig(format="tar", source=str(path.absolute()), search=folders)
     if (path / "x_train.npy").exists():
         return DataConfig(format="npy", source=str(path.absolute()), search=folders)
     if path.is_dir() and not any(path.glob("*idx*ubyte*")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from adamctl.cli.output import echo, print_json, table
 from adamctl.errors import ConfigurationError
 
 _PROGRESS_INTERVAL_S = 2.0
+_ENDS: tuple[tuple[int, Callable[..., int]], ...] = ((0, min), (1, max))
 
 
 @click.command("inspect")
@@ -79,6 +81,8 @@ def _print(described: dict[str, Any]) -> None:
     if described["order"] == "blocks":
         window = f"{described['window_blocks']} to a window of up to {size(described['window_bytes'])}"
         echo(f"visited in block order: {described['blocks']:,} blocks, {window}")
+    if "decoder" in described:
+        echo(_images(described))
     rows = []
     for split, values in described["splits"].items():
         figures = [f"{values[key]:.4g}" if key in values else "-" for key in ("min", "max", "mean", "std")]
@@ -89,6 +93,13 @@ def _print(described: dict[str, Any]) -> None:
     class_rows = [(name, *(f"{counts[split].get(name, 0):,}" for split in counts)) for name in names]
     echo()
     echo(table(("class", *counts), class_rows, right=tuple(range(1, 1 + len(counts)))))
+
+
+def _images(described: dict[str, Any]) -> str:
+    parts = [values for values in described["splits"].values() if "sizes" in values]
+    low, high = ([end(part["sizes"][side][at] for part in parts) for side in ("height", "width")] for at, end in _ENDS)
+    grey = sum(part["grey"] for part in parts)
+    return f"images of {low[0]} to {high[0]} x {low[1]} to {high[1]}, {grey:,} grey; decoded by {described['decoder']}"
 
 
 @click.command("fetch")

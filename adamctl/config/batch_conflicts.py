@@ -12,8 +12,10 @@ from operator import attrgetter
 from typing import Any
 
 from adamctl.config.algorithms import is_of_another_package
+from adamctl.config.augment import AugmentConfig
 from adamctl.config.check import Problem, show
 from adamctl.config.experiment import Experiment, OptimizerConfig, ScheduleConfig, TrainConfig
+from adamctl.config.section import Section
 from adamctl.model.description import Dropout
 
 STEP_LENGTH = "leave it out: a line search finds the length of each step"
@@ -26,6 +28,11 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "data.translate": (
         (0,),
         "set it to 0: a line search compares losses, which must be of the same images; shifted copies can be stored "
+        "with the data",
+    ),
+    "data.augment": (
+        (AugmentConfig(),),
+        "leave it out: a line search compares losses, which must be of the same images; distorted copies can be stored "
         "with the data",
     ),
     "data.sampling": (
@@ -72,7 +79,7 @@ def batch_problems(experiment: Experiment) -> Iterator[Problem]:
     for key, (allowed, instead) in refused.items():
         value = attrgetter(key)(experiment)
         if value not in allowed:
-            found = "a table" if isinstance(value, ScheduleConfig) else show(value)
+            found = "a table" if isinstance(value, Section) else show(value)
             yield Problem(tuple(key.split(".")), f"found {found} {given}; {instead}")
     for index, layer in enumerate(experiment.model.layers):
         if isinstance(layer, Dropout):

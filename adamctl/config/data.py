@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
+from adamctl.config.augment import AugmentConfig
+from adamctl.config.section import Section
 
 
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the experiment file; unknown keys are rejected."""
+class FeaturesConfig(Section, frozen=True):
+    """What a frame of sound is, for `format = "audio"`: the defaults are DistBelief's (5), with the customary hop.
+
+    Attributes:
+        bands: filters of the mel scale; each gives the logarithm of its energy.
+        window_ms: length of a frame, in milliseconds.
+        hop_ms: distance of the starts of two frames, in milliseconds.
+        context: frames on each side of one that are inputs, too: `model.input` is [(2 * context + 1) * bands].
+        low_hz: where the lowest filter begins.
+        high_hz: where the highest filter ends; unset: half of the recordings' rate.
+        center: subtract from all frames of a recording their mean, band by band: what the microphone and the loudness
+            add is the same in all of them.
+    """
+
+    bands: int = 40
+    window_ms: float = 25.0
+    hop_ms: float = 10.0
+    context: int = 5
+    low_hz: float = 20.0
+    high_hz: float | None = None
+    center: bool = True
 
 
 class ColumnsConfig(Section, frozen=True):
@@ -28,8 +48,8 @@ class DataConfig(Section, frozen=True):
     """Where examples come from and how they are prepared.
 
     Attributes:
-        format: `digits` (comes with scikit-learn), `idx`, `npz`, `npy`, `csv`, `imagefolder`, or one that an installed
-            package adds (entry point group `adamctl.readers`).
+        format: a reader: one of the data formats below, or one that an installed package adds (entry point group
+            `adamctl.readers`).
         source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
         validation: share of the training set held out, 0 <= share < 1.
         stratify: hold out that share of each class, so that a rare one is not missed by chance; without, examples are
@@ -41,9 +61,11 @@ class DataConfig(Section, frozen=True):
             standard deviation (one of each over all pixels); `none` leaves values unchanged.
         class_from: for formats made of files: `folder`: the class of a file is the folder it is in; `name`: what stands
             before the first `_` of its name, as in `3_george_7.wav`.
-        test_files: for formats made of files: files whose names match are the test part, as in `*_[0-4].wav` (`*`, `?`
-            and `[...]` as in a shell). Empty: files in a folder `test` beside a folder `train`; without such folders, a
-            fifth of the files, chosen by name.
+        test_files: for formats made of files: files whose names match are the test part, as in `*_[0-4].wav` (`*`,
+            `?` and `[...]` as in a shell). Empty: files in a folder `test` beside a folder `train`; without
+            such folders, a fifth of the files, chosen by name.
+        alignment: for `audio`: a file in `source`, or beside a tar, with lines `NAME START_MS END_MS CLASS`: the class
+            of each frame. Empty: all frames of a recording are of its class.
         memory_share: share of this machine's memory that the data server may use for decoded examples.
         search: folders in which a bare name is looked up, first match wins; filled in from `--data` / ADAMCTL_DATA.
         translate: each pass trains on every image shifted by a random whole number of pixels, from -translate to
@@ -71,9 +93,12 @@ class DataConfig(Section, frozen=True):
     scale: Literal["unit", "standard", "none"] = "unit"
     class_from: Literal["folder", "name"] = "folder"
     test_files: str = ""
+    alignment: str = ""
     memory_share: float = 0.25
     search: tuple[str, ...] = ()
     translate: int = 0
+    features: FeaturesConfig = FeaturesConfig()
+    augment: AugmentConfig = AugmentConfig()
     columns: ColumnsConfig = ColumnsConfig()
     order: Literal["auto", "examples", "blocks"] = "auto"
     window_blocks: int = 64

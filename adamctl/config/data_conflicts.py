@@ -10,19 +10,23 @@ from typing import Final
 
 import msgspec
 
+from adamctl.config.augment import augment_problems
 from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
 
-_OF_FILES: Final = ("imagefolder",)
+_OF_FILES: Final = ("csv", "parquet", "imagefolder", "tar", "audio")
 """Formats of ours in which each example, or run of examples, is a file with a name."""
-_OF_IMAGES: Final = ("imagefolder",)
-_OF_TABLES: Final = ("csv",)
+_OF_IMAGES: Final = ("parquet", "imagefolder", "tar")
+_OF_TABLES: Final = ("csv", "parquet")
+_OF_SOUND: Final = ("audio",)
 FORMATS_READING: Final[dict[str, tuple[str, ...]]] = {
     "test_files": _OF_FILES,
-    "class_from": _OF_FILES,
+    "class_from": ("imagefolder", "audio"),
     "decoder": _OF_IMAGES,
     "columns": _OF_TABLES,
+    "features": _OF_SOUND,
+    "alignment": _OF_SOUND,
 }
 """Keys that would be ignored with other formats of ours."""
 
@@ -30,14 +34,15 @@ FORMATS_READING: Final[dict[str, tuple[str, ...]]] = {
 def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
     """Returns conflicts between keys that are each valid by themselves; `shape` is the model's input."""
     found = [*_of_source(data), *_unread(data), *_of_sampling(data), *_of_order(data), *_of_moves(data, shape)]
-    return [Problem(("data", *key.split(".", 1)), message) for key, message in found]
+    problems = [Problem(("data", *key.split(".", 1)), message) for key, message in found]
+    return problems + (_of_sound(data, shape) if data.format == "audio" else [])
 
 
 def _of_source(data: DataConfig) -> Iterator[tuple[str, str]]:
     """Yields (key, message) for what does not say where data are."""
     if data.format == "digits" and data.source != "digits":
         found = f'found "digits" with source = {show(data.source)}'
-        yield "format", f'{found}; set it to "idx", "npz", "npy", "csv" or "imagefolder"'
+        yield "format", f"{found}; set it to one of {', '.join(map(show, BUILT_IN[1:]))}"
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         yield "source", f"{wanted}; found {show(data.source)}"
@@ -85,3 +90,22 @@ def _of_moves(data: DataConfig, shape: Sequence[int]) -> Iterator[tuple[str, str
     elif data.translate and 2 * data.translate >= min(shape[:2]):
         wanted = f"less than half of the images' height and width, {shape[0]} x {shape[1]}"
         yield "translate", f"found {data.translate}; expected {wanted}"
+    for key, message in augment_problems(data.augment, shape):
+        yield f"augment.{key}", message
+
+
+def _of_sound(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
+    """Returns what is wrong with frames of sound and the model's input."""
+    problems = []
+    features = data.features
+    inputs = (2 * features.context + 1) * features.bands
+    if tuple(shape) != (inputs,):
+        frames = f"{2 * features.context + 1} frames of {features.bands} bands"
+        problems.append(Problem(("model", "input"), f"found {show(list(shape))}; expected [{inputs}]: {frames}"))
+    if features.high_hz is not None and features.high_hz <= features.low_hz:
+        found = f"found {features.high_hz:g} with low_hz = {features.low_hz:g}; expected a higher frequency"
+        problems.append(Problem(("data", "features", "high_hz"), found))
+    if "/" in data.alignment:
+        found = f"found {show(data.alignment)}; expected the name of a file in data.source, without folders"
+        problems.append(Problem(("data", "alignment"), found))
+    return problems

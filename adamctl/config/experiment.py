@@ -11,8 +11,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from adamctl.config.algorithms import is_batch_algorithm
-from adamctl.config.data import DataConfig, Section
+from adamctl.config.data import DataConfig
 from adamctl.config.records import Acks, default_acks, default_min_in_sync
+from adamctl.config.section import Section
 from adamctl.model.description import Model
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.stages import CutAxis

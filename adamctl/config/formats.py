@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
 GROUP: Final = "adamctl.readers"
-BUILT_IN: Final = ("digits", "idx", "npz", "npy", "csv", "imagefolder")
+BUILT_IN: Final = (
+    "digits",
+    "idx",
+    "npz",
+    "npy",
+    "csv",
+    "parquet",
+    "imagefolder",
+    "tar",
+    "audio",
+)
 """Formats that come with adamctl."""
 
 

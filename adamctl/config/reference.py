@@ -15,8 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from adamctl.config.augment import AugmentConfig, ElasticConfig
 from adamctl.config.check import LIMITS
-from adamctl.config.data import ColumnsConfig, DataConfig
+from adamctl.config.data import ColumnsConfig, DataConfig, FeaturesConfig
 from adamctl.config.experiment import (
     ClusterConfig,
     Experiment,
@@ -31,6 +32,9 @@ from adamctl.model.partition.cuts import Cut
 SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("", Experiment),
     ("data", DataConfig),
+    ("data.features", FeaturesConfig),
+    ("data.augment", AugmentConfig),
+    ("data.augment.elastic", ElasticConfig),
     ("data.columns", ColumnsConfig),
     ("model", Model),
     ("optimizer", OptimizerConfig),

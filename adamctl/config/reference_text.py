@@ -90,6 +90,22 @@ flowers/
                   4.9,1.4,setosa
 ```
 """,
+    "parquet": """\
+Parquet files; needs pyarrow (`'adamctl[parquet]'`). The label column holds whole numbers from 0, texts, or a
+dictionary of texts; names of classes that Hugging Face's writer left in the file are used. The input is one column of
+encoded JPEG or PNG images (also as a struct with `bytes`), of bytes, or of lists of numbers, all of one length, or
+else all other columns, which must then be numbers. `[data.columns]` says which column is what. Images are scaled as
+in `imagefolder`; uint8 stays bytes (`scale = "unit"` divides it by 255), other numbers become float32. Row groups are
+read as a whole, so write them of some thousand rows, at most 1 GiB each. `source` is the folder, or one file; the
+test part is found as in `csv`, or is a fifth of each file's rows, chosen by their number.
+
+```text
+pets/
+├── train-00000-of-00002.parquet     image: struct<bytes: binary, path: string>, label: int64
+├── train-00001-of-00002.parquet
+└── test-00000-of-00001.parquet
+```
+""",
     "imagefolder": """\
 JPEG and PNG files, one folder per class; needs Pillow (`'adamctl[image]'`). Each image is scaled until it just covers
 `model.input`, then cropped to its centre. Classes are numbered in the order of their names. `source` is the folder.
@@ -119,6 +135,52 @@ pets/
 │   └── 0002.png
 └── dog/
     └── 0001.jpg
+```
+""",
+    "tar": """\
+Tar files (shards) of JPEG, PNG or `.npy` files. `source` is a tar file, a folder of them, or a path whose last part is
+a pattern: `./pets/shard-{000..063}.tar` or `./pets/*.tar`. Compressed ones are refused: their members cannot be read at
+random.
+
+In WebDataset's convention, members with the same name up to the first dot stand together and are one example. Its class
+is in `.cls` (a number or a name), or in `.json` (key `cls`, `class` or `label`), or in `.txt` (a name). Other members
+are ignored.
+
+```text
+pets/
+├── train/
+│   ├── shard-000.tar
+│   │   ├── 0000.jpg
+│   │   ├── 0000.cls
+│   │   ├── 0001.jpg
+│   │   └── 0001.cls
+│   └── shard-001.tar
+└── test/
+    └── shard-000.tar
+```
+
+Without folders `train` and `test`, `test_files` names shards (of several) or members, or else a fifth of the members,
+chosen by name, becomes the test part. A tar file without members that say a class is read as the folder that was packed
+into it: `train/cat/0001.jpg`, or `cat/0001.jpg`.
+""",
+    "audio": """\
+Recordings: WAV (PCM of 8, 16, 24 or 32 bits) or FLAC (`'adamctl[audio]'`), all of one rate, in a folder or an
+uncompressed tar of it. An example is a frame with its neighbours side by side (`[data.features]`), so `model.input` has
+one number. The label is that of the recording, or, with `alignment`, of the frame ([speech.md](speech.md)). Folders and
+the test part are as in `imagefolder`; a validation part holds out whole recordings. `source` is the folder or the tar,
+or a name.
+
+```text
+digits.tar                  class_from = "name", test_files = "*_[0-4].wav"
+└── recordings/
+    ├── 0_george_0.wav
+    └── 0_george_1.wav
+
+words/                      class_from = "folder"
+├── yes/
+│   └── 0001.wav
+└── no/
+    └── 0001.flac
 ```
 """,
 }

@@ -31,7 +31,8 @@ def kernels_of(experiment: Experiment, forced: str | None = None) -> tuple[str, 
     train = experiment.train
     conversions = needed.conversion_kernels((train.wire_push, train.wire_pull))
     steps = needed.step_kernels(experiment.model, clipping=experiment.optimizer.clip_norm is not None)
-    return (*steps, *needed.rule_kernels(rule_of(experiment)), *conversions)
+    warps = needed.WARP_KERNELS if experiment.data.augment.warps else ()
+    return (*steps, *needed.rule_kernels(rule_of(experiment)), *conversions, *warps)
 
 
 def compile_kernels(

@@ -1,13 +1,18 @@
-"""Images under an affine map and an elastic displacement, pixel by pixel, to the bit as numpy computes it."""
+"""Images under an affine map and an elastic displacement, row by row, to the bit as numpy computes it.
+
+Arrays are indexed flat: a view of a row costs more than the row's arithmetic.
+"""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.compiled.jit import IN4, OUT4, f32, f64, i64, inline, kernel, readable, writable
+from adamctl.kernels.compiled.jit import f32, i32, inline, kernel, readable, u8, writable
+
+_SIXTH = np.float32(1 / 6)
+_TAPS = 4
 
 
 def _exact(function: Any) -> Any:
@@ -15,77 +20,150 @@ def _exact(function: Any) -> Any:
 
 
 @_exact
-def pixel(image: Any, y: Any, x: Any, channel: Any, border: Any) -> Any:
-    """The value of a pixel, which may lie outside."""
-    inside = 0 <= y < image.shape[0] and 0 <= x < image.shape[1]
-    return image[y, x, channel] if inside else border
+def splines(size: Any, nodes: Any, phase: Any, spacing: Any, firsts: Any, weights: Any) -> None:
+    """Writes `firsts` [size] and `weights` [TAPS * size] of the spline along one axis."""
+    for place in range(size):
+        at = np.float32(place) / spacing + phase
+        first = min(max(np.int32(at), np.int32(0)), np.int32(nodes - _TAPS))
+        firsts[place] = first
+        f = at - np.float32(first)
+        g, f2 = np.float32(1) - f, f * f
+        f3 = f2 * f
+        weights[place] = g * g * g * _SIXTH
+        weights[size + place] = (np.float32(3) * f3 - np.float32(6) * f2 + np.float32(4)) * _SIXTH
+        weights[2 * size + place] = (np.float32(3) * (f + f2 - f3) + np.float32(1)) * _SIXTH
+        weights[3 * size + place] = f3 * _SIXTH
 
 
 @_exact
-def between(a: Any, b: Any, c: Any, d: Any, down: Any, right: Any) -> Any:
-    """The value between four pixels, a and b above c and d."""
+def along_rows(
+    nodes: Any, first: Any, lines: Any, count: Any, across: Any, width: Any, firsts: Any, weights: Any
+) -> None:
+    """Writes the spline at every column of each of `count` lines of nodes, of which the first begins at `first`."""
+    for line in range(count):
+        begin = first + line * across
+        for x in range(width):
+            node = np.uint64(begin + firsts[x])
+            lines[np.uint64(line * width + x)] = (
+                weights[x] * nodes[node]
+                + weights[width + x] * nodes[node + np.uint64(1)]
+                + weights[2 * width + x] * nodes[node + np.uint64(2)]
+                + weights[3 * width + x] * nodes[node + np.uint64(3)]
+            )
+
+
+@_exact
+def affine(matrix: Any, y: Any, places: Any) -> None:
+    """Writes where a row's pixels come from by a line of the matrix."""
+    start, step = matrix[0] * np.float32(y) + matrix[2], matrix[1]
+    for x in range(len(places)):
+        places[x] = start + step * np.float32(x)
+
+
+@_exact
+def add_displacements(lines: Any, first: Any, w0: Any, w1: Any, w2: Any, w3: Any, places: Any) -> None:
+    """Adds the spline between four lines, which begin at `first`."""
+    width = len(places)
+    for x in range(width):
+        at = np.uint64(first + x)
+        places[x] += (
+            w0 * lines[at] + w1 * lines[at + np.uint64(width)]
+            + w2 * lines[at + np.uint64(2 * width)] + w3 * lines[at + np.uint64(3 * width)]
+        )  # fmt: skip
+
+
+@_exact
+def split(rows: Any, columns: Any, starts: Any, height: Any, stride: Any, channels: Any) -> None:
+    """Turns places into the upper left of four padded pixels, in `starts`, and how far down and right of it they are.
+
+    A place outside becomes one between pixels of the border; so does one that is no number.
+    """
+    zero, one = np.float32(0), np.float32(1)
+    row_max, column_max = np.float32(height + 1), np.float32(len(rows) + 1)
+    for x in range(len(rows)):
+        row, column = rows[x] + one, columns[x] + one
+        row = row if row > zero else zero
+        row = row if row < row_max else row_max
+        column = column if column > zero else zero
+        column = column if column < column_max else column_max
+        top, left = np.int32(row), np.int32(column)
+        rows[x], columns[x] = row - np.float32(top), column - np.float32(left)
+        starts[x] = top * np.int32(stride) + left * np.int32(channels)
+
+
+@_exact
+def between(padded: Any, upper: Any, lower: Any, channels: Any, down: Any, right: Any) -> Any:
+    """The value between four pixels."""
+    a, b = padded[upper], padded[upper + channels]
+    c, d = padded[lower], padded[lower + channels]
     top, bottom = a + right * (b - a), c + right * (d - c)
     return top + down * (bottom - top)
 
 
-FIRSTS, WEIGHTS, SCRATCH = readable(i64, 2), readable(f64, 3), writable(f64, 2)
+@_exact
+def read_row(
+    padded: Any, starts: Any, rows: Any, columns: Any, stride: Any, channels: Any, half: Any, to: Any, out: Any
+) -> None:
+    """Writes a row of pixels into `to` from `out`."""
+    if channels == 1:
+        for x in range(len(starts)):
+            upper = np.uint64(np.uint32(starts[x]))
+            value = between(padded, upper, upper + np.uint64(stride), np.uint64(1), rows[x], columns[x])
+            to[np.uint64(out + x)] = value + half
+        return
+    for x in range(len(starts)):
+        upper = np.uint64(np.uint32(starts[x]))
+        for channel in range(channels):
+            at = upper + np.uint64(channel)
+            value = between(padded, at, at + np.uint64(stride), np.uint64(channels), rows[x], columns[x])
+            to[np.uint64(out + x * channels + channel)] = value + half
 
 
-@kernel(
-    (IN4, readable(f64, 3), readable(f64, 4), FIRSTS, WEIGHTS, FIRSTS, WEIGHTS, SCRATCH, SCRATCH, f32, OUT4),
-    relaxed=False,
-)
+@_exact
+def pad(flat: Any, begin: Any, height: Any, row_size: Any, stride: Any, channels: Any, padded: Any) -> None:
+    """Writes an image inside the border."""
+    for y in range(height):
+        to, at = np.uint64((y + 1) * stride + channels), np.uint64(begin + y * row_size)
+        for i in range(np.uint64(row_size)):
+            padded[to + i] = np.float32(flat[at + i])
+
+
+NUMBERS, LINE, PLACES = readable(f32, 1), writable(f32, 1), writable(i32, 1)
+REST = (
+    readable(f32, 3), readable(f32, 4), readable(f32, 2), f32, f32, f32, LINE, LINE, LINE, PLACES, LINE, PLACES, LINE,
+    PLACES, LINE,
+)  # fmt: skip
+
+
+@kernel((writable(f32, 4), *REST), (writable(u8, 4), *REST), relaxed=False)
 def warp(
-    images: Any, matrices: Any, nodes: Any, row_firsts: Any, row_weights: Any, column_firsts: Any, column_weights: Any,
-    line: Any, at: Any, border: Any, out: Any,
+    images: Any, matrices: Any, nodes: Any, phases: Any, spacing: Any, border: Any, half: Any, padded: Any, rows: Any,
+    columns: Any, starts: Any, lines: Any, row_firsts: Any, row_weights: Any, column_firsts: Any, column_weights: Any,
 ) -> None:  # fmt: skip
-    """As `adamctl.kernels.numeric.warp.warp`; `line` [2, nodes across] and `at` [2, width] are scratch."""
+    """As `adamctl.kernels.numeric.warp.warp`; `half` is added to values, and all after it is scratch."""
     examples, height, width, channels = images.shape
-    rows, columns, down_line, right_line = at[0], at[1], line[0], line[1]
-    across, pixels = nodes.shape[3], images.reshape(images.size)
+    deep, across = nodes.shape[2], nodes.shape[3]
+    flat, flat_nodes = images.reshape(images.size), nodes.reshape(nodes.size)
+    row_size, stride = width * channels, (width + 3) * channels
+    for i in range(padded.size):
+        padded[i] = border
     for number in range(examples):
-        image, matrix = images[number], matrices[number]
+        begin = number * height * row_size
+        pad(flat, begin, height, row_size, stride, channels, padded)
+        if across > 0:
+            splines(height, deep, phases[number, 0], spacing, row_firsts, row_weights)
+            splines(width, across, phases[number, 1], spacing, column_firsts, column_weights)
+            along_rows(
+                flat_nodes, number * 2 * deep * across, lines, 2 * deep, across, width, column_firsts, column_weights
+            )  # fmt: skip
         for y in range(height):
-            for axis in range(2):
-                own, place = matrix[axis], at[axis]
-                for x in range(width):
-                    place[x] = own[0] * y + own[1] * x + own[2]
-                if across == 0:
-                    continue
-                first, weights, mixed = row_firsts[number, y], row_weights[number, y], line[axis]
-                four = nodes[number, axis]
-                for i in range(across):
-                    mixed[i] = (
-                        weights[0] * four[first, i] + weights[1] * four[first + 1, i]
-                        + weights[2] * four[first + 2, i] + weights[3] * four[first + 3, i]
-                    )  # fmt: skip
+            affine(matrices[number, 0], y, rows)
+            affine(matrices[number, 1], y, columns)
             if across > 0:
-                for x in range(width):
-                    i, weights = column_firsts[number, x], column_weights[number, x]
-                    w0, w1, w2, w3 = weights[0], weights[1], weights[2], weights[3]
-                    rows[x] += w0 * down_line[i] + w1 * down_line[i + 1] + w2 * down_line[i + 2] + w3 * down_line[i + 3]
-                    columns[x] += (
-                        w0 * right_line[i] + w1 * right_line[i + 1] + w2 * right_line[i + 2] + w3 * right_line[i + 3]
-                    )
-            for x in range(width):
-                row, column, target = rows[x], columns[x], out[number, y, x]
-                if not (-1 < row < height and -1 < column < width):
-                    target[:] = border
-                    continue
-                top, left = math.floor(row), math.floor(column)
-                down, right = np.float32(row - top), np.float32(column - left)
-                if 0 <= top < height - 1 and 0 <= left < width - 1:
-                    upper = ((number * height + top) * width + left) * channels
-                    lower = upper + width * channels
-                    for c in range(channels):
-                        target[c] = between(
-                            pixels[upper + c], pixels[upper + channels + c],
-                            pixels[lower + c], pixels[lower + channels + c], down, right,
-                        )  # fmt: skip
-                else:
-                    for c in range(channels):
-                        target[c] = between(
-                            pixel(image, top, left, c, border), pixel(image, top, left + 1, c, border),
-                            pixel(image, top + 1, left, c, border), pixel(image, top + 1, left + 1, c, border),
-                            down, right,
-                        )  # fmt: skip
+                first = row_firsts[y] * width
+                w0, w1 = row_weights[y], row_weights[height + y]
+                w2, w3 = row_weights[2 * height + y], row_weights[3 * height + y]
+                add_displacements(lines, first, w0, w1, w2, w3, rows)
+                add_displacements(lines, first + deep * width, w0, w1, w2, w3, columns)
+            split(rows, columns, starts, height, stride, channels)
+            read_row(padded, starts, rows, columns, stride, channels, half, flat, begin + y * row_size)

@@ -9,27 +9,28 @@ Compiled code and numpy give the same bits.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import choose, compiled_if
 
-Images = NDArray[np.float32]
-"""[n, height, width, channels], C-contiguous."""
-Numbers = NDArray[np.float64]
+Images = NDArray[Any]
+"""[n, height, width, channels], float32 or uint8, C-contiguous."""
+Floats = NDArray[np.float32]
 TAPS = 4  # nodes per axis that a cubic B-spline has at each place
+_SIXTH = np.float32(1 / 6)
 
 
 class Warps(NamedTuple):
     """Where n warped images take their pixels from: pixel p comes from matrix [p, 1] + displacement(p)."""
 
-    matrices: Numbers
+    matrices: Floats
     """[n, 2, 3]: (row, column, 1) of a pixel to row and column in the source, in pixels, before displacement."""
-    nodes: Numbers
+    nodes: Floats
     """[n, 2, *node_counts]: the spline's nodes, displacements of row and column in pixels; [n, 2, 0, 0] for none."""
-    phases: Numbers
+    phases: Floats
     """[n, 2]: where between two nodes row 0 and column 0 lie, 0 <= phase < 1."""
     spacing: float
     """Pixels between two nodes."""
@@ -38,10 +39,10 @@ class Warps(NamedTuple):
 class Splines(NamedTuple):
     """The spline along one axis: at a place, the sum over k of weights[k] * node[first + k]."""
 
-    firsts: NDArray[np.int64]
-    """[n, size]."""
-    weights: Numbers
-    """[n, size, TAPS]."""
+    firsts: NDArray[np.int32]
+    """[size]."""
+    weights: Floats
+    """[TAPS, size]."""
 
 
 def node_counts(height: int, width: int, spacing: float) -> tuple[int, int]:
@@ -50,83 +51,87 @@ def node_counts(height: int, width: int, spacing: float) -> tuple[int, int]:
     return rows, columns
 
 
-def warp(images: Images, warps: Warps, border: float, out: Images, backend: str | None = None) -> None:
-    """Writes each image's warp into `out`; a place outside the image counts as `border`.
+def warp(images: Images, warps: Warps, border: float, backend: str | None = None) -> None:
+    """Warps each image in place; a place outside the image counts as `border`, a number that the images can hold.
 
-    The identity, whole-pixel moves and reflections are exact.
-
-    Args:
-        out: [n, height, width, channels], apart from `images`.
+    The identity, whole-pixel moves and reflections are exact. Bytes are rounded to the nearest.
 
     Raises:
         ValueError: the arrays do not fit together.
     """
-    _check(images, warps, out)
+    _check(images, warps)
+    _, height, width, channels = images.shape
+    half = np.float32(0.5 if images.dtype == np.uint8 else 0.0)
+    edge, spacing = np.float32(border), np.float32(warps.spacing)
     compiled = compiled_if(choose(backend), "warp")
-    rows = _splines(images.shape[1], warps.phases[:, 0], warps.spacing)
-    columns = _splines(images.shape[2], warps.phases[:, 1], warps.spacing)
     if compiled is not None:
-        line = np.empty((2, max(warps.nodes.shape[3], 1)))
-        at = np.empty((2, images.shape[2]))
-        compiled.warp(images, warps.matrices, warps.nodes, *rows, *columns, line, at, np.float32(border), out)
+        size, deep = (height + 3) * (width + 3) * channels, warps.nodes.shape[2]
+        padded, rows, columns = (np.empty(count, np.float32) for count in (size, width, width))
+        lines, row_weights, column_weights = (
+            np.empty(count, np.float32) for count in (2 * deep * width, TAPS * height, TAPS * width)
+        )
+        starts, row_firsts, column_firsts = (np.empty(count, np.int32) for count in (width, height, width))
+        compiled.warp(
+            images, warps.matrices, warps.nodes, warps.phases, spacing, edge, half, padded, rows, columns, starts,
+            lines, row_firsts, row_weights, column_firsts, column_weights,
+        )  # fmt: skip
         return
-    for number, image in enumerate(images):
-        places = _places(warps.matrices[number], *image.shape[:2])
-        if warps.nodes.size:
-            own_rows, own_columns = (Splines(*(part[number] for part in axis)) for axis in (rows, columns))
-            places += _displacement(warps.nodes[number], own_rows, own_columns)
-        out[number] = _sampled(image, places, np.float32(border))
+    for image, matrix, nodes, phases in zip(images, warps.matrices, warps.nodes, warps.phases, strict=True):
+        places = _places(matrix, height, width)
+        if nodes.size:
+            axes = zip((height, width), nodes.shape[1:], phases, strict=True)
+            places += _displacement(nodes, *(_spline(size, count, phase, spacing) for size, count, phase in axes))
+        image[...] = _sampled(image, places, edge) + half
 
 
-def _check(images: Images, warps: Warps, out: Images) -> None:
+def _check(images: Images, warps: Warps) -> None:
     n, height, width, _ = images.shape
     wanted = (n, 2, *node_counts(height, width, warps.spacing))
     for what, found, expected in (
-        ("out", out.shape, (images.shape,)),
         ("matrices", warps.matrices.shape, ((n, 2, 3),)),
         ("nodes", warps.nodes.shape, (wanted, (n, 2, 0, 0))),
         ("phases", warps.phases.shape, ((n, 2),)),
     ):
         if found not in expected:
             raise ValueError(f"warp: expected {what} of shape {expected[0]}; found {found}")
-    if np.may_share_memory(images, out):
-        raise ValueError("warp: expected images and out apart; found one memory for both")
 
 
-def _splines(size: int, phases: Numbers, spacing: float) -> Splines:
-    """Returns the spline along an axis of `size` pixels for each phase."""
-    places = np.arange(size) / spacing + phases[:, None]
-    firsts = np.floor(places)
-    f = places - firsts
+def _spline(size: int, count: int, phase: np.float32, spacing: np.float32) -> Splines:
+    """Returns the spline of `count` nodes along an axis of `size` pixels."""
+    places = np.arange(size, dtype=np.float32) / spacing + phase
+    firsts = np.clip(places.astype(np.int32), 0, count - TAPS)  # rounding may make a place its node's neighbour's
+    f = places - firsts.astype(np.float32)
     g, f2 = 1 - f, f * f
     f3 = f2 * f
     four = (g * g * g, 3 * f3 - 6 * f2 + 4, 3 * (f + f2 - f3) + 1, f3)
-    return Splines(firsts.astype(np.int64), np.ascontiguousarray(np.stack(four, axis=-1) / 6))
+    return Splines(firsts, np.stack(four) * _SIXTH)
 
 
-def _places(matrix: Numbers, height: int, width: int) -> Numbers:
+def _places(matrix: Floats, height: int, width: int) -> Floats:
     """Returns [2, height, width]: the row and the column in the source of every pixel, by the affine map alone."""
-    rows, columns = np.arange(height)[:, None], np.arange(width)
-    return np.stack([by_row * rows + by_column * columns + offset for by_row, by_column, offset in matrix])
+    rows, columns = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
+    return np.stack([(by_row * rows + offset) + by_column * columns for by_row, by_column, offset in matrix])
 
 
-def _displacement(nodes: Numbers, rows: Splines, columns: Splines) -> Numbers:
+def _displacement(nodes: Floats, rows: Splines, columns: Splines) -> Floats:
     """Returns [2, height, width]: the spline at every pixel. Added in the order of the compiled code."""
-    lines = sum(rows.weights[:, k, None] * nodes[:, rows.firsts + k] for k in range(TAPS))
-    total: Numbers = sum(columns.weights[:, k] * lines[:, :, columns.firsts + k] for k in range(TAPS))  # type: ignore
+    lines = sum(columns.weights[k] * nodes[:, :, columns.firsts + k] for k in range(TAPS))
+    total: Floats = sum(rows.weights[k][:, None] * lines[:, rows.firsts + k] for k in range(TAPS))
     return total
 
 
-def _sampled(image: Images, places: Numbers, border: np.float32) -> Images:
-    """Returns the image at `places`."""
+def _sampled(image: Images, places: Floats, border: np.float32) -> Floats:
+    """Returns the image at `places`: between pixels of a border around it if they lie outside or are no numbers."""
     height, width, channels = image.shape
-    inside = (places[0] > -1) & (places[0] < height) & (places[1] > -1) & (places[1] < width)
-    places = np.where(inside, places, 0)
-    corners = np.floor(places)
-    down, right = (places - corners).astype(np.float32)[..., None]
-    y, x = corners.astype(np.int64) + 1
-    padded = np.full((height + 2, width + 2, channels), border, np.float32)
+    padded = np.full((height + 3, width + 3, channels), border, np.float32)
     padded[1 : height + 1, 1 : width + 1] = image
+    last = np.array([height + 1, width + 1], np.float32)[:, None, None]
+    places = places + np.float32(1)
+    places = np.where(places > 0, np.where(places < last, places, last), np.float32(0))
+    corners = places.astype(np.int32)
+    down, right = (places - corners.astype(np.float32))[..., None]
+    y, x = corners
     a, b, c, d = padded[y, x], padded[y, x + 1], padded[y + 1, x], padded[y + 1, x + 1]
     top, bottom = a + right * (b - a), c + right * (d - c)
-    return np.where(inside[..., None], top + down * (bottom - top), border)
+    sampled: Floats = top + down * (bottom - top)
+    return sampled

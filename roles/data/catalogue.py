@@ -10,6 +10,7 @@ from typing import Final
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.readers.plugins import find
+from adamctl.roles.data.readers.tar_shards import is_pattern
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
     source = config.source
     if "/" in source or source.startswith("~") or source in (".", ".."):
         path = Path(source).expanduser()
-        if path.exists():
+        if path.exists() or (config.format == "tar" and is_pattern(source)):
             return path
         raise ConfigurationError(f"data.source: {path} does not exist (looked for from {Path.cwd()})")
     folders = tuple(dict.fromkeys((*config.search, *search)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -11,13 +12,13 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.core import FILE_ORDER, Indices, Range, translation_problem, translations
+from adamctl.roles.data.augment.augmenter import Augmenter
+from adamctl.roles.data.core import FILE_ORDER, Indices, Range, translation_problem
 from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.readers.source import Source
 from adamctl.roles.data.scaling import scaling_for
 from adamctl.roles.data.streaming.blocks import by_blocks
 from adamctl.roles.data.streaming.visits import BlockVisits
-from adamctl.roles.data.translation import translate
 from adamctl.roles.data.visits import ExampleVisits, Visits
 
 
@@ -64,6 +65,9 @@ class OpenDataSet:
         self.examples = dict(self.visits.examples)
         if not self.examples["train"]:
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
+        self._augmenter = Augmenter(
+            config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
+        )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, self.visits.sample())
         self.read_at_s = time.monotonic()
 
@@ -95,8 +99,8 @@ class OpenDataSet:
         """Writes a range into `images` [n, elements], C-contiguous and as `form` says, and `labels` [n]. Not scaled.
 
         With `chosen`, ascending positions in the range, it writes those examples alone, one after the other. In a
-        shuffled pass over the training split each image is moved as `DataConfig.translate` says; one that comes again
-        in a pass is moved otherwise.
+        shuffled pass over the training split each example is changed as the augmenter says; one that comes again in a
+        pass is changed otherwise.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
@@ -105,7 +109,15 @@ class OpenDataSet:
         draws = draws if chosen is None else draws[chosen]
         known = self.source.labels(self.visits.file_split(wanted.split))
         self.visits.gather(wanted, images, chosen)
-        if self.config.translate and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
-            shifts = translations(draws, self.seed, wanted.pass_number, self.config.translate)
-            translate(images.reshape(len(draws), *self.source.example_shape), shifts, border=0)
+        if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
+            self._augmenter.apply(images, draws, wanted.pass_number)
         np.take(known, draws % len(known), out=labels, mode="clip")
+
+    def ahead_tasks(self) -> list[Callable[[], None]]:
+        """Returns tasks that read and prepare what is needed next."""
+        return self.visits.ahead_tasks()
+
+    def fill_tasks(self) -> list[Callable[[], None]]:
+        """Returns tasks with which the source prepares examples before they are requested; most have none."""
+        tasks: list[Callable[[], None]] = getattr(self.source, "fill_tasks", list)()
+        return tasks

@@ -27,14 +27,14 @@ def inspect(
 
     Args:
         input_shape: the model's input, to show the examples as the model sees them; None: as they are in the files
-            (folders of images, whose sizes differ, are then scaled to 64 x 64 and their sizes are given as well).
+            (images, whose sizes differ, are then scaled to 64 x 64 and their sizes are given as well).
 
     Returns:
         `schema_version, format, source, path, shape, dtype, stored_bytes, decoded_bytes, classes` (names), and
         `splits`: for train and test `examples, classes` (name -> count), `min, max, mean, std` of the unscaled values;
-        for folders of images also `sizes`, [lowest, highest] height and width, and `grey`, the number without colour.
-        `order`: `examples` or `blocks`, and for blocks `blocks`, how many there are to train on, `window_blocks` and
-        `window_bytes`, the most that a window needs in memory.
+        for folders and tar files of images also `sizes`, [lowest, highest] height and width, and `grey`, the number
+        without colour; and `decoder`, which decoded them. `order`: `examples` or `blocks`, and for blocks `blocks`, how
+        many there are to train on, `window_blocks` and `window_bytes`, the most that a window needs in memory.
 
     Raises:
         ConfigurationError, DamagedDataError: as raised by the readers.
@@ -45,8 +45,9 @@ def inspect(
         shape = _NATURAL_SHAPE
     source = open_source(config, path, shape)
     splits = {split: _describe(source, split) for split in FILE_SPLITS}
-    if config.format == "imagefolder":
+    if hasattr(source, "sizes"):
         _add_sizes(source, splits)
+    of_images = any("sizes" in described for described in splits.values())
     examples = sum(split["examples"] for split in splits.values())
     return {
         "schema_version": SCHEMA_VERSION,
@@ -60,6 +61,7 @@ def inspect(
         "classes": list(source.classes),
         "splits": splits,
         **_order(config, source),
+        **({"decoder": config.decoder} if of_images else {}),
     }
 
 
@@ -101,12 +103,8 @@ def _describe(source: Source, split: FileSplit) -> dict[str, Any]:
 
 
 def _add_sizes(source: Source, splits: dict[FileSplit, dict[str, Any]]) -> None:
-    from adamctl.roles.data.readers.imagefolder import ImageFolderSource
-    from adamctl.roles.data.readers.images import image_size, read_image_file
-
-    assert isinstance(source, ImageFolderSource)
     for split, described in splits.items():
-        sizes = [image_size(read_image_file(path), str(path)) for path in source.paths(split)]
+        sizes = source.sizes(split)  # type: ignore[attr-defined]
         if sizes:
             heights, widths = [size[0] for size in sizes], [size[1] for size in sizes]
             described["sizes"] = {"height": [min(heights), max(heights)], "width": [min(widths), max(widths)]}

@@ -70,7 +70,7 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     if by_blocks(config, source):
         held_out, validation = round(examples * config.validation), _held_out_blocks(config, source, needs.seed)
     else:
-        train, validation = hold_out(source.labels("train"), config, needs.seed)
+        train, validation = hold_out(source, config, needs.seed)
         weights_of(config, source, train)
         held_out = len(validation)
     left = examples - held_out

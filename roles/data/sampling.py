@@ -23,7 +23,7 @@ from adamctl.roles.data.core import (
     random_bits,
     split_validation,
 )
-from adamctl.roles.data.readers.source import Labels, Peek, Source
+from adamctl.roles.data.readers.source import Groups, Labels, Peek, Source, groups_of
 
 Weights = NDArray[np.float64]
 
@@ -36,11 +36,39 @@ _SAMPLING_STREAM: Final = 0x5341_4D50 << 32  # "SAMP"
 # --- the validation part --------------------------------------------------------------------------------------------
 
 
-def hold_out(labels: Labels, config: DataConfig, seed: int) -> tuple[Indices, Indices]:
-    """Returns (training, validation) as `DataConfig.validation` and `stratify` say: disjoint ascending file indices."""
+def hold_out(source: Source | Peek, config: DataConfig, seed: int) -> tuple[Indices, Indices]:
+    """Returns (training, validation) as `DataConfig.validation` and `stratify` say: disjoint ascending file indices.
+
+    Groups of examples (`groups_of`) are held out whole.
+
+    Raises:
+        ConfigurationError: a group has examples of several classes, and classes are to give their shares.
+    """
+    labels = source.labels("train")
+    groups = groups_of(source, "train") if config.validation else None
+    if groups is not None:
+        return _split_groups(groups, labels, config, seed)
     if config.stratify:
         return split_by_class(labels, config.validation, seed)
     return split_validation(len(labels), config.validation, seed)
+
+
+def _split_groups(groups: Groups, labels: Labels, config: DataConfig, seed: int) -> tuple[Indices, Indices]:
+    """Holds out that share of the examples, or a group more; of each class that share of its groups, if stratified."""
+    _, first, of_example, sizes = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    if config.stratify:
+        if (labels != labels[first][of_example]).any():
+            raise ConfigurationError(
+                f"data.stratify: expected recordings of one class each in {config.source!r}, found one with several: "
+                "set it to false"
+            )
+        held_out = split_by_class(labels[first], config.validation, seed)[1]
+    else:
+        drawn = permutation(len(sizes), seed, VALIDATION_STREAM)
+        most = int(np.searchsorted(np.cumsum(sizes[drawn]), round(config.validation * len(labels)))) + 1
+        held_out = drawn[: min(most, len(sizes) - 1)]
+    is_held_out = np.isin(of_example, held_out)
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
 def split_by_class(labels: Labels, share: float, seed: int) -> tuple[Indices, Indices]:

@@ -40,7 +40,7 @@ IDLE_S_MIN: Final = 60.0  # a data set read more recently is not closed for anot
 _TASKS_MAX: Final = 16384
 _CHUNK_EXAMPLES: Final = 16  # a range of files is decoded in chunks, so that several threads work on it
 _BUFFERS_BYTES_MAX: Final = 512 << 20
-_URGENT, _AHEAD, _BLOCKS = 0, 1, 2
+_URGENT, _AHEAD, _FILL = 0, 1, 2
 
 _log = logging.getLogger("adamctl.data")
 
@@ -164,6 +164,7 @@ class DataStore:
         dataset = OpenDataSet(name, config, source, seed, left, budget - source.resident_bytes)
         with self._lock:
             self._datasets[name] = dataset
+        self._decoders.submit(_FILL, dataset.fill_tasks())
         _log.info("opened %s %s: %s", config.format, config.source, dataset.examples)
         return dataset
 
@@ -283,7 +284,7 @@ class DataStore:
         if not job.dropped and job.error is None:
             try:
                 dataset.gather(part, images, labels)
-                self._decoders.submit(_BLOCKS, dataset.visits.ahead_tasks())
+                self._decoders.submit(_FILL, dataset.ahead_tasks())
             except Exception as caught:
                 error = caught
         with self._lock:

@@ -13,7 +13,7 @@ def translate(images: NDArray[Any], shifts: Shifts, border: float) -> None:
     """Moves each image by its shift and fills the uncovered pixels.
 
     Args:
-        images: [n, height, width, channels], C-contiguous; changed in place.
+        images: [n, height, width, channels], of any type, C-contiguous; changed in place.
         shifts: [n, 2], pixels down and to the right, each less than the images' height and width.
         border: the value of uncovered pixels.
     """

@@ -90,7 +90,7 @@ class ExampleVisits:
         self._source = source
         self._seed = seed
         labels = source.labels("train")
-        self._train, validation = hold_out(labels, config, seed)
+        self._train, validation = hold_out(source, config, seed)
         self._members: dict[str, tuple[FileSplit, Indices]] = {
             "train": ("train", self._train),
             "validation": ("train", validation),
@@ -99,6 +99,8 @@ class ExampleVisits:
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
         weights = weights_of(config, source, self._train) if len(self._train) else None
         self._passes = None if weights is None else WeightedPasses(self._train, labels, weights, seed)
+        if getattr(source, "keeps_examples", False):
+            budget_bytes = 0
         example_bytes = prod(source.example_shape) * source.dtype.itemsize
         self._caches: dict[FileSplit, ExampleCache] = {}
         for split in FILE_SPLITS:

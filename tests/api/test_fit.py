@@ -203,6 +203,12 @@ def test_a_folder_of_npy_files_is_known_by_their_names(tmp_path: Path) -> None:
         adam.fit(adam.Sequential([adam.Softmax(CLASSES)], input_shape=(5,)), tmp_path, runs=tmp_path / "runs")
 
 
+def test_a_tar_file_is_known_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(bytes(1024))
+    with pytest.raises(ConfigurationError, match=r"x\.tar: expected members \.jpg, \.jpeg, \.png or \.npy, found none"):
+        adam.fit(adam.Sequential([adam.Softmax(CLASSES)], input_shape=(4, 4, 3)), tmp_path / "x.tar", runs=tmp_path)
+
+
 def test_labels_beyond_the_classes_are_refused_before_anything_starts(tmp_path: Path) -> None:
     x_train, y_train, x_test, y_test = arrays()
     with pytest.raises(ConfigurationError, match=f"has label {CLASSES}, .* last layer has {CLASSES} units"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +80,20 @@ def test_an_installation_is_not_compared_with_itself() -> None:
     line = (sys.executable, str(ROOT / "benchmarks" / "time_to_first_step.py"), "--peer-python", sys.executable)
     finished = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert finished.returncode == 2 and "another installation" in finished.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["ours", "torch"])
+def test_distorted_mnist_is_trained_on_by_both_sides(side: str, tmp_path: Path) -> None:
+    data = os.environ.get("ADAMCTL_DATA", "")
+    if not Path(data, "mnist").is_dir() or (side == "torch" and importlib.util.find_spec("torch") is None):
+        pytest.skip("needs MNIST in ADAMCTL_DATA, and PyTorch")
+    results = tmp_path / "results.jsonl"
+    line = (sys.executable, str(ROOT / "benchmarks" / "mnist_elastic.py"), "--data", data, "--results", str(results))
+    line += ("--seeds", "1", "--passes", "1", "--side", side)
+    finished = subprocess.run(line, capture_output=True, text=True, timeout=600)
+    assert not finished.returncode, finished.stderr
+    row = json.loads(results.read_text())
+    assert (row["side"], row["seed"], row["passes"]) == (side, 1, 1) and row["error"] < 0.05
+    summary = json.loads("{" + finished.stdout.partition("\n{")[2])
+    assert summary == {side: {"runs": 1, "mean_error": row["error"], "best_error": row["error"], "passes": [1]}}

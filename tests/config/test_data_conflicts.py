@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from adamctl.config.data import ColumnsConfig, DataConfig
+from adamctl.config.augment import IMAGE_KEYS, AugmentConfig, ElasticConfig
+from adamctl.config.data import ColumnsConfig, DataConfig, FeaturesConfig
 from adamctl.config.data_conflicts import data_problems
 
 
@@ -14,7 +17,11 @@ from adamctl.config.data_conflicts import data_problems
         (DataConfig(format="digits", source="mnist"), "format", 'found "digits" with source = "mnist"'),
         (DataConfig(format="idx", source="digits"), "source", "needs a path or a name"),
         (DataConfig(format="idx", source=""), "source", "needs a path or a name"),
-        (DataConfig(decoder="opencv"), "decoder", 'with format = "digits"; expected "imagefolder": leave it out'),
+        (
+            DataConfig(decoder="opencv"),
+            "decoder",
+            'with format = "digits"; expected "parquet" or "imagefolder" or "tar":',
+        ),
         (DataConfig(stratify=True), "stratify", "found true but data.validation is 0; set data.validation"),
         (DataConfig(order="blocks", validation=0.1, stratify=True), "order", "whole blocks are held out"),
         (DataConfig(order="blocks", sampling="balanced"), "order", 'draws need order = "examples"'),
@@ -32,7 +39,7 @@ def test_conflicts(data: DataConfig, key: str, said: str) -> None:
 def test_only_tables_have_columns() -> None:
     columns = ColumnsConfig(label="species")
     (problem,) = data_problems(DataConfig(columns=columns), (8, 8, 1))
-    assert str(problem) == 'data.columns: with format = "digits"; expected "csv": leave it out'
+    assert str(problem) == 'data.columns: with format = "digits"; expected "csv" or "parquet": leave it out'
     for format in ("csv", "of another package"):
         assert not data_problems(DataConfig(format=format, source="table", columns=columns), (4,))
 
@@ -46,6 +53,38 @@ def test_only_images_move() -> None:
     (problem,) = data_problems(DataConfig(translate=1), (64,))
     assert problem.path == ("data", "translate")
     assert "it moves images" in problem.message
+
+
+IMAGE_SETTINGS = (
+    AugmentConfig(rotate=5), AugmentConfig(scale=0.1), AugmentConfig(shear=0.1), AugmentConfig(translate=0.5),
+    AugmentConfig(reflect=True), AugmentConfig(elastic=ElasticConfig(alpha=34)), AugmentConfig(brightness=0.1),
+    AugmentConfig(contrast=0.1), AugmentConfig(crop=1),
+)  # fmt: skip
+
+
+def test_augmentation_of_images_is_refused_for_other_examples() -> None:
+    for augment, key in zip(IMAGE_SETTINGS, IMAGE_KEYS, strict=True):
+        (problem,) = data_problems(DataConfig(augment=augment), (64,))
+        assert problem.path == ("data", "augment", key)
+        assert "model.input must be [height, width, channels], found [64]" in problem.message
+        assert not data_problems(DataConfig(augment=augment), (8, 8, 1))
+    assert not data_problems(DataConfig(augment=AugmentConfig(reuse=3)), (64,))
+
+
+@pytest.mark.parametrize(
+    ("augment", "key", "said"),
+    [
+        (
+            AugmentConfig(translate=4),
+            "translate",
+            "found 4; expected less than half of the images' height and width, 8",
+        ),
+        (AugmentConfig(crop=8), "crop", "found 8; expected less than the images' height and width, 8 x 8"),
+    ],
+)
+def test_images_stay_within_their_size(augment: AugmentConfig, key: str, said: str) -> None:
+    (problem,) = data_problems(DataConfig(augment=augment), (8, 8, 1))
+    assert problem.path == ("data", "augment", key) and said in problem.message
 
 
 def test_none() -> None:
@@ -73,3 +112,32 @@ def test_a_pattern_of_names_has_no_folders() -> None:
 def test_windows_are_of_blocks() -> None:
     assert not data_problems(DataConfig(order="blocks", window_blocks=8, validation=0.1), (8, 8, 1))
     assert not data_problems(DataConfig(window_blocks=8), (8, 8, 1))
+
+
+@pytest.mark.parametrize(
+    ("keys", "shape", "path", "said"),
+    [
+        ({}, (400,), ("model", "input"), "found [400]; expected [440]: 11 frames of 40 bands"),
+        ({"features": FeaturesConfig(context=0)}, (440,), ("model", "input"), "expected [40]: 1 frames of 40 bands"),
+        (
+            {"features": FeaturesConfig(high_hz=20)},
+            (440,),
+            ("data", "features", "high_hz"),
+            "found 20 with low_hz = 20",
+        ),
+        ({"alignment": "a/b.txt"}, (440,), ("data", "alignment"), "without folders"),
+    ],
+)
+def test_features_of_sound_and_the_models_input_fit(
+    keys: dict[str, Any], shape: tuple[int, ...], path: tuple[str, ...], said: str
+) -> None:
+    (problem,) = data_problems(DataConfig(format="audio", source="fsdd", **keys), shape)
+    assert problem.path == path and said in problem.message
+    assert not data_problems(DataConfig(format="audio", source="fsdd"), (440,))
+
+
+@pytest.mark.parametrize("keys", [{"features": FeaturesConfig(bands=8)}, {"alignment": "a.txt"}])
+def test_only_sound_has_features_and_alignments(keys: dict[str, Any]) -> None:
+    (problem,) = data_problems(DataConfig(format="npz", source="frames", **keys), (440,))
+    assert problem.path == ("data", next(iter(keys))) and 'with format = "npz"; expected "audio"' in problem.message
+    assert not data_problems(DataConfig(format="theirs", source="frames", **keys), (440,))

@@ -6,8 +6,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from adamctl.config.augment import AugmentConfig
+from adamctl.config.data import DataConfig
 from adamctl.config.experiment import Experiment, OptimizerConfig
 from adamctl.config.load import load_experiment
 from adamctl.errors import ConfigurationError
@@ -37,6 +40,12 @@ def test_a_run_needs_kernels_of_its_layers_its_rule_and_its_wire(experiment: Exp
     assert {"convolution.backward", f"rules.{experiment.optimizer.type}"} <= set(names)
     assert not [name for name in names if name.startswith(("local.", "conversions.", "logistic."))]
     assert compiling.kernels_of(experiment, "numpy") == ()
+
+
+def test_a_run_that_warps_images_needs_the_kernels_of_warps(experiment: Experiment) -> None:
+    assert not set(needed.WARP_KERNELS) & set(compiling.kernels_of(experiment))
+    data = DataConfig(augment=AugmentConfig(rotate=5))
+    assert set(needed.WARP_KERNELS) <= set(compiling.kernels_of(msgspec.structs.replace(experiment, data=data)))
 
 
 def test_a_batch_algorithm_needs_the_kernels_of_rounds_and_of_no_rule() -> None:

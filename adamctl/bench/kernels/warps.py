@@ -14,7 +14,7 @@ import numpy as np
 from adamctl.bench.kernels.measuring import Call, calls_per_s
 from adamctl.kernels.backend import Backend, installed
 from adamctl.kernels.numeric.warp import Images, warp
-from adamctl.roles.data.augmentation import WarpRanges, draw_warps
+from adamctl.roles.data.augment.drawing import WarpRanges, draw_warps
 
 RANGES = WarpRanges(rotate=10, scale=0.1, translate=2, sigma=4, alpha=34)
 SEED, PASS = 1, 0
@@ -33,9 +33,7 @@ def measure_warps(size: int, examples: int, rounds: int, seconds: float) -> dict
     images = np.random.default_rng(1).random((examples, size, size, 1), np.float32)
     backends: tuple[Backend, ...] = ("numpy", "numba")
     calls: dict[str, tuple[int, Call]] = {
-        name: (examples, partial(_ours, images, np.empty_like(images), name))
-        for name in backends
-        if name in installed()
+        name: (examples, partial(_ours, images.copy(), name)) for name in backends if name in installed()
     }
     if importlib.util.find_spec("scipy") is not None:
         calls["scipy"] = 1, _scipys(images[0, ..., 0])
@@ -50,10 +48,10 @@ def measure_warps(size: int, examples: int, rounds: int, seconds: float) -> dict
     return least
 
 
-def _ours(images: Images, out: Images, backend: Backend) -> None:
-    """Draws the warps of all images and carries them out."""
+def _ours(images: Images, backend: Backend) -> None:
+    """Draws the warps of all images and carries them out, in place."""
     n, height, width, _ = images.shape
-    warp(images, draw_warps(np.arange(n), SEED, PASS, RANGES, height, width), 0.0, out, backend)
+    warp(images, draw_warps(np.arange(n), SEED, PASS, RANGES, height, width), 0.0, backend)
 
 
 def _scipys(image: Images) -> Call:
@@ -62,7 +60,7 @@ def _scipys(image: Images) -> Call:
 
     random, shape = np.random.default_rng(SEED), image.shape
     pixels = np.indices(shape).astype(np.float64)
-    matrix = draw_warps(np.arange(1), SEED, PASS, RANGES, *shape).matrices[0]
+    matrix = draw_warps(np.arange(1), SEED, PASS, RANGES, *shape).matrices[0].astype(np.float64)
 
     def carry_out() -> Images:
         noise = random.uniform(-1, 1, (2, *shape))

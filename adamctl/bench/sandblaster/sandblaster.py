@@ -5,13 +5,13 @@ Parts stand alone, and some share a measurement. What cannot be measured on this
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from adamctl.bench.bars import Bar, Found, Progress, row_of
 from adamctl.bench.control_groups import ControlGroups, control_groups
 from adamctl.bench.kernels.lbfgs_rounds import measure_rounds
 from adamctl.bench.report import make_report
@@ -29,27 +29,7 @@ from adamctl.kernels.threads import available_cores
 from adamctl.roles.data.catalogue import find_source
 
 PACKAGES = ("adamctl", "numpy", "numba", "scipy", "uvloop", "msgspec")
-Progress = Callable[[str], None]
 Groups = ControlGroups | None
-Found = Mapping[str, Any]
-"""What is known of one part: `ratio`, or `cannot`, and whatever else is reported beside it."""
-
-
-@dataclass(frozen=True)
-class Bar:
-    """What a part is measured against: at most, or at least, `limit`; `what` says of what the ratio is."""
-
-    what: str
-    limit: float
-    at_least: bool = False
-
-    @property
-    def text(self) -> str:
-        return f"{'>=' if self.at_least else '<='} {self.limit:g}"
-
-    def is_met(self, ratio: float) -> bool:
-        return bool((operator.ge if self.at_least else operator.le)(ratio, self.limit))
-
 
 BARS: Mapping[str, Bar] = {
     "evaluations": Bar("evaluations to the loss of SciPy's L-BFGS-B, ten pairs; the worst problem", 1.1),
@@ -137,23 +117,9 @@ def run_sandblaster_benchmark(settings: SandblasterSettings, progress: Progress 
             load = round(os.getloadavg()[0], 2)
             with control_groups("cpu") as groups:
                 found = measure(settings, progress, groups)
-            rows += [row_of(name, found[name], load) for name in names if name in found and settings.wants((name,))]
+            wanted = [name for name in names if name in found and settings.wants((name,))]
+            rows += [row_of(name, BARS[name], found[name], load) for name in wanted]
     return make_report("sandblaster", PACKAGES, rows)
-
-
-def row_of(name: str, found: Found, load: float) -> dict[str, Any]:
-    """Returns what is reported of a part.
-
-    Args:
-        load: of the machine before it was measured, over a minute.
-    """
-    bar, ratio = BARS[name], found.get("ratio")
-    rest = {key: value for key, value in found.items() if key != "ratio"}
-    meets = None if ratio is None else bar.is_met(ratio)
-    return {
-        "part": name, "what": bar.what, "ratio": ratio, "bar": bar.text, "meets": meets, "load_1_minute": load,
-        "details": rest,
-    }  # fmt: skip
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

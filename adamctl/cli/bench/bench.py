@@ -45,6 +45,7 @@ command = TableGroup(
             "adamctl.cli.bench.sandblaster:sandblaster",
             "L-BFGS over parameter servers against SciPy, PyTorch, Downpour and limits",
         ),
+        "data": ("adamctl.cli.bench.data:data", "Data servers against SciPy, OpenCV, PyTorch and limits"),
     },
 )
 COUNT = click.IntRange(min=1)
@@ -272,3 +273,34 @@ def _cell(value: Any) -> str:
     if isinstance(value, (int, float)) and abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def print_bars(report: dict[str, Any]) -> None:
+    """Prints a row for each part, what else was found, and the machine."""
+    rows = [
+        [row["part"], row["what"], _number(row["ratio"]), row["bar"], _yes(row["meets"]), f"{row['load_1_minute']:.1f}"]
+        for row in report["results"]
+    ]
+    echo(table(["part", "what", "ratio", "bar", "meets it", "load"], rows, right=[2, 5]))
+    echo()
+    for row in report["results"]:
+        echo(f"{row['part']}: " + ", ".join(f"{key} {_shown(value)}" for key, value in row["details"].items()))
+    echo()
+    for title in ("machine", "versions"):
+        echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
+
+
+def _number(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3g}"
+
+
+def _yes(meets: bool | None) -> str:
+    return "-" if meets is None else "yes" if meets else "no"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if isinstance(value, (list, tuple)):
+        return " to ".join(map(_shown, value))
+    return f"{value:,}" if type(value) is int else str(value)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 import click
 
 from adamctl.cli import options
-from adamctl.cli.bench.bench import COUNT
+from adamctl.cli.bench.bench import COUNT, print_bars
 from adamctl.cli.number_types import ABOVE_ZERO
-from adamctl.cli.output import echo, print_json, table
+from adamctl.cli.output import echo, print_json
 
 PARTS = (
     "evaluations", "per-iteration", "images", "time-to-loss", "command-share", "rounds", "kernels", "bytes",
@@ -70,35 +69,4 @@ def sandblaster(
     if as_json:
         print_json(report)
     else:
-        show(report)
-
-
-def show(report: dict[str, Any]) -> None:
-    """Prints a row for each part, what else was found, and the machine."""
-    rows = [
-        [row["part"], row["what"], _number(row["ratio"]), row["bar"], _yes(row["meets"]), f"{row['load_1_minute']:.1f}"]
-        for row in report["results"]
-    ]
-    echo(table(["part", "what", "ratio", "bar", "meets it", "load"], rows, right=[2, 5]))
-    echo()
-    for row in report["results"]:
-        echo(f"{row['part']}: " + ", ".join(f"{key} {_shown(value)}" for key, value in row["details"].items()))
-    echo()
-    for title in ("machine", "versions"):
-        echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
-
-
-def _number(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.3g}"
-
-
-def _yes(meets: bool | None) -> str:
-    return "-" if meets is None else "yes" if meets else "no"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    if isinstance(value, (list, tuple)):
-        return " to ".join(map(_shown, value))
-    return f"{value:,}" if type(value) is int else str(value)
+        print_bars(report)

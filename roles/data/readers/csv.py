@@ -16,7 +16,8 @@ from adamctl.config.data import ColumnsConfig, DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.columns import LABEL_NAMES, choose_columns, in_test_part, labels_of_texts, row_shape
 from adamctl.roles.data.readers.plugins import Reader
-from adamctl.roles.data.readers.source import CLASSES_MAX, FileSplit, Labels, TableSource, check_fits
+from adamctl.roles.data.readers.shards import arrange_shards, local_shards
+from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, FileSplit, Labels, TableSource, check_fits
 
 READER: Final = Reader("csv", (".csv", ".tsv"), open=f"{__name__}:open_csv", reads_config=True)
 _DELIMITERS: Final = ",;\t"
@@ -24,9 +25,14 @@ _ENCODING: Final = "utf-8-sig"
 _PIECE_BYTES: Final = 1 << 20
 _VALUE_BYTES: Final = 4
 
+_Values = NDArray[np.float32]
+_Codes = NDArray[np.int64]
+
 
 def open_csv(path: Path, input_shape: Sequence[int] | None = None, *, config: DataConfig) -> TableSource:
-    """Opens a table, or a folder with `train.csv` and `test.csv`; a fifth of a single file becomes the test part.
+    """Opens a table, or a folder of tables, whose files are arranged as `arrange_shards` says.
+
+    Where no file is of the test part, a fifth of the lines of each is.
 
     The delimiter is the most frequent of comma, semicolon and tab in the first line. That line names the columns if one
     of its cells is `label`, `class` or the configured label, or if none of them is a number.
@@ -36,41 +42,41 @@ def open_csv(path: Path, input_shape: Sequence[int] | None = None, *, config: Da
             too many classes.
         DamagedDataError: a cell is not what its column should hold; the message gives file, line and column.
     """
-    paths: dict[FileSplit, Path] = {"train": path}
-    if path.is_dir():
-        paths = {"train": path / "train.csv", "test": path / "test.csv"}
-        if not paths["train"].is_file():
-            raise ConfigurationError(f"{path}: expected a folder with train.csv and test.csv, found no train.csv")
-        if not paths["test"].is_file():
-            del paths["test"]
+    shards = local_shards(path, READER.suffixes)
+    files, by_line = arrange_shards(shards, config.test_files, str(path))
     texts: dict[str, int] = {}
-    tables = {split: _read(one, config.columns, texts) for split, one in paths.items()}
+    tables = {split: [_read(Path(one.origin), config.columns, texts) for one in files[split]] for split in FILE_SPLITS}
     classes, numbers = labels_of_texts(list(texts))
     kinds = np.array(numbers, np.int32)
-    arrays: dict[FileSplit, tuple[NDArray[Any], Labels]] = {
-        split: (values, kinds[codes]) for split, (values, codes) in tables.items()
-    }
-    values, labels = arrays["train"]
-    if path.is_file():
-        test = in_test_part(0, len(values))
-        arrays = {"train": (values[~test], labels[~test]), "test": (values[test], labels[test])}
-    arrays.setdefault("test", (values[:0], labels[:0]))
-    columns = {split: one.shape[1] for split, (one, _) in arrays.items()}
-    if columns["train"] != columns["test"]:
-        raise DamagedDataError(
-            f"{path}: expected as many inputs in test.csv as in train.csv, "
-            f"found {columns['test']} and {columns['train']}"
-        )
-    shape = row_shape(columns["train"], input_shape, str(path))
+    first = files["train"][0]
+    columns = tables["train"][0][0].shape[1]
+    for shard, (values, _) in zip((*files["train"], *files["test"]), (*tables["train"], *tables["test"]), strict=True):
+        if values.shape[1] != columns:
+            raise DamagedDataError(
+                f"{shard.origin}: expected {columns} inputs, as in {first.name}; found {values.shape[1]}"
+            )
+    if by_line:
+        tables = {split: [_part(*table, split) for table in tables["train"]] for split in FILE_SPLITS}
+    shape = row_shape(columns, input_shape, str(path))
+    arrays: dict[FileSplit, tuple[NDArray[Any], Labels]] = {}
+    for split in FILE_SPLITS:
+        whole = np.concatenate([*(values for values, _ in tables[split]), np.empty((0, columns), np.float32)])
+        codes = np.concatenate([*(codes for _, codes in tables[split]), np.empty(0, np.int64)])
+        arrays[split] = whole.reshape(len(whole), *shape), kinds[codes]
     return TableSource(
         "csv",
-        {split: (one.reshape(len(one), *shape), labels) for split, (one, labels) in arrays.items()},
+        arrays,
         value_max=1.0,
-        stored_bytes=sum(one.stat().st_size for one in paths.values()),
+        stored_bytes=sum(shard.size_bytes for shard in shards),
         input_shape=shape,
         origin=str(path),
         classes=classes,
     )
+
+
+def _part(values: _Values, codes: _Codes, split: FileSplit) -> tuple[_Values, _Codes]:
+    chosen = in_test_part(0, len(values)) == (split == "test")
+    return values[chosen], codes[chosen]
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class _Form:
     inputs: tuple[int, ...]
 
 
-def _read(path: Path, columns: ColumnsConfig, texts: dict[str, int]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _read(path: Path, columns: ColumnsConfig, texts: dict[str, int]) -> tuple[_Values, _Codes]:
     """Returns inputs [rows, columns], and labels [rows] as numbers of `texts`, to which new ones are added."""
     form = _form(path, columns)
     problems: list[str] = []

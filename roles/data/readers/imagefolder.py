@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.readers.images import ImageDecoder, Pixels
+from adamctl.roles.data.readers.images import ImageDecoder, Pixels, image_size, read_image_file
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek
 from adamctl.roles.data.readers.splits import arrange, files_below
@@ -63,6 +63,10 @@ class ImageFolderSource:
     def decode_file(self, path: Path) -> Pixels:
         """Returns one image. Raises DamagedDataError."""
         return self._images.decode_file(path)
+
+    def sizes(self, split: FileSplit) -> list[tuple[int, int, int]]:
+        """Returns (height, width, channels) of each image of a split, as it is seen."""
+        return [image_size(read_image_file(path), path) for path in self._paths[split]]
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Raises DamagedDataError with the file's name if one cannot be decoded."""

@@ -51,8 +51,8 @@ class ImageDecoder:
         of_opencv = () if self._opencv is None else (self._opencv.error,)
         self._errors: tuple[type[Exception], ...] = (*_ERRORS, self._pillow.DecompressionBombError, *of_opencv)
 
-    def decode(self, content: bytes, origin: str) -> Pixels:
-        """Returns the image in the bytes of a file, uint8 of this decoder's shape.
+    def decode(self, content: bytes, origin: object) -> Pixels:
+        """Returns the image in the bytes of a file, uint8 of this decoder's shape. `origin` is text only in errors.
 
         Raises:
             DamagedDataError: it cannot be decoded completely; the message begins with `origin`.
@@ -111,7 +111,7 @@ class ImageDecoder:
         return pixels
 
 
-def image_size(content: bytes, origin: str) -> tuple[int, int, int]:
+def image_size(content: bytes, origin: object) -> tuple[int, int, int]:
     """Returns (height, width, channels) of an image as it is seen; 3 channels for anything with colour.
 
     Raises:
@@ -136,7 +136,7 @@ def read_image_file(path: Path) -> bytes:
         raise damaged(str(path), error) from error
 
 
-def damaged(origin: str, found: object) -> DamagedDataError:
+def damaged(origin: object, found: object) -> DamagedDataError:
     return DamagedDataError(
         f"{origin}: expected a complete JPEG or PNG image, found: {found}; repair or remove the file"
     )

@@ -14,6 +14,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 FileSplit = Literal["train", "test"]
 FILE_SPLITS: tuple[FileSplit, ...] = ("train", "test")
 Labels = NDArray[np.int32]
+Groups = NDArray[np.int64]
 CLASSES_MAX = 8192
 """Bound on classes: their names are sent in one header of a frame."""
 
@@ -62,13 +63,31 @@ class Source(Protocol):
 class Peek:
     """The result of a quick look at files: all labels, and the shape and type of the examples, some of them checked."""
 
-    def __init__(self, classes: tuple[str, ...], labels: dict[FileSplit, Labels]) -> None:
+    def __init__(
+        self, classes: tuple[str, ...], labels: dict[FileSplit, Labels], groups: dict[FileSplit, Groups] | None = None
+    ) -> None:
+        """`groups` are as in `groups_of`."""
         self.classes = classes
         self._labels = labels
+        self._groups = groups
 
     def labels(self, split: FileSplit) -> Labels:
         """Like `Source.labels`."""
         return self._labels[split]
+
+    def groups(self, split: FileSplit) -> Groups | None:
+        """Like `groups_of`."""
+        return None if self._groups is None else self._groups[split]
+
+
+def groups_of(source: Source | Peek, split: FileSplit) -> Groups | None:
+    """Returns which examples belong together, int64 [examples]: those of one number, such as frames of one recording.
+
+    A validation part holds out whole groups. A source says so by a method `groups(split)`; None: it has no groups.
+    """
+    groups = getattr(source, "groups", None)
+    found: Groups | None = None if groups is None else groups(split)
+    return found
 
 
 def peek_at_table(

@@ -35,25 +35,26 @@ class _File(NamedTuple):
     name: str
 
 
-def arrange(names: Iterable[str], config: DataConfig, origin: str) -> Arranged:
+def arrange(names: Iterable[str], config: DataConfig, origin: str, *, with_classes: bool = True) -> Arranged:
     """Returns which file is an example of what, as `data.class_from` and `data.test_files` say.
 
     Args:
         names: of files, below the source, with slashes. What is in no folder has no class under class_from = "folder"
             and is left out.
         origin: what errors call the source.
+        with_classes: False if labels come from elsewhere: files need no class then, and all are of the class "".
 
     Raises:
         ConfigurationError: no class in a name, more than CLASSES_MAX, a class that only the test folder has,
             `data.test_files` matches nothing or stands against a test folder.
     """
     paths = [PurePosixPath(name) for name in names]
-    if config.class_from == "folder":
+    if config.class_from == "folder" and with_classes:
         paths = [path for path in paths if len(path.parts) > 1]
     if not paths:
         wanted = "one folder of files per class" if config.class_from == "folder" else "files"
         raise ConfigurationError(f"{origin}: expected {wanted}, found none")
-    given = _by_folder(paths, config.class_from)
+    given = _by_folder(paths, 2 if config.class_from == "folder" and with_classes else 1)
     if given is not None and config.test_files and "test" in given.values():
         raise ConfigurationError(
             f'data.test_files = "{config.test_files}", but {origin} has a folder "test": leave the key out, or rename '
@@ -63,7 +64,7 @@ def arrange(names: Iterable[str], config: DataConfig, origin: str) -> Arranged:
     with_test_folder = given is not None and "test" in given.values()
     files = []
     for path in chosen:
-        class_name = class_of(path, config, origin)
+        class_name = class_of(path, config, origin) if with_classes else ""
         split = given[path] if given is not None and with_test_folder else split_of(path.name, class_name, config)
         files.append(_File(class_name, split, str(path)))
     files.sort()
@@ -147,13 +148,14 @@ def _folders(folder: Path) -> Iterator[Path]:
         yield from (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _by_folder(paths: Sequence[PurePosixPath], class_from: str) -> dict[PurePosixPath, FileSplit] | None:
+def _by_folder(paths: Sequence[PurePosixPath], below: int) -> dict[PurePosixPath, FileSplit] | None:
     """Returns the files in folders "train" and "test", or None if there is no folder "train".
 
-    A tar often has everything in one folder more: those that all names share do not count.
+    A tar often has everything in one folder more: those that all names share do not count. `below` is how many names
+    follow that of the folder at least: so a class may be called "train".
     """
     depth = _shared_folders([path.parts for path in paths])
-    least = depth + (3 if class_from == "folder" else 2)  # so a class may be called "train"
+    least = depth + 1 + below
     found: dict[PurePosixPath, FileSplit] = {}
     for path in paths:
         for split in FILE_SPLITS:

@@ -12,7 +12,7 @@ from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.block_order import BlockOrder, Run
 from adamctl.roles.data.core import FILE_ORDER, Indices, permutation
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Peek, Source
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Peek, Source, groups_of
 
 BLOCK_EXAMPLES: Final = 1024
 """The length of the blocks of a source that does not say its own."""
@@ -41,25 +41,29 @@ def blocks_of(source: Source, split: FileSplit) -> Indices:
         whole, rest = divmod(examples, BLOCK_EXAMPLES)
         return np.array([BLOCK_EXAMPLES] * whole + [rest] * (rest > 0), np.int64)
     lengths = np.asarray(own(split), np.int64)
-    if lengths.ndim != 1 or (len(lengths) and lengths.min() < 1) or int(lengths.sum()) != examples:
+    if lengths.ndim != 1 or (len(lengths) and lengths.min() < 0) or int(lengths.sum()) != examples:
         raise ConfigurationError(
-            f"{source.origin}: expected blocks of at least 1 example, {examples} together, "
+            f"{source.origin}: expected blocks of {examples} examples together, "
             f"found {len(lengths)} blocks of {int(lengths.sum())}; its reader has to be corrected"
         )
-    return lengths
+    return lengths[lengths > 0]
 
 
 def by_blocks(config: DataConfig, source: Source | Peek) -> bool:
     """Returns whether a set is visited in block order. Depends on the set alone, so that all machines agree."""
     if config.order != "auto":
         return config.order == "blocks"
-    if config.stratify or config.sampling != "all":
+    if config.stratify or config.sampling != "all" or _held_out_by_groups(config.validation, source):
         return False  # they choose among all examples
     examples = len(source.labels("train"))
     if examples >= EXAMPLES_FOR_BLOCKS or isinstance(source, Peek):
         return examples >= EXAMPLES_FOR_BLOCKS
     size_bytes = examples * prod(source.example_shape) * source.dtype.itemsize
     return is_sequential(source) and size_bytes >= SEQUENTIAL_BYTES_FOR_BLOCKS
+
+
+def _held_out_by_groups(validation: float, source: Source | Peek) -> bool:
+    return validation > 0 and groups_of(source, "train") is not None
 
 
 class Place(NamedTuple):
@@ -136,7 +140,15 @@ def split_blocks(source: Source, validation: float, seed: int, window_blocks: in
 
     Whole blocks are held out, drawn by the seed, so that neither split reads what the other one needs. The last one
     drawn is cut in two where that is needed to hold out as many examples as `split_validation` does.
+
+    Raises:
+        ConfigurationError: the blocks are wrong, or examples are held out by groups, which blocks may cut.
     """
+    if _held_out_by_groups(validation, source):
+        raise ConfigurationError(
+            f'data.order = "blocks": {source.origin} has examples that are held out together, such as those of one '
+            'recording, and blocks may cut them; set it to "examples", or data.validation to 0'
+        )
     lengths = blocks_of(source, "train")
     starts = np.cumsum(lengths) - lengths
     held_out = round(int(lengths.sum()) * validation)

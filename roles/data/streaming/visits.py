@@ -24,7 +24,7 @@ _log = logging.getLogger("adamctl.data")
 class BlockVisits:
     """The examples of a source in block order. Thread-safe.
 
-    A source that has all values in memory is copied from; of others, the blocks that are needed are kept in memory.
+    A source that keeps its values in memory is copied from; of others, the blocks that are needed are kept in memory.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class BlockVisits:
         self.forms: dict[str, str] = dict.fromkeys(FILE_SPLITS, "none" if source.resident else "windows")
         self.whole_ranges = True
         self._cache: WindowCache | None = None
-        if source.resident or not self.examples["train"]:
+        if source.resident or getattr(source, "keeps_examples", False) or not self.examples["train"]:
             return
         windows = frames_of(self._splits, source).window_bytes(self._splits["train"], config.window_blocks)
         room_bytes = windows[-1] if share_bytes is None else share_bytes

@@ -70,3 +70,8 @@ def caltech(tmp_path: Path) -> Path:
     with tarfile.open(_real_data("caltech-10") / "caltech-10.tar") as archive:
         archive.extractall(tmp_path / "caltech", filter="data")
     return tmp_path / "caltech"
+
+
+@pytest.fixture
+def fsdd() -> Path:
+    return _real_data("fsdd") / "fsdd.tar"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +34,17 @@ def test_a_folder_of_images_is_described_with_its_sizes(image_folder: Callable[.
     found = inspect(DataConfig(format="imagefolder", source=str(folder)), input_shape=(5, 5, 1))
     assert found["shape"] == [5, 5, 1] and found["classes"] == ["cat", "dog"]
     assert found["splits"]["train"]["sizes"] == {"height": [6, 6], "width": [9, 9]}
-    assert found["splits"]["train"]["grey"] == 0
+    assert found["splits"]["train"]["grey"] == 0 and found["decoder"] == "pillow"
+
+
+def test_a_tar_file_of_images_is_described_as_the_folder_is(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    folder = image_folder()
+    with tarfile.open(tmp_path / "packed.tar", "w") as archive:
+        archive.add(folder, "images")
+    found = inspect(DataConfig(format="tar", source="packed"), search=[str(tmp_path)])
+    assert found["shape"] == [64, 64, 3] and found["splits"]["train"]["sizes"] == {"height": [6, 6], "width": [9, 9]}
+    plain = inspect(DataConfig(format="imagefolder", source=str(folder)))
+    assert found["splits"] == plain["splits"]
 
 
 def test_missing_data_are_reported_as_by_the_server(tmp_path: Path) -> None:

@@ -74,10 +74,35 @@ def test_the_split_never_changes_between_releases() -> None:
 
 def test_without_the_key_the_split_is_as_ever() -> None:
     labels = as_labels([0] * 90 + [1] * 10)
-    plain = hold_out(labels, DataConfig(validation=0.2), 7)
+    peek = Peek(("a", "b"), {"train": labels})
+    plain = hold_out(peek, DataConfig(validation=0.2), 7)
     assert [part.tolist() for part in plain] == [part.tolist() for part in split_validation(100, 0.2, 7)]
-    stratified = hold_out(labels, DataConfig(validation=0.2, stratify=True), 7)
+    stratified = hold_out(peek, DataConfig(validation=0.2, stratify=True), 7)
     assert np.bincount(labels[stratified[1]]).tolist() == [18, 2]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.floats(0.001, 0.99), seeds)
+def test_groups_are_held_out_whole_until_they_are_the_share(sizes: list[int], share: float, seed: int) -> None:
+    groups = np.repeat(np.arange(len(sizes), dtype=np.int64) * 7, sizes)
+    peek = Peek(("a",), {"train": np.zeros(len(groups), np.int32)}, {"train": groups})
+    train, validation = hold_out(peek, DataConfig(validation=share), seed)
+    assert sorted([*train.tolist(), *validation.tolist()]) == list(range(len(groups)))
+    assert train.tolist() == sorted(train.tolist()) and validation.tolist() == sorted(validation.tolist())
+    assert not set(groups[train].tolist()) & set(groups[validation].tolist())
+    assert len(train)
+    if len(set(groups[train].tolist())) > 1:
+        assert round(len(groups) * share) <= len(validation) <= len(groups) * share + max(sizes)
+
+
+def test_of_each_class_a_share_of_its_groups_is_held_out() -> None:
+    groups = np.repeat(np.arange(20, dtype=np.int64), 3)
+    labels = as_labels([0] * 45 + [1] * 15)
+    config = DataConfig(validation=0.2, stratify=True)
+    _, validation = hold_out(Peek(("a", "b"), {"train": labels}, {"train": groups}), config, 7)
+    assert np.bincount(labels[validation]).tolist() == [9, 3]
+    labels[0] = 1
+    with pytest.raises(ConfigurationError, match=r"data\.stratify: expected recordings of one class each"):
+        hold_out(Peek(("a", "b"), {"train": labels}, {"train": groups}), config, 7)
 
 
 # --- passes by weight -----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from adamctl.config.data import ColumnsConfig, DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.readers.columns import in_test_part
 from adamctl.roles.data.readers.source import FileSplit, Source
 
 
@@ -18,7 +19,10 @@ def opened(path: Path, shape: tuple[int, ...] | None = None, columns: ColumnsCon
 
 
 def written(folder: Path, text: str, name: str = "train.csv") -> Path:
+    """Writes a table; beside `train.csv` also the same for tests, so that no line of it is taken for them."""
     (folder / name).write_text(text)
+    if name == "train.csv":
+        (folder / "test.csv").write_text(text)
     return folder / name
 
 
@@ -43,7 +47,7 @@ def test_a_table_of_numbers_alone(tmp_path: Path) -> None:
     written(tmp_path, "1;2;0\n3;4;2\n")
     found = opened(tmp_path)
     assert values(found) == [[1, 2], [3, 4]] and found.labels("train").tolist() == [0, 2]
-    assert found.classes == ("0", "1", "2") and not len(found.labels("test"))
+    assert found.classes == ("0", "1", "2")
 
 
 def test_a_first_line_of_numbers_is_names_if_one_of_them_is_the_labels(tmp_path: Path) -> None:
@@ -51,6 +55,14 @@ def test_a_first_line_of_numbers_is_names_if_one_of_them_is_the_labels(tmp_path:
     assert values(opened(tmp_path)) == [[5, 6]]
     written(tmp_path, "1,2,x\n5,6,x\n")
     assert values(opened(tmp_path)) == [[1, 2], [5, 6]]
+
+
+def test_several_files_are_one_table(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b", "c_test")):
+        written(tmp_path, f"{number},x{number}\n", f"{name}.csv")
+    found = open_source(DataConfig(format="csv", source="t", test_files="*_test.csv"), tmp_path, None)
+    assert values(found) == [[0], [1]] and values(found, "test") == [[2]] and found.classes == ("x0", "x1", "x2")
+    assert len(opened(tmp_path).labels("train")) == 3 - int(in_test_part(0, 1)[0]) * 3
 
 
 def test_columns_are_chosen_and_others_may_hold_anything(tmp_path: Path) -> None:
@@ -102,11 +114,11 @@ def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
 
 
 def test_folders_must_hold_what_they_should_and_tables_be_alike(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"found no train\.csv"):
+    with pytest.raises(ConfigurationError, match=r"expected files that end in \.csv or \.tsv, found none"):
         opened(tmp_path)
     written(tmp_path, "1,2,0\n")
     written(tmp_path, "1,0\n", "test.csv")
-    with pytest.raises(DamagedDataError, match=r"as many inputs in test\.csv as in train\.csv, found 1 and 2"):
+    with pytest.raises(DamagedDataError, match=r"test\.csv: expected 2 inputs, as in train\.csv; found 1"):
         opened(tmp_path)
 
 

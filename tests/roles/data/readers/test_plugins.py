@@ -40,7 +40,7 @@ def test_built_in_ones_are_found_without_a_search(monkeypatch: pytest.MonkeyPatc
     assert [find(name).name for name in BUILT_IN] == list(BUILT_IN)
     assert find_by_suffix("data.NPZ") is find("npz")
     without = [name for name in BUILT_IN if not can_peek(name)]
-    assert without == ["digits", "csv"]
+    assert without == ["digits", "csv", "parquet"]
 
 
 def test_entry_points_name_the_built_in_readers() -> None:

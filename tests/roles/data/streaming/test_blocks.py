@@ -31,11 +31,17 @@ def test_a_source_says_its_own_blocks() -> None:
     assert blocks_of(BlockSource(20), "train").tolist() == [5, 9, 2, 4]
 
 
-@pytest.mark.parametrize("lengths", [[5], [5, 0, 5], [11], [[10]]])
+def test_blocks_without_examples_of_a_split_are_left_out() -> None:
+    source = BlockSource(10)
+    source.blocks = lambda split: np.array([5, 0, 5])  # type: ignore[method-assign]
+    assert blocks_of(source, "train").tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("lengths", [[5], [5, -1, 6], [11], [[10]]])
 def test_blocks_that_are_not_all_examples_are_refused(lengths: list[int]) -> None:
     source = BlockSource(10)
     source.blocks = lambda split: np.array(lengths)  # type: ignore[method-assign]
-    with pytest.raises(ConfigurationError, match="expected blocks of at least 1 example, 10 together"):
+    with pytest.raises(ConfigurationError, match="expected blocks of 10 examples together"):
         blocks_of(source, "train")
 
 
@@ -104,6 +110,15 @@ def test_auto_depends_on_the_number_of_examples_and_for_sequential_sources_on_th
     large.sequential = False
     assert not by_blocks(DataConfig(), large)
     assert not by_blocks(DataConfig(), BlockSource(2000))
+
+
+def test_what_is_held_out_together_is_never_cut_by_blocks() -> None:
+    source = BlockSource(100)
+    source.groups = lambda split: np.arange(100) // 10  # type: ignore[attr-defined]
+    source.example_shape = (10**8,)  # type: ignore[assignment]
+    assert by_blocks(DataConfig(), source) and not by_blocks(DataConfig(validation=0.1), source)
+    with pytest.raises(ConfigurationError, match=r'has examples that are held out together.*set it to "examples"'):
+        split_blocks(source, 0.1, 7, 4)
 
 
 def test_statistics_of_a_sequential_source_are_of_few_blocks() -> None:

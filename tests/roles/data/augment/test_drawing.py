@@ -9,21 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adamctl.kernels.numeric.warp import Numbers, Warps, warp
-from adamctl.roles.data.augmentation import WarpRanges, draw_warps
+from adamctl.kernels.numeric.warp import Warps, warp
+from adamctl.roles.data.augment.chance import Numbers
+from adamctl.roles.data.augment.drawing import WarpRanges, draw_warps
 
-EVERYTHING = WarpRanges(10, 0.1, 0.2, 2, True, 4, 34)
+EVERYTHING = WarpRanges(10, 0.1, 0.2, 2, 1, True, 4, 34)
 seeds = st.integers(0, 2**63 - 1)
 passes = st.integers(0, 10**6)
 EXPECTED_MATRIX = [
-    0.988075291154283,
-    -0.17235615994003453,
-    0.5321938404841919,
-    -0.12728101811302622,
-    -0.9959380303843874,
-    20.210888181357454,
+    0.988075315952301,
+    -0.17235615849494934,
+    0.35983768105506897,
+    -0.12728102505207062,
+    -0.9959380030632019,
+    19.214950561523438,
 ]
-EXPECTED_ELASTIC = [0.44926101130558793, 0.274266315214318, -1.055302960369638, -4.0888818523069554]
+EXPECTED_ELASTIC = [0.3945128321647644, 0.888815701007843, 0.6154234409332275, -1.944319486618042]
 UNIFORM = {"rotate": 90, "scale": 0.1, "shear": 0.2, "translate": 2}
 
 
@@ -31,9 +32,14 @@ def drawn(ranges: WarpRanges, n: int = 2000, pass_number: int = 3, shape: tuple[
     return draw_warps(np.arange(n), 7, pass_number, ranges, *shape)
 
 
+def matrices(ranges: WarpRanges, n: int = 2000) -> Numbers:
+    return drawn(ranges, n).matrices.astype(np.float64)
+
+
 def source(warps: Warps, place: tuple[float, float]) -> Numbers:
     """Where the pixel at `place` comes from, without displacement, [n, 2]."""
-    return warps.matrices[:, :, 0] * place[0] + warps.matrices[:, :, 1] * place[1] + warps.matrices[:, :, 2]
+    parts = warps.matrices.astype(np.float64)
+    return parts[:, :, 0] * place[0] + parts[:, :, 1] * place[1] + parts[:, :, 2]
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------
@@ -53,7 +59,7 @@ def test_a_warp_depends_on_seed_pass_and_example_only(seed: int, pass_number: in
     ):
         for number in range(3):
             assert (np.asarray(ours[number]) != np.asarray(changed[number])).reshape(20, -1).any(axis=1).all()
-    assert len(np.unique(ours.nodes)) == ours.nodes.size
+    assert len(np.unique(ours.nodes)) > 0.999 * ours.nodes.size
 
 
 def test_warps_never_change_between_releases_or_machines() -> None:
@@ -73,10 +79,10 @@ def test_one_setting_does_not_change_what_another_draws() -> None:
 
 def test_nothing_asked_for_is_the_identity_and_reflection_is_exact() -> None:
     images = np.random.default_rng(2).random((50, 6, 9, 2), np.float32)
-    out = np.empty_like(images)
-    warp(images, drawn(WarpRanges(), 50, shape=(6, 9)), 0, out)
+    out = images.copy()
+    warp(out, drawn(WarpRanges(), 50, shape=(6, 9)), 0)
     np.testing.assert_array_equal(out, images)
-    warp(images, drawn(WarpRanges(reflect=True), 50, shape=(6, 9)), 0, out)
+    warp(out, drawn(WarpRanges(reflect=True), 50, shape=(6, 9)), 0)
     same = (out == images).all(axis=(1, 2, 3))
     np.testing.assert_array_equal(out[~same], images[~same, :, ::-1])
     assert 10 < same.sum() < 40
@@ -85,25 +91,29 @@ def test_nothing_asked_for_is_the_identity_and_reflection_is_exact() -> None:
 def test_an_affine_map_is_reflect_scale_shear_rotate_move_about_the_centre() -> None:
     """Each part from the draws of that part alone; all of them together by their product."""
     centre = np.array([13.5, 10.0])
-    turned = np.linalg.inv(drawn(WarpRanges(rotate=180)).matrices[:, :, :2])
-    scaled = np.linalg.inv(drawn(WarpRanges(scale=0.1)).matrices[:, :, :2])
-    sheared = np.linalg.inv(drawn(WarpRanges(shear=0.2)).matrices[:, :, :2])
-    mirrored = np.linalg.inv(drawn(WarpRanges(reflect=True)).matrices[:, :, :2])
+    turned = np.linalg.inv(matrices(WarpRanges(rotate=180))[:, :, :2])
+    scaled = np.linalg.inv(matrices(WarpRanges(scale=0.1))[:, :, :2])
+    sheared = np.linalg.inv(matrices(WarpRanges(shear=0.2))[:, :, :2])
+    mirrored = np.linalg.inv(matrices(WarpRanges(reflect=True))[:, :, :2])
     moves = centre - source(drawn(WarpRanges(translate=2)), (13.5, 10.0))
-    np.testing.assert_allclose(turned @ turned.transpose(0, 2, 1), np.tile(np.eye(2), (2000, 1, 1)), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(np.linalg.det(turned), 1, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(scaled, scaled[:, :1, :1] * np.eye(2), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(sheared[:, 0], np.tile([1.0, 0.0], (2000, 1)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(turned @ turned.transpose(0, 2, 1), np.tile(np.eye(2), (2000, 1, 1)), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.det(turned), 1, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(scaled, scaled[:, :1, :1] * np.eye(2), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(sheared[:, 0], np.tile([1.0, 0.0], (2000, 1)), rtol=0, atol=1e-6)
     np.testing.assert_allclose(np.abs(mirrored), np.tile(np.eye(2), (2000, 1, 1)))
-    together = drawn(WarpRanges(180, 0.1, 0.2, 2, True))
+    together = drawn(WarpRanges(180, 0.1, 0.2, 2, 3, True))
+    crops = centre - source(drawn(WarpRanges(crop=3)), (13.5, 10.0))
+    np.testing.assert_array_equal(np.unique(crops), np.arange(-3, 4))
     expected = turned @ sheared @ scaled @ mirrored
-    np.testing.assert_allclose(np.linalg.inv(together.matrices[:, :, :2]), expected, rtol=0, atol=1e-11)
-    for number, move in enumerate(moves[:20]):
-        np.testing.assert_allclose(source(together, tuple(centre + move))[number], centre, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(
+        np.linalg.inv(together.matrices[:, :, :2].astype(np.float64)), expected, rtol=0, atol=2e-6
+    )
+    for number, move in enumerate((moves + crops)[:20]):
+        np.testing.assert_allclose(source(together, tuple(centre + move))[number], centre, rtol=0, atol=2e-6)
 
 
 def test_draws_are_uniform_within_their_ranges_and_independent() -> None:
-    warps = [drawn(WarpRanges(**{name: value}), 20_000).matrices for name, value in UNIFORM.items()]  # type: ignore
+    warps = [matrices(WarpRanges(**{name: value}), 20_000) for name, value in UNIFORM.items()]  # type: ignore
     parts = [
         np.degrees(np.arctan2(warps[0][:, 1, 0], warps[0][:, 0, 0])) / 90,
         (1 / warps[1][:, 0, 0] - 1) / 0.1,
@@ -112,7 +122,7 @@ def test_draws_are_uniform_within_their_ranges_and_independent() -> None:
         warps[3][:, 1, 2] / 2,
     ]
     for part in parts:
-        assert np.abs(part).max() <= 1 + 1e-12
+        assert np.abs(part).max() <= 1 + 1e-6
         counts, _ = np.histogram(part, 20, (-1, 1))
         assert np.abs(counts - 1000).max() < 5 * 1000**0.5
     assert np.abs(np.corrcoef(parts) - np.eye(5)).max() < 5 / 20_000**0.5
@@ -127,8 +137,8 @@ def displacements(n: int, size: int, sigma: float, alpha: float) -> Numbers:
     whole = size + 2 * edge
     image = np.stack(np.meshgrid(np.arange(whole), np.arange(whole), indexing="ij"), axis=-1).astype(np.float32)
     warps = drawn(WarpRanges(sigma=sigma, alpha=alpha), n, shape=(whole, whole))
-    out = np.empty((n, *image.shape), np.float32)
-    warp(np.tile(image, (n, 1, 1, 1)), warps, 0, out)
+    out = np.tile(image, (n, 1, 1, 1))
+    warp(out, warps, 0)
     return np.moveaxis((out - image)[:, edge:-edge, edge:-edge], -1, 1).astype(np.float64)
 
 

@@ -1,9 +1,9 @@
-"""What is left to chance when images are augmented: the warp of an example in a pass, from keys alone.
+"""What is left to chance when images are augmented: the warp of an example in a pass, and how light it is.
 
-A warp is an affine map about the image's centre (reflect, then scale, shear, rotate, and move) and an elastic
-displacement (Simard et al. 2003, section 2; Adam 3.1 and 4.3.3). It depends on (seed, pass, example) and the ranges
-only, and is computed without functions that round differently from one machine to another, so any data server makes
-the same variant.
+A warp is an affine map about the image's centre (reflect, then scale, shear, rotate, and move), a move by whole pixels
+and an elastic displacement (Simard et al. 2003, section 2; Adam 3.1 and 4.3.3). It depends on (seed, pass, example) and
+the ranges only, and is computed without functions that round differently from one machine to another, so any data
+server makes the same variant.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ import math
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adamctl.kernels.numeric.mix import KEY_STEP, step_key
-from adamctl.kernels.numeric.warp import Numbers, Warps, node_counts
+from adamctl.config.augment import AugmentConfig
+from adamctl.kernels.numeric.warp import Warps, node_counts
+from adamctl.roles.data.augment.chance import Floats, Indices, Keys, Numbers, keys_of, uniform, uniform_pairs
 
-Indices = NDArray[np.int64]
-
-_STREAM: Final = 0x4155_474D << 32  # "AUGM": no place of an example in a pass, which keys of steps have here
-_ROTATE, _SCALE, _SHEAR, _DOWN, _RIGHT, _REFLECT, _PHASES, _NODES = 0, 1, 2, 3, 4, 5, 6, 8
+_ROTATE, _SCALE, _SHEAR, _DOWN, _RIGHT, _REFLECT, _CROP_DOWN, _CROP_RIGHT, _PHASES = range(9)
+_BRIGHTNESS, _CONTRAST, _NODES = 9, 10, 16
 """Which draw of an example is for what; these numbers never change, so one setting does not change another's draws."""
-_MANTISSA_BITS: Final = 53
 _SERIES_TERMS: Final = 14  # the terms left out are below 1e-14 up to 180 degrees
 SPLINE_SQUARE: Final = 151 / 315
 """The mean over the phase of the sum of a cubic B-spline's squared weights: the variance it leaves, per axis."""
@@ -39,12 +36,36 @@ class WarpRanges(NamedTuple):
     """Columns to the right for each row further down, up to this either way."""
     translate: float = 0.0
     """Pixels down and pixels right, fractions too, up to this either way."""
+    crop: int = 0
+    """Pixels down and pixels right, whole ones, up to this either way."""
     reflect: bool = False
     """Every second image, on average, has left and right swapped."""
     sigma: float = 0.0
     """Pixels: how far displacements are alike, as the standard deviation of Simard's Gaussian."""
     alpha: float = 0.0
     """Simard's alpha: displacements have the standard deviation of alpha * Gaussian * uniform(-1, 1); 0 for none."""
+
+
+def ranges_of(config: AugmentConfig) -> WarpRanges:
+    """Returns what `[data.augment]` says of warps."""
+    return WarpRanges(
+        config.rotate, config.scale, config.shear, config.translate, config.crop, config.reflect,
+        config.elastic.sigma if config.elastic.alpha else 0.0, config.elastic.alpha,
+    )  # fmt: skip
+
+
+def check(ranges: WarpRanges) -> None:
+    """Raises ValueError: a range is not one of those that `WarpRanges` allows."""
+    limits = {
+        "rotate": 180.0, "scale": 1.0, "shear": math.inf, "translate": math.inf, "crop": math.inf, "alpha": math.inf
+    }  # fmt: skip
+    for name, most in limits.items():
+        value = getattr(ranges, name)
+        if not (0 <= value <= most and value < math.inf) or (name == "scale" and value == most):
+            bound = "" if most == math.inf else f" and {'below' if name == 'scale' else 'at most'} {most:g}"
+            raise ValueError(f"{name}: expected at least 0{bound}; found {value}")
+    if ranges.alpha and not 0.5 <= ranges.sigma < math.inf:
+        raise ValueError(f"sigma: expected at least 0.5 pixels; found {ranges.sigma}")
 
 
 def draw_warps(
@@ -56,52 +77,31 @@ def draw_warps(
         indices: [n], the examples' places in their files, which they keep in every pass.
 
     Raises:
-        ValueError: a range is not one of those that `WarpRanges` allows.
+        ValueError: as `check`.
     """
-    _check(ranges)
-    keys = _keys(indices, seed, pass_number)
-    spacing = ranges.sigma * math.sqrt(3) if ranges.alpha else 1.0
-    counts = node_counts(height, width, spacing) if ranges.alpha else (0, 0)
-    drawn = _uniform(keys, np.arange(_NODES + 2 * counts[0] * counts[1]))
-    nodes = (2 * drawn[:, _NODES:] - 1).reshape(len(indices), 2, *counts)
-    if ranges.alpha:
-        nodes *= _node_amplitude(ranges.sigma, ranges.alpha)
-    phases = np.ascontiguousarray(drawn[:, _PHASES:_NODES])
-    return Warps(_matrices(drawn, ranges, height, width), nodes, phases, spacing)
+    check(ranges)
+    keys, n = keys_of(indices, seed, pass_number), len(indices)
+    drawn = uniform(keys, np.arange(_PHASES))
+    matrices = _matrices(drawn, ranges, height, width).astype(np.float32)
+    if not ranges.alpha:
+        return Warps(matrices, np.empty((n, 2, 0, 0), np.float32), np.zeros((n, 2), np.float32), 1.0)
+    spacing = ranges.sigma * math.sqrt(3)
+    counts = node_counts(height, width, spacing)
+    nodes = uniform_pairs(keys, np.arange(_NODES, _NODES + counts[0] * counts[1]))
+    nodes = (2 * nodes - 1) * np.float32(_node_amplitude(ranges.sigma, ranges.alpha))
+    phases = uniform_pairs(keys, np.array([_PHASES]))
+    return Warps(matrices, nodes.reshape(n, 2, *counts), phases, spacing)
 
 
-def _check(ranges: WarpRanges) -> None:
-    limits = {"rotate": 180.0, "scale": 1.0, "shear": math.inf, "translate": math.inf, "alpha": math.inf}
-    for name, most in limits.items():
-        value = getattr(ranges, name)
-        if not (0 <= value <= most and value < math.inf) or (name == "scale" and value == most):
-            bound = "" if most == math.inf else f" and {'below' if name == 'scale' else 'at most'} {most:g}"
-            raise ValueError(f"{name}: expected at least 0{bound}; found {value}")
-    if ranges.alpha and not 0.5 <= ranges.sigma < math.inf:
-        raise ValueError(f"sigma: expected at least 0.5 pixels; found {ranges.sigma}")
+def draw_tones(keys: Keys, brightness: float, contrast: float) -> tuple[Floats, Floats]:
+    """Returns (factor, shift) for each example, [n, 1]: values in 0 .. 1 become value * factor + shift.
 
-
-# --- numbers from keys ----------------------------------------------------------------------------------------------
-
-
-def _keys(indices: Indices, seed: int, pass_number: int) -> NDArray[np.uint64]:
-    """Returns a key for each example."""
-    start = np.uint64(step_key(seed, pass_number, _STREAM))
-    return _scrambled(start + indices.astype(np.uint64) * np.uint64(KEY_STEP))
-
-
-def _uniform(keys: NDArray[np.uint64], draws: Indices) -> Numbers:
-    """Returns [keys, draws]: numbers in 0 <= u < 1, each by its key and its number alone."""
-    words = _scrambled(keys[:, None] + (draws.astype(np.uint64) + np.uint64(1)) * np.uint64(KEY_STEP))
-    uniform: Numbers = (words >> np.uint64(64 - _MANTISSA_BITS)).astype(np.float64) * 2.0**-_MANTISSA_BITS
-    return uniform
-
-
-def _scrambled(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scrambles 64-bit words as SplitMix64 does (Steele et al. 2014, figure 15)."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return words ^ (words >> np.uint64(31))
+    Grey, 0.5, is moved by brightness alone (contrast multiplies the distance from it).
+    """
+    lighter, stronger = (2 * uniform(keys, np.array([_BRIGHTNESS, _CONTRAST])) - 1).T
+    factors = 1 + contrast * stronger
+    shifts = brightness * lighter + 0.5 * (1 - factors)
+    return factors.astype(np.float32)[:, None], shifts.astype(np.float32)[:, None]
 
 
 # --- warps from numbers ---------------------------------------------------------------------------------------------
@@ -110,6 +110,7 @@ def _scrambled(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _matrices(drawn: Numbers, ranges: WarpRanges, height: int, width: int) -> Numbers:
     """Returns [n, 2, 3], from a pixel to its place in the source: the inverse of what happens to the image."""
     either_way = 2 * drawn[:, :_REFLECT] - 1
+    moves = np.floor(drawn[:, _CROP_DOWN : _CROP_RIGHT + 1] * (2 * ranges.crop + 1)) - ranges.crop
     sine, cosine = _sine_and_cosine(either_way[:, _ROTATE] * ranges.rotate * (math.pi / 180))
     inverse_scale = 1 / (1 + either_way[:, _SCALE] * ranges.scale)
     shear = either_way[:, _SHEAR] * ranges.shear
@@ -121,7 +122,10 @@ def _matrices(drawn: Numbers, ranges: WarpRanges, height: int, width: int) -> Nu
     matrices[:, 1, 0] = mirror * inverse_scale * (sine - shear * cosine)
     matrices[:, 1, 1] = mirror * inverse_scale * (cosine + shear * sine)
     centre = (height - 1) / 2, (width - 1) / 2
-    down, right = (centre[i] + either_way[:, move] * ranges.translate for i, move in enumerate((_DOWN, _RIGHT)))
+    down, right = (
+        centre[axis] + either_way[:, move] * ranges.translate + moves[:, axis]
+        for axis, move in enumerate((_DOWN, _RIGHT))
+    )
     for axis in range(2):
         matrices[:, axis, 2] = centre[axis] - (matrices[:, axis, 0] * down + matrices[:, axis, 1] * right)
     return matrices

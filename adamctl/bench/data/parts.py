@@ -1,0 +1,59 @@
+"""The parts of `adamctl bench data`: what each is measured by, and its bars. Imports none of what measures.
+
+To add a part: a module beside this one with a function of (DataSettings, Progress) that returns what it found for each
+of its bars, and an entry of `PARTS`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from adamctl.bench.bars import Bar, Found, Progress
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What parts are given.
+
+    Attributes:
+        data: folders in which data sets are looked up, first match wins.
+        peer_python: an interpreter with PyTorch, torchvision and OpenCV.
+        rounds: of each side; they take turns, and each part says which of its rounds count.
+        seconds: how long a round lasts, where one can be as long as wanted.
+    """
+
+    data: tuple[str, ...] = ()
+    peer_python: str = sys.executable
+    rounds: int = 5
+    seconds: float = 0.5
+
+
+Measure = Callable[[DataSettings, Progress], Mapping[str, Found]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One measurement: `measured_by`, "module:function", returns what it found for each of `bars`, by their names."""
+
+    measured_by: str
+    bars: Mapping[str, Bar]
+
+    def load(self) -> Measure:
+        """Returns the function that measures."""
+        module, _, name = self.measured_by.partition(":")
+        measure: Measure = getattr(importlib.import_module(module), name)
+        return measure
+
+
+PARTS: Mapping[str, Part] = {
+    "warps": Part(
+        "adamctl.bench.data.warps:measure",
+        {
+            "warps-scipy": Bar("affine and elastic warps of 28 x 28, one thread, against SciPy", 10, at_least=True),
+            "warps-opencv": Bar("the same, against OpenCV", 3, at_least=True),
+        },
+    ),
+}

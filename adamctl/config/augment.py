@@ -1,0 +1,82 @@
+"""The keys of `[data.augment]`, and which of them fit the examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from adamctl.config.section import Section
+
+
+class ElasticConfig(Section, frozen=True):
+    """Elastic distortion: every pixel moves by a random field of displacements, alike in its neighbourhood.
+
+    Attributes:
+        sigma: pixels: how far displacements are alike, as the standard deviation of the Gaussian of Simard et al. 2003.
+        alpha: how strong: displacements have the standard deviation of alpha times that Gaussian over numbers from -1
+            to 1; 0 distorts nothing. Simard's best values for 28 x 28 are sigma = 4, alpha = 34.
+    """
+
+    sigma: float = 4.0
+    alpha: float = 0.0
+
+
+class AugmentConfig(Section, frozen=True):
+    """What each pass does to every training image, anew (Adam 3.1). Validation and test images stay as they are.
+
+    All draws are uniform and depend on the seed, the pass and the image alone. Uncovered pixels get the value of a zero
+    byte. [augmentation.md](augmentation.md) says what follows what.
+
+    Attributes:
+        rotate: degrees, up to this either way.
+        scale: images grow by a factor in 1 - scale .. 1 + scale.
+        shear: columns to the right for each row further down, up to this either way.
+        translate: pixels down and right, fractions too, up to this either way; `data.translate` moves by whole pixels
+            and is cheaper. Less than half the images' height and width.
+        reflect: every second image, on average, has left and right swapped.
+        brightness: what is added to all values of an image, up to this either way, as a share of white.
+        contrast: values' distance from grey is multiplied by a factor in 1 - contrast .. 1 + contrast.
+        crop: so many pixels of border are added on each side, and an image of the old size is cut out at a random
+            place. Less than the images' height and width.
+        reuse: passes that share one variant of each image.
+    """
+
+    rotate: float = 0.0
+    scale: float = 0.0
+    shear: float = 0.0
+    translate: float = 0.0
+    reflect: bool = False
+    elastic: ElasticConfig = ElasticConfig()
+    brightness: float = 0.0
+    contrast: float = 0.0
+    crop: int = 0
+    reuse: int = 1
+
+    @property
+    def warps(self) -> bool:
+        """Whether pixels change their places."""
+        moves = self.rotate or self.scale or self.shear or self.translate or self.crop
+        return bool(moves or self.reflect or self.elastic.alpha)
+
+    @property
+    def changes_values(self) -> bool:
+        """Whether pixels change their values."""
+        return bool(self.brightness or self.contrast)
+
+
+IMAGE_KEYS = ("rotate", "scale", "shear", "translate", "reflect", "elastic", "brightness", "contrast", "crop")
+"""Keys that are about images alone."""
+
+
+def augment_problems(augment: AugmentConfig, shape: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """Yields (key of `data.augment`, what is wrong with it) for examples of this shape."""
+    plain = AugmentConfig()
+    if len(shape) != 3:
+        for key in IMAGE_KEYS:
+            if getattr(augment, key) != getattr(plain, key):
+                yield key, f"it changes images, so model.input must be [height, width, channels], found {list(shape)}"
+        return
+    size = f"the images' height and width, {shape[0]} x {shape[1]}"
+    if 2 * augment.translate >= min(shape[:2]):
+        yield "translate", f"found {augment.translate:g}; expected less than half of {size}"
+    if augment.crop >= min(shape[:2]):
+        yield "crop", f"found {augment.crop}; expected less than {size}"

@@ -1,0 +1,96 @@
+"""What a data server does to training examples in each pass, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.config.augment import AugmentConfig, augment_problems
+from adamctl.errors import ConfigurationError
+from adamctl.kernels import backend
+from adamctl.kernels.needed import WARP_KERNELS
+from adamctl.kernels.numeric.warp import warp
+from adamctl.roles.data.augment.chance import Floats, Indices, keys_of
+from adamctl.roles.data.augment.drawing import check, draw_tones, draw_warps, ranges_of
+from adamctl.roles.data.core import translations
+from adamctl.roles.data.translation import translate
+
+_BYTE_MAX: Final = 255
+
+
+class Augmenter:
+    """Makes the variant of each example that a pass trains on. Its methods may be called from several threads."""
+
+    def __init__(
+        self,
+        config: AugmentConfig,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        seed: int,
+        border: float,
+        white: float = 1.0,
+        translate: int = 0,
+    ) -> None:
+        """Compiles what it needs, or loads it: not in the middle of a run.
+
+        Args:
+            shape, dtype: of the examples; uint8 or float32.
+            border: what a zero byte is.
+            white: what the largest byte is.
+            translate: `DataConfig.translate`.
+
+        Raises:
+            ConfigurationError: these examples cannot be augmented so.
+        """
+        for key, message in augment_problems(config, shape):
+            raise ConfigurationError(f"data.augment.{key}: {message}")
+        self._ranges = ranges_of(config)
+        try:
+            check(self._ranges)
+        except ValueError as error:
+            raise ConfigurationError(f"data.augment.{error}") from None
+        if config.reuse < 1:
+            raise ConfigurationError(f"data.augment.reuse: expected at least 1; found {config.reuse}")
+        self._config, self._shape, self._dtype = config, tuple(shape), dtype
+        self._seed, self._border, self._white, self._translate = seed, border, white, translate
+        if config.warps and backend.choose() == "numba":
+            backend.load(WARP_KERNELS)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it does anything."""
+        return bool(self._translate or self._config.warps or self._config.changes_values)
+
+    def apply(self, images: NDArray[Any], indices: Indices, pass_number: int) -> None:
+        """Changes images in place, from what they are to what the pass trains on.
+
+        Args:
+            images: [n, elements] or [n, *shape], C-contiguous, of the type that was said.
+            indices: [n], the examples' places in their files.
+        """
+        config, variant = self._config, pass_number // self._config.reuse
+        whole = images.reshape(len(indices), *self._shape)
+        if self._translate:
+            translate(whole, translations(indices, self._seed, variant, self._translate), self._border)
+        if config.warps:
+            warps = draw_warps(indices, self._seed, variant, self._ranges, *self._shape[:2])
+            warp(whole, warps, self._border)
+        if config.changes_values:
+            tones = draw_tones(keys_of(indices, self._seed, variant), config.brightness, config.contrast)
+            self._tone(images.reshape(len(indices), prod(self._shape)), *tones)
+
+    def _tone(self, flat: NDArray[Any], factors: Floats, shifts: Floats) -> None:
+        """Makes images [n, elements] lighter and more vivid; bytes stay within 0 .. 255."""
+        if self._dtype == np.uint8:
+            values = np.arange(_BYTE_MAX + 1, dtype=np.float32) * factors + _BYTE_MAX * shifts
+            tables = np.clip(np.rint(values), 0, _BYTE_MAX).astype(np.uint8)
+            for image, table in zip(flat, tables, strict=True):
+                np.take(table, image, out=image)
+            return
+        span = np.float32(self._white - self._border)
+        np.multiply(flat, factors, out=flat)
+        np.add(flat, span * shifts + np.float32(self._border) * (1 - factors), out=flat)

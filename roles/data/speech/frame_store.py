@@ -1,0 +1,148 @@
+"""Frames of recordings, computed once and kept as far as memory allows; contexts are gathered when they are read.
+
+A context of 11 frames is 11 times its frame, so what is kept are frames. Those of a recording lie one after the other,
+with its first and last frame repeated at the edges: a context is then one piece of memory, copied as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from adamctl.roles.data.speech.log_mel import LogMel
+from adamctl.roles.data.speech.recordings import Recording, read_samples
+
+Floats = NDArray[np.float32]
+Indices = NDArray[np.int64]
+
+_NOT_KEPT: Final = -1
+
+
+class FrameStore:
+    """The frames of recordings. Thread-safe: two threads that compute a recording at once write the same values.
+
+    Attributes:
+        counts: [recordings], how many frames each has.
+        kept: how many recordings have a place in memory: the first ones, as many as fit.
+        size_bytes: memory of that place.
+    """
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        log_mel: LogMel,
+        *,
+        context: int,
+        center: bool,
+        budget_bytes: int,
+        origin: str,
+    ) -> None:
+        """
+        Args:
+            context: frames on each side of one.
+            center: subtract from every frame the mean of its recording, band by band.
+            budget_bytes: memory for frames.
+            origin: what errors call the source.
+        """
+        self._recordings = recordings
+        self._log_mel = log_mel
+        self._context = context
+        self._center = center
+        self._origin = origin
+        self.counts: Indices = np.array([log_mel.frame_count(one.samples) for one in recordings], np.int64)
+        padded = self.counts + 2 * context
+        ends = np.cumsum(padded)
+        self.kept = int(np.searchsorted(ends, budget_bytes // (4 * log_mel.bands), side="right"))
+        rows = int(ends[self.kept - 1]) if self.kept else 0
+        self._starts: Indices = np.where(np.arange(len(padded)) < self.kept, ends - padded, _NOT_KEPT)
+        self._rows = np.empty((rows, log_mel.bands), np.float32)  # what is never written takes no memory
+        self._filled = np.zeros(len(recordings), np.bool_)
+        self._means = np.zeros((0 if self.kept == len(recordings) else len(recordings), log_mel.bands), np.float32)
+        self._mean_known = np.zeros(len(self._means), np.bool_)
+        self.size_bytes = self._rows.nbytes + self._means.nbytes
+
+    @property
+    def elements(self) -> int:
+        """Numbers of a context."""
+        return (2 * self._context + 1) * self._log_mel.bands
+
+    def fill(self, start: int, stop: int) -> None:
+        """Computes the frames of recordings [start, stop) that have a place and are not there yet.
+
+        Raises:
+            DamagedDataError: a recording cannot be read.
+        """
+        for number in range(start, min(stop, self.kept)):
+            if not self._filled[number]:
+                self._fill_one(number)
+
+    def gather(self, recordings: Indices, frames: Indices, out: Floats) -> None:
+        """Writes the contexts of frames into `out` [n, elements]: frame `frames[k]` of recording `recordings[k]`.
+
+        Raises:
+            DamagedDataError: a recording cannot be read.
+        """
+        kept = recordings < self.kept
+        for number in np.unique(recordings[kept & ~self._filled[recordings]]):
+            self._fill_one(int(number))
+        if kept.all():
+            out[...] = self._contexts(recordings, frames)
+            return
+        out[kept] = self._contexts(recordings[kept], frames[kept])
+        for number in np.unique(recordings[~kept]):
+            chosen = np.flatnonzero(recordings == number)
+            out[chosen] = self._computed(int(number), frames[chosen])
+
+    def _contexts(self, recordings: Indices, frames: Indices) -> Floats:
+        bands = self._log_mel.bands
+        if not len(recordings):
+            return np.empty((0, self.elements), np.float32)
+        every = sliding_window_view(self._rows.reshape(-1), self.elements)[::bands]
+        found: Floats = every[self._starts[recordings] + frames]
+        return found
+
+    def _fill_one(self, number: int) -> None:
+        frames, start, context = self._whole(number), self._starts[number], self._context
+        rows = self._rows[start : start + len(frames) + 2 * context]
+        rows[:context] = frames[0]
+        rows[context : context + len(frames)] = frames
+        rows[context + len(frames) :] = frames[-1]
+        self._filled[number] = True  # last, so that no reader sees anything else
+
+    def _whole(self, number: int) -> Floats:
+        recording = self._recordings[number]
+        frames = self._log_mel.frames(read_samples(recording, 0, recording.samples, self._origin))
+        if self._center:
+            frames -= frames.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return frames
+
+    def _computed(self, number: int, frames: Indices) -> Floats:
+        """Returns contexts [n, elements] of a recording that is not kept, from as few of its samples as they need."""
+        last = int(self.counts[number]) - 1
+        wanted = np.clip(frames[:, None] + np.arange(-self._context, self._context + 1), 0, last)
+        needed, places = np.unique(wanted, return_inverse=True)
+        values = np.empty((len(needed), self._log_mel.bands), np.float32)
+        for part in np.split(np.arange(len(needed)), np.flatnonzero(np.diff(needed) > 1) + 1):
+            values[part] = self._run(number, int(needed[part[0]]), int(needed[part[-1]]) + 1)
+        if self._center:
+            values -= self._mean(number)
+        return values[places.reshape(wanted.shape)].reshape(len(frames), -1)
+
+    def _run(self, number: int, first: int, stop: int) -> Floats:
+        recording, log_mel = self._recordings[number], self._log_mel
+        start = first * log_mel.hop_samples
+        end = min((stop - 1) * log_mel.hop_samples + log_mel.window_samples, recording.samples)
+        return log_mel.frames(read_samples(recording, start, end, self._origin))
+
+    def _mean(self, number: int) -> Floats:
+        if not self._mean_known[number]:
+            recording = self._recordings[number]
+            frames = self._log_mel.frames(read_samples(recording, 0, recording.samples, self._origin))
+            self._means[number] = frames.mean(axis=0, dtype=np.float64)
+            self._mean_known[number] = True
+        mean: Floats = self._means[number]
+        return mean

@@ -1,0 +1,200 @@
+"""Recordings in a folder or in a tar of it: listed once, then read in any part by any thread."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.config.data import DataConfig
+from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.splits import files_below
+from adamctl.roles.data.speech.flac import HEADER_BYTES, read_flac, read_flac_header
+from adamctl.roles.data.speech.wav import Sound, WavHeader, read_wav_header, wav_samples
+
+ENDINGS: Final = (".wav", ".flac")
+KIND: Final = "WAV or FLAC files"
+_TAR_BLOCK_BYTES: Final = 512
+
+Samples = NDArray[np.float32]
+
+
+class Place(NamedTuple):
+    """Where the bytes of a file are: from `start` on in the file at `path`."""
+
+    path: Path
+    start: int
+    size_bytes: int
+
+
+class Recording(NamedTuple):
+    """One recording: its name below the source, its place, and what its header says."""
+
+    name: str
+    place: Place
+    rate_hz: int
+    samples: int
+    wav: WavHeader | None
+    """None: it is FLAC."""
+
+
+def list_places(source: Path, config: DataConfig) -> dict[str, Place]:
+    """Returns the WAV and FLAC files of a folder or a tar by their names below it. None of them is opened.
+
+    Raises:
+        ConfigurationError: there are none, or the source is neither a folder nor a tar.
+        DamagedDataError: the tar is damaged.
+    """
+    if source.is_dir():
+        names = files_below(source, ENDINGS, config, KIND)
+        return {name: Place(source / name, 0, (source / name).stat().st_size) for name in names}
+    places = {
+        name: place
+        for name, place in tar_members(source).items()
+        if name.lower().endswith(ENDINGS) and not any(part.startswith(".") for part in name.split("/"))
+    }
+    if not places:
+        raise ConfigurationError(f"{source}: expected {KIND}, found none")
+    return places
+
+
+def tar_members(path: Path) -> dict[str, Place]:
+    """Returns the files of an uncompressed tar by name, in their order; `./` before a name is left out.
+
+    Raises:
+        ConfigurationError: it is no tar, such as a compressed one.
+        DamagedDataError: a header or the end is damaged; the message gives the byte.
+    """
+    places: dict[str, Place] = {}
+    size_bytes = path.stat().st_size
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                if member.isreg() and not member.issparse():
+                    end = member.offset_data + member.size
+                    if end > size_bytes:
+                        _refuse_tar(path, member.offset, f"{member.name} up to byte {end}", f"the end at {size_bytes}")
+                    places[member.name.removeprefix("./")] = Place(path, member.offset_data, member.size)
+            at = archive.offset
+    except tarfile.ReadError as error:
+        if places:
+            raise DamagedDataError(f"{path}: expected a whole tar, found: {error}; copy it again") from error
+        raise ConfigurationError(
+            f"{path}: expected a folder of {KIND}, or an uncompressed tar of one, found: {error}; unpack it"
+        ) from error
+    # `tarfile` takes a damaged header for the end.
+    block = _read(Place(path, at, _TAR_BLOCK_BYTES), 0, _TAR_BLOCK_BYTES, str(path)) if at < size_bytes else b""
+    if block.strip(b"\0"):
+        _refuse_tar(path, at, "a member's header or the end of the tar", block[:8].hex(" "))
+    return places
+
+
+def read_text(source: Path, name: str) -> str:
+    """Returns a text file in UTF-8 that lies in a source: in the folder or the tar, or beside the tar.
+
+    Raises:
+        ConfigurationError: it is nowhere there.
+        DamagedDataError: it is not UTF-8.
+    """
+    if source.is_dir():
+        path = source / name
+        place = Place(path, 0, path.stat().st_size) if path.is_file() else None
+    else:
+        beside = source.parent / name
+        place = tar_members(source).get(name)
+        if place is None and beside.is_file():
+            place = Place(beside, 0, beside.stat().st_size)
+    if place is None:
+        raise ConfigurationError(f"data.alignment: expected the file {name} in {source}, found none")
+    try:
+        return _read(place, 0, place.size_bytes, name).decode()
+    except UnicodeDecodeError as error:
+        raise DamagedDataError(f"{source}/{name}: byte {error.start}: expected text in UTF-8") from error
+
+
+def open_recordings(places: dict[str, Place], names: Sequence[str], origin: str) -> list[Recording]:
+    """Reads the headers of recordings.
+
+    Raises:
+        ConfigurationError: they do not all have the rate of the first.
+        DamagedDataError: a header is damaged; the message gives the file and the byte.
+    """
+    recordings = [read_header(name, places[name], origin) for name in names]
+    for recording in recordings:
+        if recording.rate_hz != recordings[0].rate_hz:
+            where = "byte 24: " if recording.wav is not None else ""
+            raise ConfigurationError(
+                f"{_shown(recording.name, origin)}: {where}expected {recordings[0].rate_hz} samples a second, as "
+                f"{recordings[0].name} has, found {recording.rate_hz}; resample it, or leave it out"
+            )
+    return recordings
+
+
+def read_header(name: str, place: Place, origin: str) -> Recording:
+    """Returns what the header of a recording says. Raises DamagedDataError."""
+    shown = _shown(name, origin)
+    if name.lower().endswith(".flac"):
+        header = read_flac_header(_read(place, 0, min(HEADER_BYTES, place.size_bytes), shown), shown)
+        return Recording(name, place, header.rate_hz, header.samples, None)
+    with open(place.path, "rb") as file:
+        descriptor = file.fileno()
+
+        def read_at(start: int, stop: int) -> bytes:
+            wanted = min(stop, place.size_bytes) - start
+            return os.pread(descriptor, wanted, place.start + start) if wanted > 0 else b""
+
+        wav = read_wav_header(read_at, place.size_bytes, shown)
+    return Recording(name, place, wav.rate_hz, wav.samples, wav)
+
+
+def read_samples(recording: Recording, start: int, stop: int, origin: str) -> Samples:
+    """Returns samples [start, stop) of a recording as numbers in [-1, 1]; several channels become their mean.
+
+    Of a WAV file no more is read than that.
+
+    Raises:
+        DamagedDataError: the file has become shorter, or cannot be decoded.
+        ConfigurationError: it is FLAC, and the `audio` extra is not installed.
+    """
+    shown = _shown(recording.name, origin)
+    wav = recording.wav
+    if wav is None:
+        sound: Sound = read_flac(_read(recording.place, 0, recording.place.size_bytes, shown), shown)
+        if len(sound.samples) != recording.samples:
+            raise DamagedDataError(
+                f"{shown}: expected {recording.samples} samples, as its header says, found {len(sound.samples)}"
+            )
+        return sound.samples[start:stop]
+    first, last = wav.start + start * wav.frame_bytes, wav.start + stop * wav.frame_bytes
+    return wav_samples(_read(recording.place, first, last, shown), wav)
+
+
+def _read(place: Place, start: int, stop: int, shown: str) -> bytes:
+    """Returns bytes [start, stop) of a file. Raises DamagedDataError: there are fewer, or it cannot be read."""
+    try:
+        descriptor = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.pread(descriptor, stop - start, place.start + start)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise DamagedDataError(f"{shown}: cannot be read: {error}") from error
+    if len(content) < stop - start:
+        raise DamagedDataError(
+            f"{shown}: byte {start + len(content)}: expected bytes up to {stop}, found the end of the file; "
+            "it has become shorter since the data were opened"
+        )
+    return content
+
+
+def _shown(name: str, origin: str) -> str:
+    return f"{origin}/{name}"
+
+
+def _refuse_tar(path: Path, byte: int, expected: str, found: str) -> None:
+    raise DamagedDataError(f"{path}: byte {byte}: expected {expected}, found {found}; copy the tar again")
