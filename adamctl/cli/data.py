@@ -6,13 +6,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from adamctl.cli import options
 from adamctl.cli.output import echo, print_json, table
 from adamctl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from adamctl.config.data import DataConfig
 
 _PROGRESS_INTERVAL_S = 2.0
 _ENDS: tuple[tuple[int, Callable[..., int]], ...] = ((0, min), (1, max))
@@ -32,14 +35,19 @@ def inspect(source: str, format_: str | None, data: tuple[str, ...], settings: t
         experiment = options.load(source, settings, data, {}).experiment
         described = inspect_data(experiment.data, input_shape=experiment.model.input)
     else:
-        described = inspect_data(_configuration(source, format_, data))
+        described = inspect_data(configuration(source, format_, data))
     if as_json:
         print_json(described)
         return
     _print(described)
 
 
-def _configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Any:
+def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> DataConfig:
+    """Returns the configuration of data that no experiment names; without a format, it is guessed.
+
+    Raises:
+        ConfigurationError: there is no such format, or it cannot be guessed.
+    """
     from adamctl.config.check import suggestion
     from adamctl.config.data import DataConfig
     from adamctl.config.formats import formats, is_format
@@ -58,12 +66,15 @@ def _configuration(source: str, format_: str | None, data: tuple[str, ...]) -> A
 def _guessed_format(source: str) -> str:
     from adamctl.config.formats import formats
     from adamctl.roles.data.catalogue import CATALOGUE
+    from adamctl.roles.data.prepared.layout import MANIFEST_NAME
     from adamctl.roles.data.readers.plugins import find_by_suffix
 
     if source == "digits":
         return "digits"
     if source in CATALOGUE:
         return CATALOGUE[source].format
+    if (Path(source).expanduser() / MANIFEST_NAME).is_file():
+        return "prepared"
     reader = find_by_suffix(source)
     if reader is None:
         raise ConfigurationError(f"the format of {source!r} is unknown; give --format, one of {', '.join(formats())}")

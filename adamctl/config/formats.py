@@ -19,6 +19,7 @@ BUILT_IN: Final = (
     "npy",
     "csv",
     "parquet",
+    "prepared",
     "imagefolder",
     "tar",
     "audio",

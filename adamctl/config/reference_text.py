@@ -106,6 +106,20 @@ pets/
 └── test-00000-of-00001.parquet
 ```
 """,
+    "prepared": """\
+A folder that `adamctl data prepare` wrote from data of any other format: decoded, in the size of the model's input,
+shuffled, with a checksum for every block. It is read as it is, so it costs little to serve; `adamctl data verify` finds
+what is damaged. `source` is the folder ([prepared.md](formats/prepared.md)).
+
+```text
+pets/
+├── prepared.json
+├── train.labels
+├── train-00000.examples
+├── test.labels
+└── test-00000.examples
+```
+""",
     "imagefolder": """\
 JPEG and PNG files, one folder per class; needs Pillow (`'adamctl[image]'`). Each image is scaled until it just covers
 `model.input`, then cropped to its centre. Classes are numbered in the order of their names. `source` is the folder.

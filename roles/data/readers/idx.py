@@ -94,17 +94,16 @@ def _peek(path: Path, rows_max: int) -> tuple[tuple[int, ...], NDArray[Any]]:
     """Returns the shape in a file's header and its first rows; a file of the wrong length is damaged."""
     with path.open("rb") as file:
         packed = file.read(2) == _GZIP_MAGIC
+        stored = found = file.seek(0, os.SEEK_END)
         if packed:  # the last four bytes are the uncompressed length modulo 2^32 (RFC 1952)
-            file.seek(-4, os.SEEK_END)
+            file.seek(max(0, stored - 4))
             found = int.from_bytes(file.read(4), "little")
-        else:
-            found = path.stat().st_size
         file.seek(0)
         unpack = _Unpacker(path, file.read() if packed else file.read(_HEADER_BYTES_MAX))
         dtype, shape, header_bytes = _header(path, unpack)
         row_bytes = prod(shape[1:]) * dtype.itemsize
         expected = header_bytes + prod(shape) * dtype.itemsize
-        if found != (expected % 2**32 if packed else expected):
+        if found != (expected % 2**32 if packed else expected) or expected > stored * _DEFLATE_RATIO_MAX:
             read_idx(path)  # raises what is wrong, unless it has several gzip members
         rows = min(rows_max, shape[0])
         if packed:

@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.idx import open_idx, read_idx
+from adamctl.roles.data.readers.idx import open_idx, peek_idx, read_idx
 from tests.roles.data.data_examples import idx_bytes
 
 
@@ -131,3 +131,12 @@ def test_mnist_is_read(mnist: Path) -> None:
     source = open_idx(mnist, (28, 28, 1))
     assert len(source.labels("train")) == 60000 and len(source.labels("test")) == 10000
     assert source.labels("train")[:5].tolist() == [5, 0, 4, 1, 9]
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8b", gzip.compress(bytes.fromhex("00000803" + "80000000" * 3))])
+def test_a_look_allocates_no_more_than_a_packed_file_holds(idx_folder: Callable[..., Path], content: bytes) -> None:
+    """The length in its last four bytes, modulo 2^32, fits a header of 2^93 values."""
+    folder = idx_folder()
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(content)
+    with pytest.raises(DamagedDataError, match="train-images"):
+        peek_idx(folder, None, 1000)

@@ -1,0 +1,94 @@
+"""Writes the examples of any source as a prepared set: decoded, in shuffled order, with checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.roles.data.block_order import WINDOW_BLOCKS, BlockOrder
+from adamctl.roles.data.core import FILE_ORDER, Indices, pass_order
+from adamctl.roles.data.prepared.layout import Manifest
+from adamctl.roles.data.prepared.writer import PreparedWriter
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, check_finite
+
+WINDOW_BYTES: Final = 64 << 20
+"""So much is read at a time, sorted as the files are, and written in shuffled order."""
+_PART_EXAMPLES: Final = 64
+
+Progress = Callable[[FileSplit, int, int], None]
+"""Called with a split, the examples written so far, and how many there are."""
+
+
+def prepare(
+    source: Source, folder: Path, *, seed: int, threads: int, made_from: str, progress: Progress | None = None
+) -> Manifest:
+    """Writes all examples of a source into `folder`, which must not exist. Returns the list of its files.
+
+    The training part is shuffled by `seed`: wholly; or, if the source is read by blocks, as a pass in block order is,
+    and then each block is read once. The test part keeps its order.
+
+    Raises:
+        ConfigurationError: the folder exists or cannot be written.
+        DamagedDataError: an example cannot be read; nothing is left behind.
+    """
+    found = _targets(source, "train")
+    width = 0 if found is None else found.shape[1]
+    with (
+        PreparedWriter(folder, source.example_shape, source.dtype, source.value_max, targets=width) as writer,
+        ThreadPoolExecutor(threads, thread_name_prefix="prepare") as pool,
+    ):
+        for split in FILE_SPLITS:
+            beside = source.labels(split) if not width else _targets(source, split)
+            done = 0
+            for indices in _windows(source, split, seed if split == "train" else None):
+                writer.add(split, _read(source, split, indices, pool), beside[indices])
+                done += len(indices)
+                if progress is not None:
+                    progress(split, done, len(beside))
+        return writer.finish(source.classes, made_from)
+
+
+def _targets(source: Source, split: FileSplit) -> Any:
+    """Returns a split's targets, if the source has them in place of labels, else None."""
+    method = getattr(source, "targets", None)
+    return None if method is None else method(split)
+
+
+def _windows(source: Source, split: FileSplit, seed: int | None) -> Iterator[Indices]:
+    """Yields the file indices of a split in the order in which they are written, some at a time; None: not shuffled."""
+    examples = len(source.labels(split))
+    example_bytes = prod(source.example_shape) * source.dtype.itemsize
+    at_once = max(WINDOW_BYTES // example_bytes, 1)
+    blocks = getattr(source, "blocks", None)
+    if seed is None or not getattr(source, "sequential", False) or blocks is None:
+        order = pass_order(examples, seed or 0, FILE_ORDER if seed is None else 0)
+        yield from (order[start : start + at_once] for start in range(0, examples, at_once))
+    elif examples:
+        lengths = np.asarray(blocks(split), np.int64)
+        window = min(max(at_once // int(lengths.max()), 1), WINDOW_BLOCKS)
+        starts = np.cumsum(lengths) - lengths
+        for run in BlockOrder(lengths, seed, window).find(0, 0, examples):
+            yield starts[run.blocks] + run.indices
+
+
+def _read(source: Source, split: FileSplit, indices: Indices, pool: ThreadPoolExecutor) -> NDArray[Any]:
+    """Returns examples [n, *shape]; they are read in the order of the files."""
+    places = np.argsort(indices, kind="stable")
+    values = np.empty((len(indices), *source.example_shape), source.dtype)
+
+    def load(start: int) -> None:
+        part = places[start : start + _PART_EXAMPLES]
+        read = np.empty((len(part), *source.example_shape), source.dtype)
+        source.load(split, indices[part], read)
+        check_finite(read, indices[part], f"{source.origin}: {split}")
+        values[part] = read
+
+    for _ in pool.map(load, range(0, len(indices), _PART_EXAMPLES)):
+        pass
+    return values

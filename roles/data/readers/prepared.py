@@ -1,0 +1,177 @@
+"""Sets that `adamctl data prepare` wrote: plain arrays in blocks, each checked when it is first read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.errors import DamagedDataError
+from adamctl.roles.data.prepared.layout import MANIFEST_NAME, Kind, PreparedFile
+from adamctl.roles.data.prepared.verify import read_manifest
+from adamctl.roles.data.readers.plugins import Reader
+from adamctl.roles.data.readers.shards import LocalShard, Shard
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, matching_shape
+from adamctl.wire.checksum import crc32
+
+READER: Final = Reader("prepared", (), open=f"{__name__}:open_prepared", peek=f"{__name__}:peek_prepared")
+_WHOLE_BLOCK: Final = 8
+"""A block is read as a whole if an eighth of it is wanted: reading one row costs about as much as some tens of KiB."""
+
+
+class PreparedSource:
+    """Examples in blocks of their shards, read as they are. Labels are in memory.
+
+    A block is checked when it is first read, and whenever it is read as a whole.
+    """
+
+    format = "prepared"
+    resident = False
+
+    def __init__(self, folder: Path, input_shape: Sequence[int] | None) -> None:
+        """Raises as `open_prepared`."""
+        self.origin = str(folder)
+        self._manifest = read_manifest(folder)
+        manifest = self._manifest
+        self.classes = manifest.classes
+        self.example_shape = matching_shape(manifest.example_shape, input_shape, self.origin)
+        self.dtype = np.dtype(manifest.dtype)
+        self.value_max = manifest.value_max
+        self.stored_bytes = sum(file.size_bytes for file in manifest.files)
+        self._shards = {file.name: _opened(folder, file) for file in manifest.files}
+        kind: Kind = "targets" if manifest.targets else "labels"
+        self._beside = {split: self._all_rows(split, kind) for split in FILE_SPLITS}
+        self._files = {split: manifest.of(split, "examples") for split in FILE_SPLITS}
+        self._starts = {split: np.cumsum([0, *(file.rows for file in files)]) for split, files in self._files.items()}
+        self._checked = {file.name: np.zeros(len(file.checksums), np.bool_) for file in manifest.files}
+        held = (*self._beside.values(), *self._checked.values())
+        self.resident_bytes = sum(values.nbytes for values in held)
+
+    def labels(self, split: FileSplit) -> Labels:
+        return np.zeros(len(self._beside[split]), np.int32) if self._manifest.targets else self._beside[split]
+
+    def targets(self, split: FileSplit) -> NDArray[np.float32] | None:
+        """Returns a split's targets [examples, k]; None if its examples have classes."""
+        return self._beside[split] if self._manifest.targets else None
+
+    def blocks(self, split: FileSplit) -> NDArray[np.int64]:
+        """Returns how many examples each block has, [B]."""
+        return np.array([rows for file in self._files[split] for rows in file.block_lengths()], np.int64)
+
+    def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Raises DamagedDataError with file, block and bytes if a block is not as it was written."""
+        rows = out.reshape(len(indices), prod(self.example_shape))
+        starts = self._starts[split]
+        of_file = np.searchsorted(starts, indices, side="right") - 1
+        for number in np.unique(of_file):
+            places = np.flatnonzero(of_file == number)
+            file = self._files[split][number]
+            with self._shards[file.name].open() as opened:
+                self._load(opened.fileno(), file, indices[places] - starts[number], rows, places)
+
+    def _load(
+        self, handle: int, file: PreparedFile, wanted: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]
+    ) -> None:
+        """Writes rows `wanted` [n] of a file into `out` at `places` [n]."""
+        of_block = wanted // file.block_rows
+        changes = np.flatnonzero(np.diff(of_block)) + 1
+        for part in np.split(np.arange(len(wanted)), changes):
+            block = int(of_block[part[0]])
+            inside = wanted[part] - block * file.block_rows
+            start, stop = file.block_range(block)
+            if len(part) * _WHOLE_BLOCK < file.block_rows and self._checked[file.name][block]:
+                for row, place in zip(inside, places[part], strict=True):
+                    at = start + int(row) * file.row_bytes
+                    out[place] = self._rows(handle, file, block, at, at + file.row_bytes)[0]
+                continue
+            whole = self._in_place(out, inside, places[part], stop - start)
+            values = self._rows(handle, file, block, start, stop, whole)
+            self._check(file, block, values)
+            if whole is None:
+                out[places[part]] = values[inside]
+
+    def _in_place(
+        self, out: NDArray[Any], inside: NDArray[np.int64], places: NDArray[np.int64], size_bytes: int
+    ) -> NDArray[Any] | None:
+        """Returns the part of `out` that is to hold a block just as it is in the file, or None."""
+        part = out[places[0] : places[0] + len(places)]
+        same = part.dtype == self._manifest.values and part.flags.c_contiguous and part.nbytes == size_bytes
+        in_order = same and (np.diff(inside) == 1).all() and (np.diff(places) == 1).all()
+        return part.reshape(-1) if in_order else None
+
+    def _rows(
+        self, handle: int, file: PreparedFile, block: int, start: int, stop: int, into: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Reads bytes [start, stop) of a file as rows."""
+        dtype = {"examples": self._manifest.values, "labels": np.dtype("<i4"), "targets": np.dtype("<f4")}[file.kind]
+        values = np.empty((stop - start) // dtype.itemsize, dtype) if into is None else into
+        try:
+            found = os.preadv(handle, [values.data.cast("B")], start)
+        except OSError as error:
+            raise self._damaged(file, block, str(error)) from error
+        if found != stop - start:
+            raise self._damaged(file, block, f"only {found} of {stop - start} bytes")
+        return values.reshape((stop - start) // file.row_bytes, -1)
+
+    def _check(self, file: PreparedFile, block: int, values: NDArray[Any]) -> None:
+        found = crc32(values.data.cast("B"))
+        if found != file.checksums[block]:
+            raise self._damaged(file, block, f"checksum {found:08x} instead of {file.checksums[block]:08x}")
+        self._checked[file.name][block] = True
+
+    def _damaged(self, file: PreparedFile, block: int, found: str) -> DamagedDataError:
+        start, stop = file.block_range(block)
+        return DamagedDataError(
+            f"{self._shards[file.name].origin}: block {block}, bytes {start} to {stop}: expected what was written, "
+            f"found {found}; adamctl data verify {self.origin} finds all damage; prepare the set again"
+        )
+
+    def _all_rows(self, split: FileSplit, kind: Kind) -> NDArray[Any]:
+        parts: list[NDArray[Any]] = []
+        for file in self._manifest.of(split, kind):
+            with self._shards[file.name].open() as opened:
+                for block, checksum in enumerate(file.checksums):
+                    parts.append(self._rows(opened.fileno(), file, block, *file.block_range(block)))
+                    if crc32(parts[-1].data.cast("B")) != checksum:
+                        raise self._damaged(file, block, "another checksum")
+        if kind == "labels":
+            return np.concatenate([*(part[:, 0] for part in parts), np.empty(0, np.int32)], dtype=np.int32)
+        return np.concatenate([*parts, np.empty((0, self._manifest.targets), np.float32)], dtype=np.float32)
+
+
+def _opened(folder: Path, file: PreparedFile) -> Shard:
+    path = folder / file.name
+    if not path.is_file() or path.stat().st_size != file.size_bytes:
+        found = f"{path.stat().st_size} bytes" if path.is_file() else "none"
+        raise DamagedDataError(
+            f"{path}: expected a file of {file.size_bytes} bytes, found {found}; "
+            "prepare the set again, or restore the file"
+        )
+    return LocalShard(path, file.name)
+
+
+def open_prepared(folder: Path, input_shape: Sequence[int] | None = None) -> PreparedSource:
+    """Opens a folder that `adamctl data prepare` wrote.
+
+    Raises:
+        ConfigurationError: it is none, or its examples do not fit the model's input.
+        DamagedDataError: a file is missing or has another length, or the list of files or the labels are damaged.
+    """
+    if folder.name == MANIFEST_NAME:
+        folder = folder.parent
+    return PreparedSource(folder, input_shape)
+
+
+def peek_prepared(folder: Path, input_shape: Sequence[int] | None, examples_max: int, seconds_max: float) -> Peek:
+    """Reads the list of files and all labels, and no examples: damage shows when their blocks are read.
+
+    Raises:
+        ConfigurationError, DamagedDataError: like `open_prepared`.
+    """
+    source = open_prepared(folder, input_shape)
+    return Peek(source.classes, {split: source.labels(split) for split in FILE_SPLITS})

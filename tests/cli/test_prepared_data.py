@@ -1,0 +1,73 @@
+"""`adamctl data prepare` and `adamctl data verify`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from adamctl.cli.main import application
+from adamctl.cli.main import run as main
+from adamctl.errors import ConfigurationError
+from tests.config.small_network import NETWORK
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(application, ["data", *map(str, arguments)])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    (tmp_path / "table.csv").write_text("".join(f"{row},{row / 2},{'ab'[row % 2]}\n" for row in range(100)))
+    return tmp_path / "table.csv"
+
+
+def test_a_set_is_prepared_inspected_and_verified(table: Path) -> None:
+    folder = table.parent / "set"
+    done = run("prepare", table, "--to", folder, "--json")
+    told = json.loads(done.stdout)
+    assert sum(told["examples"].values()) == 100 and told["files"][0] == "train-00000.examples"
+    described = json.loads(run("inspect", folder, "--json").stdout)
+    assert described["format"] == "prepared" and described["classes"] == ["a", "b"]
+    assert {split: part["examples"] for split, part in described["splits"].items()} == told["examples"]
+    assert run("verify", folder).output == f"{folder}: whole, 4 files of 1,200 bytes\n"
+    assert json.loads(run("verify", folder, "--json").stdout)["damage"] == []
+
+
+def test_damage_is_told_and_ends_with_exit_code_5(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = table.parent / "set"
+    assert run("prepare", table, "--to", folder).output.endswith('1,200 bytes; read them with format = "prepared"\n')
+    content = bytearray((folder / "train.labels").read_bytes())
+    content[5] ^= 1
+    (folder / "train.labels").write_bytes(content)
+    assert main(["data", "verify", str(folder)]) == 5
+    out, error = capsys.readouterr()
+    assert out == f"{folder}: 1 damaged parts, 4 files of 1,200 bytes\n"
+    assert error.startswith(f"{folder / 'train.labels'}: block 0, bytes 0 to ")
+    assert main(["data", "verify", str(folder), "--json"]) == 5
+    told = json.loads(capsys.readouterr().out)
+    assert told["damage"][0]["file"] == "train.labels" and told["damage"][0]["start"] == 0 and not told["ok"]
+
+
+def test_the_data_of_an_experiment_take_its_input(table: Path) -> None:
+    experiment = table.parent / "exp.toml"
+    experiment.write_text(NETWORK.replace("[8, 8, 1]", "[2]") + f'[data]\nformat = "csv"\nsource = "{table}"\n')
+    folder = table.parent / "set"
+    assert run("prepare", experiment, "--to", folder).exit_code == 0
+    assert json.loads(run("inspect", folder, "--json").stdout)["shape"] == [2]
+    done = run("prepare", experiment, "--to", folder)
+    assert isinstance(done.exception, ConfigurationError) and "set exists already" in str(done.exception)
+
+
+def test_images_need_a_shape(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x_train=np.zeros((4, 2, 3, 1), np.uint8), y_train=np.zeros(4, np.int32))
+    assert run("prepare", tmp_path / "x.npz", "--to", tmp_path / "set", "--shape", "6").exit_code == 0
+    assert json.loads(run("inspect", tmp_path / "set", "--json").stdout)["shape"] == [6]
+    for wrong in ("6,x", "0", ""):
+        done = run("prepare", tmp_path / "x.npz", "--to", tmp_path / "other", "--shape", wrong)
+        assert isinstance(done.exception, ConfigurationError) and "--shape: expected whole numbers" in str(
+            done.exception
+        )
