@@ -66,7 +66,7 @@ class DataConfig(Section, frozen=True):
             such folders, a fifth of the files, chosen by name.
         alignment: for `audio`: a file in `source`, or beside a tar, with lines `NAME START_MS END_MS CLASS`: the class
             of each frame. Empty: all frames of a recording are of its class.
-        memory_share: share of this machine's memory that the data server may use for decoded examples.
+        memory_share: share of a data server's memory (`--memory`, by default its machine's) for decoded examples.
         search: folders in which a bare name is looked up, first match wins; filled in from `--data` / ADAMCTL_DATA.
         translate: each pass trains on every image shifted by a random whole number of pixels, from -translate to
             translate, vertically and horizontally, so that passes see different variants (Adam 3.1); uncovered pixels

@@ -29,6 +29,7 @@ from adamctl.roles.data.core import (
 )
 from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.decode import DecodePool
+from adamctl.roles.data.memory import memory_of_machine
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.source import FILE_SPLITS
 from adamctl.wire.constants import ErrorCode
@@ -39,7 +40,6 @@ MEMORY_SHARE_MAX: Final = 0.9
 IDLE_S_MIN: Final = 60.0  # a data set read more recently is not closed for another one
 _TASKS_MAX: Final = 16384
 _CHUNK_EXAMPLES: Final = 16  # a range of files is decoded in chunks, so that several threads work on it
-_BUFFERS_BYTES_MAX: Final = 512 << 20
 _URGENT, _AHEAD, _FILL = 0, 1, 2
 
 _log = logging.getLogger("adamctl.data")
@@ -92,7 +92,13 @@ class DataStore:
     """All open data sets of a server. Thread-safe; `open` blocks, `read` does not."""
 
     def __init__(
-        self, search: Sequence[str] = (), *, threads: int, ahead: int = 8, memory_bytes: int | None = None
+        self,
+        search: Sequence[str] = (),
+        *,
+        threads: int,
+        ahead: int = 8,
+        memory_bytes: int | None = None,
+        buffers_bytes: int | None = None,
     ) -> None:
         """
         Args:
@@ -100,6 +106,7 @@ class DataStore:
             threads: the number of decoding threads.
             ahead: how many ranges are kept ready ahead of each pass's readers.
             memory_bytes: the memory of which `memory_share` is a share; None: this machine's.
+            buffers_bytes: memory for ranges that are prepared or sent; None: an eighth, within bounds.
         """
         if memory_bytes is None:
             import psutil
@@ -109,7 +116,7 @@ class DataStore:
         self.memory_bytes = memory_bytes
         self.counters = Counters()
         self._decoders = DecodePool(threads, _TASKS_MAX)
-        self._buffers = BufferPool(max(min(_BUFFERS_BYTES_MAX, memory_bytes // 8), 128 << 20))
+        self._buffers = BufferPool(buffers_bytes or memory_of_machine(memory_bytes).buffers_bytes)
         self._lock = threading.RLock()  # guards all below
         self._datasets: dict[str, OpenDataSet] = {}
         self._opening: dict[str, Future[OpenDataSet]] = {}
