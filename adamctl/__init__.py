@@ -35,6 +35,7 @@ _EXPORTS = {
     "OWLQN": "adamctl.api.optimizers",
     "Optimizer": "adamctl.api.optimizers",
     "Schedule": "adamctl.api.optimizers",
+    "Source": "adamctl.api.source",
     "DataConfig": "adamctl.config.experiment",
     "ParameterClient": "adamctl.api.parameter_client.blocking",
     "AsyncParameterClient": "adamctl.api.parameter_client.asynchronous",

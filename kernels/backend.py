@@ -31,6 +31,7 @@ COMPILED_MODULES = (
     "elementwise",
     "losses",
     "logistic",
+    "weighted_losses",
     "dropout",
     "images",
     "direct",

@@ -47,13 +47,25 @@ _OF_LAYER: dict[type, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def step_kernels(model: Model, clipping: bool = False) -> tuple[str, ...]:
+_OF_WEIGHTED_LOSS = {
+    "cross_entropy": "weighted_losses.cross_entropy_error",
+    "squared_error": "weighted_losses.squared_error_error",
+    "logistic": "weighted_losses.logistic_error",
+}
+
+
+def step_kernels(model: Model, clipping: bool = False, weighted: bool = False) -> tuple[str, ...]:
     """Returns the kernels that training steps and evaluations of a model use, slowest to compile first.
+
+    `clipping`: gradients are clipped; `weighted`: classes have weights.
 
     Raises:
         ConfigurationError: the model's layers do not fit together.
     """
     names = {*COMMON_KERNELS, *_OF_LOSS[model.loss], *(("accrual.clip_layers",) if clipping else ())}
+    if weighted:
+        names.remove(_OF_LOSS[model.loss][-1])
+        names.add(_OF_WEIGHTED_LOSS[model.loss])
     shapes = infer(model)
     if isinstance(model.layers[-1], description.Softmax) and model.loss != "cross_entropy":
         names.add("losses.softmax_error")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from adamctl.api.source import Source
 from adamctl.config.conflicts import experiment_problems
 from adamctl.config.data import DataConfig
 from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig, TrainConfig
@@ -27,6 +28,8 @@ from adamctl.live.reporter import choose_reporter
 from adamctl.model.description import Model
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.stages import CutAxis
+from adamctl.roles.data.prepared.layout import MANIFEST_NAME
+from adamctl.roles.data.readers.plugins import find_by_suffix
 from adamctl.roles.ps.client.parameter_client import load_parameters
 
 Arrays = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]
@@ -71,7 +74,7 @@ class Run:
 
 def fit(
     model: Model,
-    data: str | Path | DataConfig | Arrays,
+    data: str | Path | DataConfig | Source | Arrays,
     *,
     optimizer: OptimizerConfig | None = None,
     name: str = "run",
@@ -96,8 +99,8 @@ def fit(
     Args:
         model: from `Sequential`, or a `Model`.
         data: `digits`; a bare name such as `mnist`, looked up in `search` and ADAMCTL_DATA; a path to IDX files, an
-            npz file, a folder of npy files or folders of images; a `DataConfig`; or arrays
-            (x_train, y_train, x_test, y_test).
+            npz file or another file whose ending names its format, a folder of npy files, folders of images, or a
+            prepared set; a `DataConfig`; arrays (x_train, y_train, x_test, y_test); or a `Source`.
         optimizer: an update rule, `SGD`, `Momentum`, `Adagrad`, `RMSProp` or `Adam`; or a batch algorithm, `LBFGS`,
             `CG`, `OWLQN` or another package's by `Optimizer`; default SGD(0.05).
         passes, batch, target: see `TrainConfig`; its other fields may be given by name.
@@ -147,9 +150,13 @@ def _finished(outcome: Outcome, folder: Path, model: Model) -> Run:
     return Run(folder, outcome.progress.result, model)
 
 
-def _data_config(data: str | Path | DataConfig | Arrays, search: Sequence[str | Path], stack: ExitStack) -> DataConfig:
+def _data_config(
+    data: str | Path | DataConfig | Source | Arrays, search: Sequence[str | Path], stack: ExitStack
+) -> DataConfig:
     if isinstance(data, DataConfig):
         return data
+    if isinstance(data, Source):
+        return data.write(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="adamctl-source-"))))
     environment = os.environ.get("ADAMCTL_DATA", "").split(os.pathsep)
     folders = tuple(str(Path(folder).expanduser()) for folder in (*search, *filter(None, environment)))
     if isinstance(data, tuple):
@@ -163,10 +170,10 @@ def _data_config(data: str | Path | DataConfig | Arrays, search: Sequence[str | 
     path = Path(data)
     if str(data) == "digits":
         return DataConfig()
-    if path.suffix == ".npz":
-        return DataConfig(format="npz", source=str(path.absolute()), search=folders)
-    if path.suffix == ".tar":
-        return DataConfig(format="tar", source=str(path.absolute()), search=folders)
+    if path.suffix and (reader := find_by_suffix(path.name)) is not None:
+        return DataConfig(format=reader.name, source=str(path.absolute()), search=folders)
+    if (path / MANIFEST_NAME).exists():
+        return DataConfig(format="prepared", source=str(path.absolute()), search=folders)
     if (path / "x_train.npy").exists():
         return DataConfig(format="npy", source=str(path.absolute()), search=folders)
     if path.is_dir() and not any(path.glob("*idx*ubyte*")):

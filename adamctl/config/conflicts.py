@@ -51,6 +51,8 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     if train.patience is not None and experiment.evaluated_on != "validation":
         why = "the test part must not decide when a run ends; set data.validation, for example 0.1, or leave it out"
         refuse("train.patience", f"found {train.patience} without evaluations on a validation part; {why}")
+    for key, message in _class_weight_problems(experiment):
+        refuse(key, message)
     for key, message in _consistency_problems(experiment):
         refuse(key, message)
     for key, message in _problems_without_servers(experiment):
@@ -60,6 +62,21 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     problems += [Problem(path, message) for path, message in partition_problems(experiment)]
     problems += batch_problems(experiment)
     return problems
+
+
+def _class_weight_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) for class weights that cannot be; `adamctl.config.class_weights` checks them with data."""
+    given, key = experiment.train.class_weights, "train.class_weights"
+    if given == "none":
+        return
+    if experiment.data.sampling != "all":
+        why = "each makes up for classes with few examples, and both would do so twice"
+        yield key, f"found {show(given)} with data.sampling = {show(experiment.data.sampling)}; choose one: {why}"
+    if given != "balanced":
+        numbers = given.values() if isinstance(given, dict) else given
+        if not numbers or min(numbers) < 0:
+            kind = "no numbers" if not numbers else f"{min(numbers)}"
+            yield key, f'found {kind}; expected numbers of at least 0 for classes, or "balanced"'
 
 
 def _ignored(optimizer: OptimizerConfig) -> Iterator[tuple[str, str]]:

@@ -128,6 +128,9 @@ class TrainConfig(Section, frozen=True):
             evaluation of its batch is one, so this is its budget.
         batch: examples per step of one thread. Under plain sgd the threads of a worker may each take a share of a
             batch, at a proportionally lower rate, which makes their gradients younger (docs/consistency.md).
+        class_weights: factor of an example's loss and gradient by its class. `balanced`: classes with few examples
+            count as much as those with many; a list: a number for each class; a table class -> number, 1 where none is
+            given. All are scaled so that their mean over the training examples is 1. Evaluations are not weighted.
         n_push: steps of one thread between its pushes (DistBelief 4.1). `auto`: 1 step of a whole batch.
         n_fetch: steps of one thread between fetches; each fetch starts together with the push of that step. `auto`: a
             fetch starts when a push is applied, and its thread waits for it if the round trip is short compared with
@@ -163,6 +166,7 @@ class TrainConfig(Section, frozen=True):
 
     passes: int = 10
     batch: int = 32
+    class_weights: Literal["none", "balanced"] | tuple[float, ...] | dict[str, float] = "none"
     n_fetch: int | Literal["auto"] = "auto"
     n_push: int | Literal["auto"] = "auto"
     local_lr: float | Literal["auto"] = "auto"

@@ -199,7 +199,7 @@ def _apply(values: dict[str, Any], setting: Setting) -> KeyPath:
     return tuple(path)
 
 
-_TABLES = ("model.", "partition.", "optimizer.settings.", "data.sampling.")
+_TABLES = ("model.", "partition.", "optimizer.settings.", "data.sampling.", "train.class_weights.")
 """Tables whose keys are not those of a struct."""
 _TEXT_KEYS: frozenset[KeyPath] = frozenset({("name",), ("data", "source")})
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from adamctl.config.class_weights import class_weights
 from adamctl.config.experiment import Experiment
 from adamctl.model.shapes import infer
 from adamctl.optimizers.configured import batch_examples
@@ -18,7 +19,7 @@ def look_at_data(experiment: Experiment, note: Callable[[str], None], *, full: b
     `full` reads every example; otherwise headers, all labels and about a thousand examples are checked.
 
     Raises:
-        ConfigurationError: the data are missing, or do not fit the model or the batch.
+        ConfigurationError: the data are missing, or do not fit the model, the batch, or what is said of their classes.
         DamagedDataError: a file is damaged.
     """
     train = experiment.train
@@ -27,6 +28,7 @@ def look_at_data(experiment: Experiment, note: Callable[[str], None], *, full: b
     for warning in looked.warnings:
         note(f"note: {warning}")
     batch_examples(experiment, looked.examples["train"])
+    class_weights(train.class_weights, looked.names, looked.class_examples, outputs)
     if train.evaluate_on == "test" and not looked.examples["test"] and looked.examples["validation"]:
         note("note: the data have no test part; the validation part is evaluated")
         return msgspec.structs.replace(experiment, train=msgspec.structs.replace(train, evaluate_on="validation"))

@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.launch.metrics import PROBABILITY_MIN
 from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
+from adamctl.roles.data.readers.audio import AudioSource
 from adamctl.roles.data.readers.images import Decoder, ImageDecoder
 from adamctl.roles.data.scaling import Scaling
+from adamctl.roles.data.speech.recordings import ENDINGS as RECORDING_ENDINGS
 
 BYTE_MAX = 255.0
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png")
@@ -44,12 +47,16 @@ class Ready:
 def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: int) -> list[dict[str, Any]]:
     """Returns, per example, `image` and `classes`: the `top` best, each with `class` and `score`.
 
+    If the model was trained on sound, an example is a recording.
+
     Raises:
         ConfigurationError: there is no such file, its content does not fit the model, or the scaling needs training
             data that are missing.
         DamagedDataError: a file cannot be read; the message names it.
     """
-    found = [one for file in files for one in _files(file)]
+    if trained.experiment.data.format == "audio":
+        return classify_recordings(trained, files, data, top)
+    found = [one for file in files for one in _files(file, IMAGE_ENDINGS, "images")]
     shape = trained.experiment.model.input
     if any(file.suffix != ".npz" for file in found) and (len(shape) != 3 or shape[2] not in (1, 3)):
         raise ConfigurationError(f"this model takes examples of shape {list(shape)}; expected images to classify")
@@ -58,6 +65,27 @@ def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: 
     for names, raw in _batches(found, shape, trained.experiment.data.decoder):
         outputs = predict(trained, ready.make(raw))
         results += [_described(name, row, ready.classes, top) for name, row in zip(names, outputs, strict=True)]
+    return results
+
+
+def classify_recordings(trained: Trained, files: Sequence[Path], data: Sequence[str], top: int) -> list[dict[str, Any]]:
+    """Returns the same for WAV and FLAC files: scores are geometric means over a recording's frames, of sum 1.
+
+    Raises:
+        ConfigurationError: there is no such file, it has another rate than those that the model was trained on, or the
+            training data, which its frames are prepared like, are missing.
+        DamagedDataError: a file cannot be read; the message names it.
+    """
+    found = [one for file in files for one in _files(file, RECORDING_ENDINGS, "WAV or FLAC files")]
+    opened = open_data(trained.experiment, data_of(trained.experiment, data))
+    assert isinstance(opened.source, AudioSource)
+    results = []
+    for file in found:
+        values = opened.source.contexts_of(file)
+        opened.scaling.apply(values)
+        logarithms = np.log(np.maximum(predict(trained, values), PROBABILITY_MIN)).mean(axis=0)
+        scores = np.exp(logarithms - logarithms.max())
+        results.append(_described(str(file), scores / scores.sum(), opened.classes, top))
     return results
 
 
@@ -110,14 +138,14 @@ def _kind(raw: NDArray[Any]) -> str:
     return f"{raw.dtype} {list(raw.shape)}"
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, endings: Sequence[str], kind: str) -> list[Path]:
     if path.is_dir():
-        found = sorted(inner for inner in path.rglob("*") if inner.suffix.lower() in IMAGE_ENDINGS)
+        found = sorted(inner for inner in path.rglob("*") if inner.suffix.lower() in endings)
         if not found:
-            raise ConfigurationError(f"{path}: no images in this folder ({', '.join(IMAGE_ENDINGS)})")
+            raise ConfigurationError(f"{path}: no {kind} in this folder ({', '.join(endings)})")
         return found
     if not path.is_file():
-        raise ConfigurationError(f"{path}: no such image file, archive or folder")
+        raise ConfigurationError(f"{path}: no such file or folder; expected {kind}")
     return [path]
 
 

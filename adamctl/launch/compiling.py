@@ -30,7 +30,11 @@ def kernels_of(experiment: Experiment, forced: str | None = None) -> tuple[str, 
         return ()
     train = experiment.train
     conversions = needed.conversion_kernels((train.wire_push, train.wire_pull))
-    steps = needed.step_kernels(experiment.model, clipping=experiment.optimizer.clip_norm is not None)
+    steps = needed.step_kernels(
+        experiment.model,
+        clipping=experiment.optimizer.clip_norm is not None,
+        weighted=train.class_weights != "none",
+    )
     warps = needed.WARP_KERNELS if experiment.data.augment.warps else ()
     return (*steps, *needed.rule_kernels(rule_of(experiment)), *conversions, *warps)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 Counts = NDArray[np.int64]
 Outputs = NDArray[np.floating[Any]]
 Labels = NDArray[np.integer[Any]]
+Groups = NDArray[np.int64]
+
+PROBABILITY_MIN: Final = 1e-30
+"""Floor of a probability before its logarithm: one frame that is sure and wrong does not decide alone."""
 
 
 class ClassMetrics(NamedTuple):
@@ -62,6 +66,31 @@ def in_top(outputs: Outputs, labels: Labels, k: int) -> int:
     earlier = np.arange(outputs.shape[1]) < labels[:, None]
     ahead = np.count_nonzero((outputs > own) | ((outputs == own) & earlier), axis=1)
     return int(np.count_nonzero((ahead < k) & ~np.isnan(own[:, 0])))
+
+
+class GroupSums:
+    """Top-1 of groups of examples, such as the frames of a recording, where all examples of a group have one label.
+
+    A group is of the class with the largest sum of logarithms of its examples' probabilities: as if these were
+    independent, and classes equally frequent.
+    """
+
+    def __init__(self, groups: Groups, labels: Labels, classes: int) -> None:
+        """`groups` and `labels` [examples] of a whole split, which `add` is given in this order."""
+        _, first, self._of_example = np.unique(groups, return_index=True, return_inverse=True)
+        self._labels = labels[first]
+        self.has_one_label_each = bool((labels == self._labels[self._of_example]).all())
+        self._sums = np.zeros((len(first), classes))
+
+    def add(self, start: int, probabilities: Outputs) -> None:
+        """Adds examples from `start` on, [n, classes]."""
+        logarithms = np.log(np.maximum(probabilities, PROBABILITY_MIN), dtype=np.float64)
+        np.add.at(self._sums, self._of_example[start : start + len(probabilities)], logarithms)
+
+    def result(self) -> dict[str, Any]:
+        """Returns `groups`, `correct` and `top1`. Of equal sums the first is taken."""
+        correct = int(np.count_nonzero(np.argmax(self._sums, axis=1) == self._labels))
+        return {"groups": len(self._labels), "correct": correct, "top1": correct / len(self._labels)}
 
 
 def empty_confusion(classes: int) -> Counts:

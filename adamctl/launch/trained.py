@@ -19,7 +19,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.kernels.step.network import Network
 from adamctl.launch.finding import find_trained_run
 from adamctl.launch.live_runs import state_folder
-from adamctl.launch.metrics import Counts, count_confusion, in_top
+from adamctl.launch.metrics import Counts, GroupSums, count_confusion, in_top
 from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.data.catalogue import find_source
@@ -146,9 +146,11 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
 
 
 def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts | None = None) -> dict[str, Any]:
-    """Returns `examples, correct, top1, top5, loss` over a whole split.
+    """Returns `examples, correct, top1, top5, loss, by_group` over a whole split.
 
-    `top5` is None if there are no more than five classes. Examples are added to `confusion` [label, predicted].
+    `top5` is None if there are no more than five classes. `by_group` has `groups, correct, top1` of groups of examples,
+    such as the frames of a recording; None if there are none, or some have several labels. Examples are added to
+    `confusion` [label, predicted].
 
     Raises:
         ConfigurationError: the split is empty.
@@ -162,6 +164,7 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts 
     labels = np.empty(len(images), np.int32)
     context = trained.network.context(training=False)
     views = trained.network.views(trained.parameters)
+    by_group = _group_sums(data, split, trained.classes)
     loss_sum, correct, in_top5 = 0.0, 0, 0
     for start in range(0, total, BATCH):
         size = min(BATCH, total - start)
@@ -173,5 +176,14 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts 
         in_top5 += in_top(outputs, labels[:size], 5)
         if confusion is not None:
             count_confusion(confusion, outputs, labels[:size])
+        if by_group is not None:
+            by_group.add(start, trained.network.loss.finish(outputs))
     top5 = in_top5 / total if trained.classes > 5 else None
-    return {"examples": total, "correct": correct, "top1": correct / total, "top5": top5, "loss": loss_sum / total}
+    result = {"examples": total, "correct": correct, "top1": correct / total, "top5": top5, "loss": loss_sum / total}
+    return result | {"by_group": None if by_group is None else by_group.result()}
+
+
+def _group_sums(data: OpenDataSet, split: str, classes: int) -> GroupSums | None:
+    groups = data.groups(split)
+    sums = None if groups is None else GroupSums(groups, data.labels(split), classes)
+    return sums if sums is not None and sums.has_one_label_each else None

@@ -35,9 +35,13 @@ class LossResult(NamedTuple):
 
 
 class Loss(ABC):
-    """Compares outputs [n, units] with labels [n], int32 or int64 in [0, units)."""
+    """Compares outputs [n, units] with labels [n], int32 or int64 in [0, units).
+
+    `class_weights`: the factor of each example's loss and error by its label, [units]; None: 1.
+    """
 
     compiled_name: ClassVar[str]
+    class_weights: Array | None = None
 
     def __init__(self, backend: str | None = None) -> None:
         self._compiled = compiled_if(choose(backend), "losses")
@@ -74,6 +78,11 @@ class Loss(ABC):
             return None
         return [NativeCall(getattr(self._compiled, self.compiled_name), (outputs, labels, error), result)]
 
+    @property
+    def unweighted(self) -> Loss:
+        """The loss in which each class weighs 1: that of evaluations."""
+        return self
+
     def finish(self, outputs: Array) -> Array:
         """Turns the outputs that `evaluate` and `backward` take into those that a user sees, in place; returns them."""
         return outputs
@@ -91,13 +100,14 @@ class Loss(ABC):
         if len(labels) and (labels.min() < 0 or labels.max() >= outputs.shape[1]):
             _refuse(labels, outputs.shape[1])
         correct = int(np.count_nonzero(np.argmax(outputs, axis=1) == labels)) if len(labels) else 0
-        return LossResult(self._run_numpy(outputs, labels, error), correct)
+        return LossResult(float(self._losses(outputs, labels, error).sum()), correct)
 
     @abstractmethod
     def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]: ...
 
     @abstractmethod
-    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float: ...
+    def _losses(self, outputs: Array, labels: Labels, error: Array | None) -> NDArray[np.float64]:
+        """Returns the loss of each example, [n], and writes the derivative of their mean into `error`, if given."""
 
 
 class CrossEntropy(Loss):
@@ -110,14 +120,14 @@ class CrossEntropy(Loss):
             return self._compiled.cross_entropy(outputs, labels)  # type: ignore[no-any-return]
         return self._compiled.cross_entropy_error(outputs, labels, error)  # type: ignore[no-any-return]
 
-    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float:
+    def _losses(self, outputs: Array, labels: Labels, error: Array | None) -> NDArray[np.float64]:
         rows = np.arange(len(labels))
         if error is not None:
             error[...] = outputs
             error[rows, labels] -= 1
             error /= max(len(labels), 1)
         picked = np.maximum(outputs[rows, labels], PROBABILITY_MIN)
-        return float(-np.log(picked, dtype=np.float64).sum())
+        return -np.log(picked, dtype=np.float64)
 
 
 class SquaredError(Loss):
@@ -130,12 +140,12 @@ class SquaredError(Loss):
             return self._compiled.squared_error(outputs, labels)  # type: ignore[no-any-return]
         return self._compiled.squared_error_error(outputs, labels, error)  # type: ignore[no-any-return]
 
-    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float:
+    def _losses(self, outputs: Array, labels: Labels, error: Array | None) -> NDArray[np.float64]:
         difference = outputs.astype(np.float64)
         difference[np.arange(len(labels)), labels] -= 1
         if error is not None:
             error[...] = difference / max(len(labels), 1)
-        return float(0.5 * np.square(difference).sum())
+        return np.asarray(0.5 * np.square(difference).sum(axis=1))
 
 
 class Logistic(Loss):
@@ -159,7 +169,7 @@ class Logistic(Loss):
             return self._compiled.logistic(outputs, labels)  # type: ignore[no-any-return]
         return self._compiled.logistic_error(outputs, labels, error)  # type: ignore[no-any-return]
 
-    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float:
+    def _losses(self, outputs: Array, labels: Labels, error: Array | None) -> NDArray[np.float64]:
         rows = np.arange(len(labels))
         logits = outputs.astype(np.float64)
         losses = np.maximum(logits, 0) + np.log1p(np.exp(-np.abs(logits)))
@@ -168,7 +178,7 @@ class Logistic(Loss):
             activate("sigmoid", error)
             error[rows, labels] -= 1
             error /= max(len(labels), 1)
-        return float(losses.sum() - logits[rows, labels].sum())
+        return np.asarray(losses.sum(axis=1) - logits[rows, labels])
 
 
 LOSSES: dict[LossName, type[Loss]] = {

@@ -91,14 +91,22 @@ class SplitHead:
     kernels: ClassVar[str]
 
     def __init__(
-        self, logits: Held, error: Array, units: int, statistics: NDArray[np.float64], backend: Backend
-    ) -> None:
-        """`logits`, `error`: of this part's units; `units`: of the whole head."""
+        self, logits: Held, error: Array, units: int, statistics: NDArray[np.float64], backend: Backend,
+        class_weights: Array | None = None,
+    ) -> None:  # fmt: skip
+        """`logits`, `error`: of this part's units; `units`: of the whole head; `class_weights`: see `Loss`."""
         self.statistics = statistics
         self._logits, self._error, self._units = logits.array, error, units
         self._first = logits.box[0][0]
         self._joined = np.zeros((len(logits.array), STATISTICS))
         self._compiled = compiled_if(backend, self.kernels)
+        self._class_weights = class_weights
+        self._makers = self._compiled if class_weights is None else compiled_if(backend, "weighted_losses")
+
+    @property
+    def _weights(self) -> tuple[Array, ...]:
+        """What kernels of weighted losses take after the labels."""
+        return () if self._class_weights is None else (self._class_weights,)
 
     def _check(self, labels: Labels) -> None:
         """Raises ValueError for a label out of range."""
@@ -133,13 +141,16 @@ class ExchangedHead(SplitHead):
         joined = self._join(of_all)
         largest, total, place, label = joined.T
         probabilities = np.exp(label - largest) / total
-        loss = float(-np.log(np.maximum(probabilities, PROBABILITY_MIN)).sum())
+        losses = -np.log(np.maximum(probabilities, PROBABILITY_MIN))
         self._error[...] = np.exp(self._logits - largest[:, None]) / total[:, None]
         places = labels - self._first
         inside = (places >= 0) & (places < self._logits.shape[1])
         self._error[np.arange(len(labels))[inside], places[inside]] -= 1
         self._error /= max(len(labels), 1)
-        return loss, int(np.count_nonzero(place == labels))
+        if self._class_weights is not None:
+            losses *= self._class_weights[labels]
+            self._error *= self._class_weights[labels][:, None]
+        return float(losses.sum()), int(np.count_nonzero(place == labels))
 
     def _join(self, of_all: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         joined = of_all[0].copy()
@@ -170,9 +181,9 @@ class ExchangedHead(SplitHead):
             for number, statistics in enumerate(of_all)
         ]
         arguments = (
-            self._logits, labels, self._first, self._units, self._joined, self._error, PROBABILITY_MIN
+            self._logits, labels, *self._weights, self._first, self._units, self._joined, self._error, PROBABILITY_MIN
         )  # fmt: skip
-        return [*joins, NativeCall(self._compiled.split_cross_entropy_error, arguments, result)]
+        return [*joins, NativeCall(self._makers.split_cross_entropy_error, arguments, result)]
 
 
 class SeparateHead(SplitHead):
@@ -187,9 +198,10 @@ class SeparateHead(SplitHead):
         """Computes this part's error, and its statistics. Raises ValueError for a label out of range."""
         self._check(labels)
         if self._compiled is not None:
-            self._compiled.split_logistic_error(
-                self._logits, labels.astype(np.int32), self._first, self._units, self.statistics, self._error
-            )
+            self._makers.split_logistic_error(
+                self._logits, labels.astype(np.int32), *self._weights, self._first, self._units, self.statistics,
+                self._error,
+            )  # fmt: skip
             return
         own, rows = self._logits, np.arange(len(labels))
         places = labels - self._first
@@ -201,6 +213,9 @@ class SeparateHead(SplitHead):
         activate("sigmoid", self._error)
         self._error[rows[inside], places[inside]] -= 1
         self._error /= max(len(labels), 1)
+        if self._class_weights is not None:
+            losses *= self._class_weights[labels]
+            self._error *= self._class_weights[labels][:, None]
         self.statistics[:, 0], self.statistics[:, 1] = own.max(axis=1), losses
         self.statistics[:, 2], self.statistics[:, 3] = self._first + own.argmax(axis=1), 0
 
@@ -217,8 +232,10 @@ class SeparateHead(SplitHead):
         """Returns `make` as a native call; a label out of range makes the second word of `result` -1."""
         if self._compiled is None:
             return None
-        arguments = (self._logits, labels, self._first, self._units, self.statistics, self._error)
-        return [NativeCall(self._compiled.split_logistic_error, arguments, result)]
+        arguments = (
+            self._logits, labels, *self._weights, self._first, self._units, self.statistics, self._error
+        )  # fmt: skip
+        return [NativeCall(self._makers.split_logistic_error, arguments, result)]
 
     def native_count(
         self, labels: NDArray[np.int32], of_all: Sequence[NDArray[np.float64]], result: Result

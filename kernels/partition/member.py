@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adamctl.kernels.layers.losses import make_loss
+from adamctl.kernels.layers.weighted_loss import make_training_loss
 from adamctl.kernels.native import address_of, can_compile
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.accruing import IMAGES, LABELS, Accruing
@@ -58,7 +58,7 @@ class Member:
         self._weights = self.tensors.views(weights)
         self._snapshot = self._weights if snapshot is None else self.tensors.views(snapshot)
         self._accruing, self._clip_norm = tuple(accruing), clip_norm
-        self._loss = make_loss(network.model.loss, network.backend)
+        self._loss = make_training_loss(network.model.loss, network.class_weights, network.backend)
         self._native = network.backend == "numba" and can_compile()
         self._arrays: dict[tuple[int, int], FlightArrays] = {}
         self._evaluating: dict[tuple[int, int], Program] = {}

@@ -93,12 +93,14 @@ class CutNetwork:
         tensors: those of the whole network, in the order of the parameter layout.
         stages: in order.
         backend: the implementation of its operations.
+        class_weights: the factor of each class in the loss of steps, [units]; None: 1.
     """
 
     model: Model
     tensors: tuple[Tensor, ...]
     stages: tuple[Stage, ...]
     backend: Backend
+    class_weights: tuple[float, ...] | None = None
 
     @property
     def partitions(self) -> int:

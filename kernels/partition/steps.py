@@ -43,7 +43,7 @@ def evaluation_steps(arrays: FlightArrays, loss: Loss, weights: Sequence[Array])
 
     `weights`: one array for each held tensor.
     """
-    head = _loss_steps(arrays, loss)
+    head = _loss_steps(arrays, loss.unweighted)
     return [*_forward_steps(arrays, weights), *head.error, *head.later]
 
 
@@ -120,9 +120,9 @@ def _loss_steps(arrays: FlightArrays, loss: Loss) -> LossSteps:
         return LossSteps([Step((), joined(calls, check_of_labels()), whole)])
     head = stage.layers[-1].operation
     if arrays.network.head == "exchange":
-        return LossSteps(_exchanged_loss(arrays, outputs, error))
+        return LossSteps(_exchanged_loss(arrays, outputs, error, loss.class_weights))
     if arrays.network.head == "separate":
-        return _separate_loss(arrays, outputs, error)
+        return _separate_loss(arrays, outputs, error, loss.class_weights)
     gathered = GatheredHead(head, loss, batch, error, arrays.network.backend)
     into = Held(gathered.outputs, whole_box(head.output_shape))
     sources = [number for number, part in enumerate(stage.parts) if part is not None]
@@ -138,10 +138,10 @@ def _loss_steps(arrays: FlightArrays, loss: Loss) -> LossSteps:
     return LossSteps([Step(words, calls, work)])
 
 
-def _separate_loss(arrays: FlightArrays, logits: Held, error: Held) -> LossSteps:
+def _separate_loss(arrays: FlightArrays, logits: Held, error: Held, class_weights: Array | None) -> LossSteps:
     statistics, of_all, sources, words = _statistics(arrays)
     units = arrays.network.stages[-1].layers[-1].operation.output_shape[0]
-    head = SeparateHead(logits, error.array, units, statistics, arrays.network.backend)
+    head = SeparateHead(logits, error.array, units, statistics, arrays.network.backend, class_weights)
     labels, result = arrays.labels, Word(LOSS)
     found = Step(
         (), joined(head.native_make(labels, result), check_of_labels()), lambda batch, row: head.make(batch.labels),
@@ -179,10 +179,10 @@ def _sharing(arrays: FlightArrays, error: Array) -> Step:
     return Step((), calls, work)
 
 
-def _exchanged_loss(arrays: FlightArrays, logits: Held, error: Held) -> list[Step]:
+def _exchanged_loss(arrays: FlightArrays, logits: Held, error: Held, class_weights: Array | None) -> list[Step]:
     statistics, of_all, sources, words = _statistics(arrays)
     units = arrays.network.stages[-1].layers[-1].operation.output_shape[0]
-    head = ExchangedHead(logits, error.array, units, statistics, arrays.network.backend)
+    head = ExchangedHead(logits, error.array, units, statistics, arrays.network.backend, class_weights)
     found = Step(
         (), head.native_find(arrays.labels), lambda batch, row: head.find(batch.labels),
         arrays.post("statistics", 0, set(sources)),

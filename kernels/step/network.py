@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import choose, load
-from adamctl.kernels.layers.losses import Labels, LossResult, make_loss
+from adamctl.kernels.layers.losses import Labels, LossResult
+from adamctl.kernels.layers.weighted_loss import make_training_loss
 from adamctl.kernels.native import Call
 from adamctl.kernels.needed import step_kernels
 from adamctl.kernels.numeric.mix import set_key
@@ -95,17 +96,24 @@ class Network:
         self.tensors: tuple[Tensor, ...] = self.layout.tensors
         self.flat_size = self.layout.flat_size
         self.layers = build_layers(model, self.shapes, self.tensors, self.backend)
-        self.loss = make_loss(model.loss, self.backend)
+        self.loss = make_training_loss(model.loss, None, self.backend)
         first = [position for position, layer in enumerate(self.layers) if layer.tensors]
         self._backward_stop = first[0] if first else len(self.layers)
 
-    def compile(self, progress: Callable[[str], None] | None = None, clipping: bool = False) -> None:
+    def compile(
+        self, progress: Callable[[str], None] | None = None, clipping: bool = False, weighted: bool = False
+    ) -> None:
         """Loads, or on a machine's first use compiles, what steps and evaluations need, so that no step has to wait.
 
-        `progress` is called with each kernel's name before it is loaded; `clipping`: gradients are clipped, too.
+        `progress` is called with each kernel's name before it is loaded; `clipping`: gradients are clipped, too;
+        `weighted`: classes will have weights.
         """
         if self.backend == "numba":
-            load(step_kernels(self.model, clipping), progress)
+            load(step_kernels(self.model, clipping, weighted), progress)
+
+    def weigh_classes(self, class_weights: Sequence[float] | None) -> None:
+        """Sets the factor of each class in the loss of steps, [units]; None: 1. Before the first step."""
+        self.loss = make_training_loss(self.model.loss, class_weights, self.backend)
 
     def views(self, flat: Array) -> list[Array]:
         """Returns one view per tensor of a flat vector of `flat_size` elements."""

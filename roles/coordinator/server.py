@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from adamctl.config.class_weights import class_weights
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of as partition_plan
 from adamctl.config.resolved import read_resolved
@@ -268,6 +269,7 @@ class Coordinator:
                 f"model: the last layer has {outputs[-1]} units, but the data has {len(data.classes)} classes; "
                 f"set its units to {len(data.classes)}"
             )
+        class_weights(experiment.train.class_weights, data.classes, data.class_examples, outputs[-1])  # or refuses
         if experiment.train.target is not None and not evaluated:
             raise ConfigurationError(f"train.target is set, but the {experiment.evaluated_on} split is empty")
         if snapshot is not None:

@@ -66,6 +66,7 @@ class DataSet:
         dataset: its name in reads.
         examples: train, validation and test mapped to their counts.
         dtype: of the values that servers send; `scaling` makes of them what a model is trained on.
+        class_examples: how many training examples each of `classes` has.
     """
 
     dataset: str
@@ -76,6 +77,7 @@ class DataSet:
     seed: int
     dtype: str = "float32"
     scaling: Scaling = field(default_factory=Scaling)
+    class_examples: tuple[int, ...] = ()
 
     @property
     def form(self) -> ExampleForm:
@@ -160,7 +162,10 @@ class DataClient:
         if reply.dtype not in DTYPES:
             raise ProtocolError(f"{first.name}: expected values of {' or '.join(DTYPES)}, found {reply.dtype!r}")
         scaling = Scaling(reply.factor, reply.shift)
-        data = DataSet(reply.dataset, reply.examples, reply.classes, config, shape, seed, reply.dtype, scaling)
+        data = DataSet(
+            reply.dataset, reply.examples, reply.classes, config, shape, seed, reply.dtype, scaling,
+            reply.class_examples,
+        )  # fmt: skip
         self._opened[data.dataset] = data
         return data
 
@@ -185,8 +190,9 @@ class DataClient:
         """Opens the data set again on a server that has restarted or needed the memory; it must find the same data."""
         reply = await self._open_on(server, data.config, data.input_shape, data.seed, deadline_s)
         before = DataOpenReply(
-            data.dataset, data.examples, data.classes, data.dtype, data.scaling.factor, data.scaling.shift
-        )
+            data.dataset, data.examples, data.classes, data.dtype, data.scaling.factor, data.scaling.shift,
+            data.class_examples,
+        )  # fmt: skip
         if not _same_data(before, reply):
             raise ConfigurationError(
                 f"the data on {server.name} has changed during the run: expected {data.examples}, "

@@ -15,7 +15,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import FILE_ORDER, Indices, Range, translation_problem
 from adamctl.roles.data.form import ExampleForm
-from adamctl.roles.data.readers.source import Source
+from adamctl.roles.data.readers.source import Labels, Source, groups_of
 from adamctl.roles.data.scaling import scaling_for
 from adamctl.roles.data.streaming.blocks import by_blocks
 from adamctl.roles.data.streaming.visits import BlockVisits
@@ -27,6 +27,7 @@ class OpenDataSet:
 
     Attributes:
         examples: train, validation and test mapped to their counts.
+        class_examples: the training examples of each class.
         form: the size and type of one example, which are the source's: bytes stay bytes.
         scaling: what readers make of those values before they train on them.
     """
@@ -69,6 +70,9 @@ class OpenDataSet:
             config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
         )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, self.visits.sample())
+        labels, classes = source.labels("train"), len(self.classes)
+        held_out = np.bincount(labels[self.visits.members("validation")], minlength=classes)
+        self.class_examples: tuple[int, ...] = tuple((np.bincount(labels, minlength=classes) - held_out).tolist())
         self.read_at_s = time.monotonic()
 
     @property
@@ -92,6 +96,15 @@ class OpenDataSet:
     def order(self, split: str, pass_number: int) -> Indices:
         """Returns the draws of a whole pass over a split, in its order (`Visits.draws`)."""
         return self.visits.draws(Range(split, pass_number, 0, self.examples[split]))
+
+    def labels(self, split: str) -> Labels:
+        """Returns the labels of a split in the order of its files."""
+        return self.source.labels(self.visits.file_split(split))[self.visits.members(split)]
+
+    def groups(self, split: str) -> Indices | None:
+        """Returns which examples of a split belong together, in the order of its files, as `groups_of` says."""
+        groups = groups_of(self.source, self.visits.file_split(split))
+        return None if groups is None else groups[self.visits.members(split)]
 
     def gather(
         self, wanted: Range, images: NDArray[Any], labels: NDArray[np.int32], chosen: Indices | None = None

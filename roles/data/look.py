@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -40,11 +40,16 @@ class Needs:
 
 @dataclass(frozen=True)
 class Looked:
-    """The result: `examples` of train, validation and test, the number of classes, and notes for the user."""
+    """The result: `examples` of train, validation and test, the number of classes, and notes for the user.
+
+    `names` are the classes', `class_examples` how many training examples each has.
+    """
 
     examples: dict[str, int]
     classes: int
     warnings: tuple[str, ...]
+    names: tuple[str, ...] = field(default=(), compare=False)
+    class_examples: tuple[int, ...] = field(default=(), compare=False)
 
 
 def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
@@ -63,16 +68,18 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     else:
         assert path is not None
         source = peek_source(config, path, needs.input_shape, EXAMPLES_MAX, LOOK_S_MAX)
+        if config.validation and by_blocks(config, source):
+            source = open_source(config, path, needs.input_shape)  # a peek does not know the blocks
     origin = str(path or config.format)
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))
     if by_blocks(config, source):
-        held_out, validation = round(examples * config.validation), _held_out_blocks(config, source, needs.seed)
+        validation = _held_out_blocks(config, source, needs.seed)
     else:
         train, validation = hold_out(source, config, needs.seed)
         weights_of(config, source, train)
-        held_out = len(validation)
+    held_out = len(validation)
     left = examples - held_out
     counts = {"train": left, "validation": held_out, "test": len(source.labels("test"))}
     if not left:
@@ -81,12 +88,15 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
         raise ConfigurationError(
             f"train.batch = {needs.batch}, but {origin} has {left} training examples: set train.batch to {left} or less"
         )
-    return Looked(counts, len(source.classes), tuple(_warnings(source, validation, needs.outputs, origin)))
+    labels, classes = source.labels("train"), len(source.classes)
+    of_classes = np.bincount(labels, minlength=classes) - np.bincount(labels[validation], minlength=classes)
+    warnings = tuple(_warnings(source, validation, needs.outputs, origin))
+    return Looked(counts, classes, warnings, source.classes, tuple(of_classes.tolist()))
 
 
 def _held_out_blocks(config: DataConfig, source: Source | Peek, seed: int) -> Indices:
-    """Returns the file indices of the validation part in block order; none of it where only a peek was taken."""
-    if isinstance(source, Peek) or not config.validation:
+    """Returns the file indices of the validation part in block order."""
+    if isinstance(source, Peek):  # nothing is held out
         return np.empty(0, np.int64)
     split = split_blocks(source, config.validation, seed, config.window_blocks)["validation"]
     return split.file_indices(FILE_ORDER, 0, split.examples)

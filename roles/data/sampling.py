@@ -5,13 +5,12 @@ Pure functions of their arguments, so that any number of data servers agree with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.config.check import suggestion
+from adamctl.config.class_weights import of_classes
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import (
@@ -161,30 +160,13 @@ def weights_of(config: DataConfig, source: Source | Peek, members: Indices) -> W
         return np.asarray(1.0 / np.bincount(labels)[labels])
     if config.sampling == "weights":
         return _checked(_own_weights(config, source)[members], config.source)
-    by_class = class_values(config.sampling, source.classes, "data.sampling", 1.0)
+    by_class = np.array(of_classes(config.sampling, source.classes, "data.sampling", 1.0))
     if not by_class[labels].any():
         named = ", ".join(name for name, weight in config.sampling.items() if weight)
         raise ConfigurationError(
             f"data.sampling: expected a weight above 0 for a class that has training examples; found {named or 'none'}"
         )
-    return by_class[labels]
-
-
-def class_values(given: Mapping[str, float], classes: Sequence[str], key: str, default: float) -> Weights:
-    """Returns a number for each class, [classes]: the one given by its name, or else the default.
-
-    Raises:
-        ConfigurationError: there is no class of a given name.
-    """
-    values = np.full(len(classes), default)
-    numbers = {name: number for number, name in enumerate(classes)}
-    for name, value in given.items():
-        if name not in numbers:
-            shown = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
-            near = suggestion(name, classes)
-            raise ConfigurationError(f'{key}: there is no class "{name}"; expected one of {shown}.{near}')
-        values[numbers[name]] = value
-    return values
+    return np.asarray(by_class[labels])
 
 
 def _own_weights(config: DataConfig, source: Source | Peek) -> Weights:

@@ -124,7 +124,12 @@ class DataServer:
             report_failure(request, result)
         else:
             factor, shift = result.scaling.factor, result.scaling.shift
-            request.reply(DataOpenReply(result.name, result.examples, result.classes, result.form.dtype, factor, shift))
+            request.reply(
+                DataOpenReply(
+                    result.name, result.examples, result.classes, result.form.dtype, factor, shift,
+                    result.class_examples,
+                )
+            )  # fmt: skip
 
     def _post(self, action: Callable[[], None]) -> None:
         """Runs an action on the event loop, unless the loop has ended meanwhile."""

@@ -31,7 +31,7 @@ from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.decode import DecodePool
 from adamctl.roles.data.memory import memory_of_machine
 from adamctl.roles.data.readers import open_source
-from adamctl.roles.data.readers.source import FILE_SPLITS
+from adamctl.roles.data.readers.source import FILE_SPLITS, keeps_examples
 from adamctl.wire.constants import ErrorCode
 
 DATASETS_MAX: Final = 32
@@ -158,7 +158,7 @@ class DataStore:
         if not 0 <= config.validation < 1:
             raise ConfigurationError(f"data.validation: expected a share from 0 to below 1, found {config.validation}")
         source = open_source(config, find_source(config, self.search), input_shape)
-        example_bytes = 0 if source.resident else prod(source.example_shape) * source.dtype.itemsize
+        example_bytes = 0 if keeps_examples(source) else prod(source.example_shape) * source.dtype.itemsize
         examples = sum(len(source.labels(split)) for split in FILE_SPLITS)
         if not 0 < config.memory_share <= 1:
             raise ConfigurationError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.roles.data.core import Indices, Range, pass_order, plan_cache
 from adamctl.roles.data.decode import ExampleCache
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, keeps_examples
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.streaming.blocks import BLOCK_EXAMPLES
 
@@ -36,6 +36,10 @@ class Visits(Protocol):
 
     def file_split(self, split: str) -> FileSplit:
         """Returns the part of the files that a split is in."""
+        ...
+
+    def members(self, split: str) -> Indices:
+        """Returns the file indices of a split, ascending."""
         ...
 
     def draws(self, wanted: Range) -> Indices:
@@ -99,13 +103,11 @@ class ExampleVisits:
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
         weights = weights_of(config, source, self._train) if len(self._train) else None
         self._passes = None if weights is None else WeightedPasses(self._train, labels, weights, seed)
-        if getattr(source, "keeps_examples", False):
-            budget_bytes = 0
         example_bytes = prod(source.example_shape) * source.dtype.itemsize
         self._caches: dict[FileSplit, ExampleCache] = {}
         for split in FILE_SPLITS:
             plan = plan_cache(
-                len(source.labels(split)), example_bytes, resident=source.resident, budget_bytes=budget_bytes
+                len(source.labels(split)), example_bytes, resident=keeps_examples(source), budget_bytes=budget_bytes
             )
             budget_bytes -= plan.size_bytes
             self._caches[split] = ExampleCache(plan, source, split)
@@ -117,6 +119,9 @@ class ExampleVisits:
 
     def file_split(self, split: str) -> FileSplit:
         return self._members[split][0]
+
+    def members(self, split: str) -> Indices:
+        return self._members[split][1]
 
     def draws(self, wanted: Range) -> Indices:
         return self._order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from adamctl.config.class_weights import class_weights
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of
 from adamctl.config.records import JobRecord, job_key
@@ -143,7 +144,8 @@ def _network(context: RoleContext, experiment: Experiment, shares: int) -> Netwo
     """Returns the run's network with all kernels loaded, for steps on a share of a batch."""
     network = Network(experiment.model, experiment.train.batch // shares)
     began_s, names = time.monotonic(), list[str]()
-    network.compile(names.append, experiment.optimizer.clip_norm is not None)
+    clipping, weighted = experiment.optimizer.clip_norm is not None, experiment.train.class_weights != "none"
+    network.compile(names.append, clipping, weighted)
     context.log.info("%d kernels of the model loaded in %.1f s", len(names), time.monotonic() - began_s)
     return network
 
@@ -238,6 +240,9 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
         _, dataset = await asyncio.gather(
             parameters.attach(deadline_s=ATTACH_DEADLINE_S),
             data.open(experiment.data, experiment.model.input, experiment.seed),
+        )
+        network.weigh_classes(
+            class_weights(train.class_weights, dataset.classes, dataset.class_examples, network.shapes[-1].output[0])
         )
         session = Session(
             job,

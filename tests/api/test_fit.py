@@ -55,6 +55,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> adam.Run:
             os.environ["ADAMCTL_KERNELS"] = before
 
 
+@pytest.mark.slow
+def test_a_source_of_ones_own_is_trained_on(tmp_path: Path) -> None:
+    x, y, test_x, test_y = arrays()
+    names = np.array(["red", "green", "blue"])
+    source = adam.Source(list(zip(x, names[y], strict=True)), lambda: [(test_x, names[test_y])])
+    run = adam.fit(NET, source, optimizer=adam.SGD(0.1), passes=2, batch=5, threads=1, runs=tmp_path, quiet=True)
+    assert run.result["test_top1"] > 0.9 and run.result["examples"] == 2 * 150
+
+
 def test_a_run_learns_and_says_what_it_did(run: adam.Run) -> None:
     assert run.result["examples"] == 2 * 150
     assert run.result["test_top1"] > 0.9

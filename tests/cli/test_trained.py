@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from adamctl.cli.main import application
-from adamctl.config.data import DataConfig
+from adamctl.config.data import DataConfig, FeaturesConfig
 from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.launch.run_folder import create_run_folder
@@ -19,6 +19,7 @@ from adamctl.model.layout import build_layout
 from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
 from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
+from tests.roles.data.speech.sounds import RATE_HZ, wav_bytes, write_recordings
 
 SIDE, CLASSES = 4, 4
 
@@ -173,4 +174,70 @@ def test_a_run_without_a_checkpoint(run: Path) -> None:
 
 def test_predict_of_a_picture_that_is_not_there(run: Path, tmp_path: Path) -> None:
     error = invoke("predict", str(run), str(tmp_path / "none.png")).exception
-    assert isinstance(error, ConfigurationError) and "none.png: no such image file" in str(error)
+    assert isinstance(error, ConfigurationError) and "none.png: no such file or folder; expected images" in str(error)
+
+
+# --- sound ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Path:
+    """A finished run of a model that hears which half of the spectrum is the louder, with its recordings."""
+    for name in ("0_a_0", "0_a_1", "1_b_0", "1_b_1", "0_b_1"):
+        write_recordings(tmp_path / "set", {f"{name}.wav": 1600})
+        (tmp_path / "set" / f"{name}.wav").write_bytes(wav_bytes(tone(200 if name[0] == "0" else 3000)))
+    (tmp_path / "set" / "0_b_1.wav").write_bytes(wav_bytes(tone(3000)))  # it will be heard as the other class
+    data = DataConfig(
+        format="audio",
+        source=str(tmp_path / "set"),
+        class_from="name",
+        test_files="*_1.wav",
+        scale="standard",
+        features=FeaturesConfig(bands=4, context=0, center=False),
+    )
+    folder = create_run_folder(tmp_path / "runs", "heard")
+    (folder / "experiment.toml").touch()
+    weights = np.array([[1, -1], [1, -1], [-1, 1], [-1, 1]], np.float32)
+    experiment = Experiment(name="heard", model=Model((4,), (Softmax(2),)), data=data)
+    write_checkpoint(folder / "checkpoints" / "000001", experiment, weights.T.copy())
+    return folder
+
+
+def tone(hertz: float) -> np.ndarray:
+    return (0.5 * np.sin(2 * np.pi * hertz / RATE_HZ * np.arange(1600))).astype(np.float32)
+
+
+def test_eval_measures_recordings_too(heard: Path) -> None:
+    result = json.loads(invoke("eval", str(heard), "--json").stdout)
+    assert (result["examples"], result["correct"]) == (54, 36)
+    assert result["by_group"] == {"groups": 3, "correct": 2, "top1": 2 / 3}
+    shown = invoke("eval", str(heard)).stdout
+    assert "groups" in shown and "by group" in shown
+    assert json.loads(invoke("eval", str(heard), "--split", "train", "--json").stdout)["by_group"]["groups"] == 2
+
+
+def test_eval_of_examples_without_groups_says_none(run: Path) -> None:
+    assert json.loads(invoke("eval", str(run), "--json").stdout)["by_group"] is None
+    assert "by group" not in invoke("eval", str(run)).stdout
+
+
+def test_predict_of_recordings(heard: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "high.wav").write_bytes(wav_bytes(tone(2500)))
+    (tmp_path / "new" / "low.wav").write_bytes(wav_bytes(tone(300)))
+    found = json.loads(invoke("predict", str(heard), str(tmp_path / "new"), "--json").stdout)["predictions"]
+    assert [(Path(one["image"]).name, one["classes"][0]["class"]) for one in found] == [
+        ("high.wav", "1"),
+        ("low.wav", "0"),
+    ]
+    assert all(abs(sum(each["score"] for each in one["classes"]) - 1) < 1e-5 for one in found)
+
+
+def test_predict_of_recordings_of_another_rate_or_kind_is_refused(heard: Path, tmp_path: Path) -> None:
+    (tmp_path / "fast.wav").write_bytes(wav_bytes(tone(300), rate_hz=16000))
+    failed = invoke("predict", str(heard), str(tmp_path / "fast.wav")).exception
+    assert isinstance(failed, ConfigurationError) and "expected 8000 samples a second" in str(failed)
+    (tmp_path / "no.wav").write_bytes(b"RIFF")
+    assert isinstance(invoke("predict", str(heard), str(tmp_path / "no.wav")).exception, DamagedDataError)
+    (tmp_path / "empty").mkdir()
+    assert "no WAV or FLAC files" in str(invoke("predict", str(heard), str(tmp_path / "empty")).exception)

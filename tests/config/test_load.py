@@ -7,7 +7,7 @@ import pytest
 from adamctl.config.check import show, structure_problems
 from adamctl.config.conflicts import cross_problems
 from adamctl.config.data import DataConfig
-from adamctl.config.experiment import Experiment
+from adamctl.config.experiment import Experiment, TrainConfig
 from adamctl.config.load import load_experiment, parse_setting
 from adamctl.errors import ConfigurationError
 from adamctl.model.description import Model, Softmax
@@ -160,6 +160,9 @@ def test_a_good_file(tmp_path: Path) -> None:
             '"mnist"\nsampling = "balance"',
             '"balanced", "weights" or a table. Did you mean',
         ),
+        ("batch = 32", "class_weights = [1, -1]", "found -1.0; expected numbers of at least 0 for classes"),
+        ("batch = 32", "class_weights = []", "found no numbers; expected numbers of at least 0"),
+        ("batch = 32", 'class_weights = ["a"]', 'expected one of "balanced", "none" or a list of numbers or a table.'),
         ('"mnist"', '"mnist"\nsampling = { 3 = "x" }', 'data.sampling.3: found "x"; expected a number.'),
         ('"mnist"', '"mnist"\ntranslate = -1', "data.translate: found -1; expected a whole number, at least 0."),
         ('"mnist"', '"mnist"\ntranslate = 14', "data.translate: found 14; expected less than half of the images'"),
@@ -175,6 +178,12 @@ def test_only_images_can_be_translated() -> None:
     experiment = Experiment(name="flat", model=Model((64,), (Softmax(2),)), data=DataConfig(translate=1))
     (problem,) = cross_problems(experiment)
     assert str(problem).startswith("data.translate: found 1; it moves images, so model.input must be")
+
+
+def test_classes_are_balanced_once() -> None:
+    data, train = DataConfig(sampling="balanced"), TrainConfig(class_weights="balanced")
+    (problem,) = cross_problems(Experiment(name="twice", model=Model((64,), (Softmax(2),)), data=data, train=train))
+    assert str(problem).startswith('train.class_weights: found "balanced" with data.sampling = "balanced"; choose one')
 
 
 def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:

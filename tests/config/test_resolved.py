@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,12 @@ def test_round_trip(tmp_path: Path) -> None:
     path = write_resolved(experiment(), tmp_path)
     assert path.name == "experiment.toml"
     assert read_resolved(path) == experiment()
+
+
+@pytest.mark.parametrize("given", ["none", "balanced", (0.5, 2.0, 0.0), {"0": 2.0, "a b": 0.5}])
+def test_class_weights_of_any_kind_are_read_back(tmp_path: Path, given: Any) -> None:
+    wanted = Experiment(name="x", model=Model((4,), (Softmax(3),)), train=TrainConfig(class_weights=given))
+    assert read_resolved(write_resolved(wanted, tmp_path)) == wanted
 
 
 def test_settings_of_another_package_are_read_back_with_their_types(

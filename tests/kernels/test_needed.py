@@ -46,7 +46,7 @@ from adamctl.kernels.step.network import Network
 from adamctl.model.description import Model
 from adamctl.kernels.compiled.jit import Kernel
 
-made = set()
+made, weighted = set(), len(sys.argv) > 2
 model = msgspec.json.decode(sys.argv[1], type=Model)
 import adamctl.kernels.layers.convpool as convpool, adamctl.kernels.layers.direct_convolution as direct
 for module in (convpool, direct):
@@ -55,6 +55,7 @@ for module in (convpool, direct):
         return plain(size, kind)
     module.panels_with_tiles = noted
 network = Network(model, 4)
+network.weigh_classes([1.0] * network.shapes[-1].output[0] if weighted else None)
 context, random = network.context(), np.random.default_rng(0)
 weights = random.standard_normal(network.flat_size).astype(np.float32) * np.float32(0.1)
 images, labels = random.random((4, *model.input), np.float32), np.zeros(4, np.int32)
@@ -71,12 +72,12 @@ print(json.dumps(sorted(made)))
 """
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_steps_and_evaluations_use_what_is_named_for_their_model(name: str) -> None:
+@pytest.mark.parametrize(("name", "weighted"), [*((name, False) for name in MODELS), ("squared", True)])
+def test_steps_and_evaluations_use_what_is_named_for_their_model(name: str, weighted: bool) -> None:
     model = MODELS[name]
-    line = [sys.executable, "-c", CODE, msgspec.json.encode(model).decode()]
+    line = [sys.executable, "-c", CODE, msgspec.json.encode(model).decode(), *(["weighted"] if weighted else [])]
     used = set(json.loads(subprocess.check_output(line, text=True)))
-    assert used <= (named := set(needed.step_kernels(model)))
+    assert used <= (named := set(needed.step_kernels(model, weighted=weighted)))
     assert named - used <= set(needed.COMMON_KERNELS)  # those are of accruing, which no step here does
 
 

@@ -40,6 +40,9 @@ def test_a_run_needs_kernels_of_its_layers_its_rule_and_its_wire(experiment: Exp
     assert {"convolution.backward", f"rules.{experiment.optimizer.type}"} <= set(names)
     assert not [name for name in names if name.startswith(("local.", "conversions.", "logistic."))]
     assert compiling.kernels_of(experiment, "numpy") == ()
+    train = msgspec.structs.replace(experiment.train, class_weights="balanced")
+    weighted = set(compiling.kernels_of(msgspec.structs.replace(experiment, train=train)))
+    assert weighted ^ set(names) == {"losses.cross_entropy_error", "weighted_losses.cross_entropy_error"}
 
 
 def test_a_run_that_warps_images_needs_the_kernels_of_warps(experiment: Experiment) -> None:

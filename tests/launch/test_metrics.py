@@ -9,6 +9,7 @@ from adamctl.launch.metrics import (
     ClassMetrics,
     Confused,
     Counts,
+    GroupSums,
     count_confusion,
     empty_confusion,
     in_top,
@@ -107,3 +108,27 @@ def test_pairs_that_are_confused_most() -> None:
 def test_classes_without_a_name_have_their_number() -> None:
     assert named(("cat",), 3) == ("cat", "1", "2")
     assert named(("cat", "dog", "owl"), 2) == ("cat", "dog")
+
+
+def test_a_group_is_of_the_class_with_the_largest_sum_of_logarithms() -> None:
+    """Two of three frames of group 4 are for class 1, but its third is far surer of class 0."""
+    probabilities = np.array([[0.4, 0.6], [0.1, 0.9], [0.45, 0.55], [0.99, 0.01]], np.float32)
+    groups, labels = np.array([4, 9, 4, 4]), np.array([0, 1, 0, 0], np.int32)
+    sums = GroupSums(groups, labels, 2)
+    assert sums.has_one_label_each
+    sums.add(0, probabilities[:1])
+    sums.add(1, probabilities[1:])
+    assert sums.result() == {"groups": 2, "correct": 2, "top1": 1.0}
+    other = GroupSums(groups, np.array([1, 1, 1, 1], np.int32), 2)
+    other.add(0, probabilities)
+    assert other.result() == {"groups": 2, "correct": 1, "top1": 0.5}
+
+
+def test_a_probability_of_zero_is_no_veto() -> None:
+    sums = GroupSums(np.zeros(60, np.int64), np.zeros(60, np.int32), 2)
+    sums.add(0, np.array([[0, 1]] + [[0.97, 0.03]] * 59, np.float32))
+    assert sums.result()["correct"] == 1
+
+
+def test_groups_of_several_labels_are_told() -> None:
+    assert not GroupSums(np.array([1, 1]), np.array([0, 1], np.int32), 2).has_one_label_each

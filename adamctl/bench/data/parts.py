@@ -23,12 +23,14 @@ class DataSettings:
         peer_python: an interpreter with PyTorch, torchvision and OpenCV.
         rounds: of each side; they take turns, and each part says which of its rounds count.
         seconds: how long a round lasts, where one can be as long as wanted.
+        waiting_passes: of the runs whose waiting is measured.
     """
 
     data: tuple[str, ...] = ()
     peer_python: str = sys.executable
     rounds: int = 5
     seconds: float = 0.5
+    waiting_passes: int = 3
 
 
 Measure = Callable[[DataSettings, Progress], Mapping[str, Found]]
@@ -55,5 +57,9 @@ PARTS: Mapping[str, Part] = {
             "warps-scipy": Bar("affine and elastic warps of 28 x 28, one thread, against SciPy", 10, at_least=True),
             "warps-opencv": Bar("the same, against OpenCV", 3, at_least=True),
         },
+    ),
+    "waiting": Part(
+        "adamctl.bench.data.waiting:measure",
+        {"waiting": Bar("share of its time that a worker waits, distorted MNIST from one core's data server", 0.02)},
     ),
 }

@@ -40,8 +40,8 @@ def command(
 
     Without CHECKPOINT, uses the newest run in --run-dir that has a checkpoint. Of a run, uses the checkpoint that was
     best on its validation part, or else the last one, and prints which. With more than five classes, top-5 is measured
-    too. Where the confusion matrix is wider than the terminal, the ten pairs of classes confused most are shown; --json
-    has all.
+    too; where examples come in groups of one label, such as the frames of a recording, so is top-1 by group. Where the
+    confusion matrix is wider than the terminal, the ten pairs of classes confused most are shown; --json has all.
     """
     from adamctl.cli.model import confusion as matrix
     from adamctl.launch.metrics import empty_confusion
@@ -63,7 +63,9 @@ def command(
         return
     top5 = {} if result["top5"] is None else {"top-5": share(result["top5"])}
     row = {"split": split, "examples": f"{result['examples']:,}", "correct": f"{result['correct']:,}"}
-    row |= {"top-1": share(result["top1"])} | top5 | {"loss": f"{result['loss']:.4f}"}
+    groups = result["by_group"]
+    by_group = {} if groups is None else {"groups": f"{groups['groups']:,}", "by group": share(groups["top1"])}
+    row |= {"top-1": share(result["top1"])} | top5 | by_group | {"loss": f"{result['loss']:.4f}"}
     echo(f"{trained.experiment.name}, {trained.checkpoint}")
     echo(table(tuple(row), [tuple(row.values())], right=range(1, len(row))))
     if confusion and counts is not None:

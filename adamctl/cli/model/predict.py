@@ -36,8 +36,8 @@ def command(
     """Classify FILES with CHECKPOINT: a checkpoint folder, a run folder, NAME/NNN, or NAME.
 
     FILES are JPEG or PNG images, folders of them, and .npz archives of examples [n, ...]: bytes, or other numbers as
-    training would read them. Of a run, uses the checkpoint that was best on its validation part, or else the last one,
-    and prints which.
+    training would read them; of a model that was trained on sound, WAV and FLAC recordings, and folders of them. Of a
+    run, uses the checkpoint that was best on its validation part, or else the last one, and prints which.
     """
     if top < 1:
         raise click.BadParameter("expected at least 1", param_hint="--top")

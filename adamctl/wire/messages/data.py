@@ -21,6 +21,8 @@ class DataOpenReply(Message, frozen=True):
 
     Examples are sent as the files have them, of type `dtype`: uint8 or float32. A model is trained on
     value * factor + shift, computed in float32 by the reader.
+
+    `class_examples`: how many training examples each of `classes` has.
     """
 
     dataset: str
@@ -29,6 +31,7 @@ class DataOpenReply(Message, frozen=True):
     dtype: str = "float32"
     factor: float = 1.0
     shift: float = 0.0
+    class_examples: tuple[int, ...] = ()
 
 
 class DataReadRequest(Message, frozen=True):

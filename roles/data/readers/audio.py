@@ -22,7 +22,7 @@ from adamctl.roles.data.readers.splits import arrange
 from adamctl.roles.data.speech.alignment import Marked, mark, number_classes, read_alignment
 from adamctl.roles.data.speech.frame_store import FrameStore, Indices
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings
-from adamctl.roles.data.speech.recordings import Recording, list_places, open_recordings, read_text
+from adamctl.roles.data.speech.recordings import Place, Recording, list_places, open_recordings, read_text
 
 _FILL_RECORDINGS: Final = 32  # one task for a thread: some 10 ms of work
 _MEMORY_SHARE_MAX: Final = 0.9
@@ -73,14 +73,8 @@ class AudioSource:
             features.bands, features.window_ms, features.hop_ms, features.low_hz, features.high_hz
         )  # fmt: skip
         self._log_mel = LogMel(settings, self._recordings[0].rate_hz)
-        self._store = FrameStore(
-            self._recordings,
-            self._log_mel,
-            context=features.context,
-            center=features.center,
-            budget_bytes=budget_bytes,
-            origin=self.origin,
-        )
+        self._features = features
+        self._store = self._new_store(self._recordings, budget_bytes, self.origin)
         if config.alignment:
             self.classes, marked = self._aligned(path, config.alignment)
         else:
@@ -123,12 +117,41 @@ class AudioSource:
         part = slice(self._split_at) if split == "train" else slice(self._split_at, None)
         return [recording.name for recording in self._recordings[part]]
 
+    def contexts_of(self, path: Path) -> NDArray[np.float32]:
+        """Returns the examples of another recording, prepared as these are, [frames, elements].
+
+        Raises:
+            ConfigurationError: it has another rate.
+            DamagedDataError: it cannot be read.
+        """
+        place = Place(path, 0, path.stat().st_size)
+        recordings = open_recordings({path.name: place}, [path.name], str(path.parent))
+        if recordings[0].rate_hz != self._recordings[0].rate_hz:
+            raise ConfigurationError(
+                f"{path}: expected {self._recordings[0].rate_hz} samples a second, as the training data have, found "
+                f"{recordings[0].rate_hz}: resample it"
+            )
+        store = self._new_store(recordings, 1 << 62, str(path.parent))
+        out = np.empty((int(store.counts[0]), store.elements), np.float32)
+        store.gather(np.zeros(len(out), np.int64), np.arange(len(out)), out)
+        return out
+
     def fill_tasks(self) -> list[Callable[[], None]]:
         """Returns tasks that compute the frames of all recordings for which there is memory."""
         return [
             partial(self._store.fill, start, start + _FILL_RECORDINGS)
             for start in range(0, self._store.kept, _FILL_RECORDINGS)
         ]
+
+    def _new_store(self, recordings: Sequence[Recording], budget_bytes: int, origin: str) -> FrameStore:
+        return FrameStore(
+            recordings,
+            self._log_mel,
+            context=self._features.context,
+            center=self._features.center,
+            budget_bytes=budget_bytes,
+            origin=origin,
+        )
 
     def _index(self, split: FileSplit, marked: Sequence[Marked]) -> None:
         counts = np.array([len(one.frames) for one in marked], np.int64)

@@ -80,6 +80,14 @@ class Peek:
         return None if self._groups is None else self._groups[split]
 
 
+def keeps_examples(source: Source) -> bool:
+    """Returns whether a source holds what it read in memory, so that the data server keeps no copy.
+
+    One that is not `resident`, since not all of it is there, says so by the attribute `keeps_examples`.
+    """
+    return source.resident or bool(getattr(source, "keeps_examples", False))
+
+
 def groups_of(source: Source | Peek, split: FileSplit) -> Groups | None:
     """Returns which examples belong together, int64 [examples]: those of one number, such as frames of one recording.
 

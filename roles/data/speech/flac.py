@@ -19,6 +19,9 @@ _STREAMINFO_BYTES: Final = 34
 _STREAMINFO: Final = 0
 _TYPE_MASK: Final = 0x7F
 _NUMBERS_AT: Final = 18
+SAMPLES_PER_BYTE_MAX: Final = 65535 / 11
+"""Of silence: the longest block (RFC 9639, 9.1.1) in the shortest frame, one constant."""
+_PART_SAMPLES: Final = 1 << 16
 
 
 class FlacHeader(NamedTuple):
@@ -28,8 +31,8 @@ class FlacHeader(NamedTuple):
     samples: int
 
 
-def read_flac_header(content: bytes, name: str) -> FlacHeader:
-    """Reads the first HEADER_BYTES of a file.
+def read_flac_header(content: bytes, size_bytes: int, name: str) -> FlacHeader:
+    """Reads the first HEADER_BYTES of a file of `size_bytes`.
 
     Raises:
         DamagedDataError: it is no FLAC file, or does not say how long it is. The message gives the name and the byte.
@@ -49,6 +52,11 @@ def read_flac_header(content: bytes, name: str) -> FlacHeader:
         raise DamagedDataError(
             f"{name}: byte {_NUMBERS_AT + 3}: expected how many samples there are, found 0; write the file again"
         )
+    if header.samples > SAMPLES_PER_BYTE_MAX * size_bytes:
+        raise DamagedDataError(
+            f"{name}: byte {_NUMBERS_AT + 3}: expected at most as many samples as {size_bytes} bytes can hold, "
+            f"found {header.samples}"
+        )
     return header
 
 
@@ -65,8 +73,16 @@ def read_flac(content: bytes, name: str) -> Sound:
         raise ConfigurationError(
             f"{name}: FLAC files are decoded with soundfile, which is not installed here: pip install 'adamctl[audio]'"
         ) from error
+    parts = []
     try:
-        samples, rate_hz = soundfile.read(io.BytesIO(content), dtype="float32", always_2d=True)
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            # Part by part: a damaged header may announce 2^36 samples, and a whole read would take memory for them.
+            while len(part := file.read(_PART_SAMPLES, dtype="float32", always_2d=True)):
+                parts.append(part.mean(axis=1, dtype=np.float32))
+            rate_hz, announced = int(file.samplerate), int(file.frames)
     except (soundfile.SoundFileError, RuntimeError, TypeError, ValueError) as error:
         raise DamagedDataError(f"{name}: expected a whole FLAC file, found: {error}") from error
-    return Sound(np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32)), int(rate_hz))
+    samples = np.concatenate(parts) if parts else np.empty(0, np.float32)
+    if len(samples) != announced:
+        raise DamagedDataError(f"{name}: expected {announced} samples, as its header says, found {len(samples)}")
+    return Sound(samples, rate_hz)

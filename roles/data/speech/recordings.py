@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.splits import files_below
+from adamctl.roles.data.readers.tar_headers import members
 from adamctl.roles.data.speech.flac import HEADER_BYTES, read_flac, read_flac_header
 from adamctl.roles.data.speech.wav import Sound, WavHeader, read_wav_header, wav_samples
 
 ENDINGS: Final = (".wav", ".flac")
 KIND: Final = "WAV or FLAC files"
-_TAR_BLOCK_BYTES: Final = 512
 
 Samples = NDArray[np.float32]
 
@@ -47,8 +46,8 @@ def list_places(source: Path, config: DataConfig) -> dict[str, Place]:
     """Returns the WAV and FLAC files of a folder or a tar by their names below it. None of them is opened.
 
     Raises:
-        ConfigurationError: there are none, or the source is neither a folder nor a tar.
-        DamagedDataError: the tar is damaged.
+        ConfigurationError: there are none, or the tar is compressed.
+        DamagedDataError: the tar is damaged, or it is none.
     """
     if source.is_dir():
         names = files_below(source, ENDINGS, config, KIND)
@@ -64,34 +63,15 @@ def list_places(source: Path, config: DataConfig) -> dict[str, Place]:
 
 
 def tar_members(path: Path) -> dict[str, Place]:
-    """Returns the files of an uncompressed tar by name, in their order; `./` before a name is left out.
+    """Returns the files of an uncompressed tar by name, in their order.
 
     Raises:
-        ConfigurationError: it is no tar, such as a compressed one.
-        DamagedDataError: a header or the end is damaged; the message gives the byte.
+        ConfigurationError: it is compressed.
+        DamagedDataError: a header is damaged, or the file ends too early; the message gives the byte.
     """
-    places: dict[str, Place] = {}
-    size_bytes = path.stat().st_size
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for member in archive:
-                if member.isreg() and not member.issparse():
-                    end = member.offset_data + member.size
-                    if end > size_bytes:
-                        _refuse_tar(path, member.offset, f"{member.name} up to byte {end}", f"the end at {size_bytes}")
-                    places[member.name.removeprefix("./")] = Place(path, member.offset_data, member.size)
-            at = archive.offset
-    except tarfile.ReadError as error:
-        if places:
-            raise DamagedDataError(f"{path}: expected a whole tar, found: {error}; copy it again") from error
-        raise ConfigurationError(
-            f"{path}: expected a folder of {KIND}, or an uncompressed tar of one, found: {error}; unpack it"
-        ) from error
-    # `tarfile` takes a damaged header for the end.
-    block = _read(Place(path, at, _TAR_BLOCK_BYTES), 0, _TAR_BLOCK_BYTES, str(path)) if at < size_bytes else b""
-    if block.strip(b"\0"):
-        _refuse_tar(path, at, "a member's header or the end of the tar", block[:8].hex(" "))
-    return places
+    with path.open("rb") as file:
+        found = members(file.fileno(), path)
+        return {member.name: Place(path, member.offset, member.size_bytes) for member in found}
 
 
 def read_text(source: Path, name: str) -> str:
@@ -139,7 +119,8 @@ def read_header(name: str, place: Place, origin: str) -> Recording:
     """Returns what the header of a recording says. Raises DamagedDataError."""
     shown = _shown(name, origin)
     if name.lower().endswith(".flac"):
-        header = read_flac_header(_read(place, 0, min(HEADER_BYTES, place.size_bytes), shown), shown)
+        first = _read(place, 0, min(HEADER_BYTES, place.size_bytes), shown)
+        header = read_flac_header(first, place.size_bytes, shown)
         return Recording(name, place, header.rate_hz, header.samples, None)
     with open(place.path, "rb") as file:
         descriptor = file.fileno()
@@ -194,7 +175,3 @@ def _read(place: Place, start: int, stop: int, shown: str) -> bytes:
 
 def _shown(name: str, origin: str) -> str:
     return f"{origin}/{name}"
-
-
-def _refuse_tar(path: Path, byte: int, expected: str, found: str) -> None:
-    raise DamagedDataError(f"{path}: byte {byte}: expected {expected}, found {found}; copy the tar again")

@@ -111,9 +111,11 @@ class SplitBlocks:
 
     def file_indices(self, pass_number: int, start: int, stop: int) -> Indices:
         """Returns the file indices [stop - start] of these examples."""
+        if start == stop:
+            return np.empty(0, np.int64)
         runs: list[Run] = self._order(pass_number).find(pass_number, start, stop)
         found = [self.starts[run.blocks] + run.indices for run in runs]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        return np.concatenate(found)
 
     def windows(self, pass_number: int) -> int:
         """Returns how many windows a pass has."""

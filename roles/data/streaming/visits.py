@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.core import Indices, Range
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+from adamctl.roles.data.core import FILE_ORDER, Indices, Range
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, keeps_examples
 from adamctl.roles.data.scaling import STATISTICS_EXAMPLES_MAX
 from adamctl.roles.data.streaming.blocks import is_sequential, sample_of, split_blocks, window_problem
 from adamctl.roles.data.streaming.windows import Owned, WindowCache, frames_of
@@ -41,10 +41,10 @@ class BlockVisits:
         self._source = source
         self._splits = split_blocks(source, config.validation, seed, config.window_blocks)
         self.examples = {split: blocks.examples for split, blocks in self._splits.items()}
-        self.forms: dict[str, str] = dict.fromkeys(FILE_SPLITS, "none" if source.resident else "windows")
+        self.forms: dict[str, str] = dict.fromkeys(FILE_SPLITS, "none" if keeps_examples(source) else "windows")
         self.whole_ranges = True
         self._cache: WindowCache | None = None
-        if source.resident or getattr(source, "keeps_examples", False) or not self.examples["train"]:
+        if keeps_examples(source) or not self.examples["train"]:
             return
         windows = frames_of(self._splits, source).window_bytes(self._splits["train"], config.window_blocks)
         room_bytes = windows[-1] if share_bytes is None else share_bytes
@@ -61,6 +61,10 @@ class BlockVisits:
     def file_split(self, split: str) -> FileSplit:
         """Returns the part of the files that a split is in."""
         return self._splits[split].file_split
+
+    def members(self, split: str) -> Indices:
+        """Returns the file indices of a split, ascending."""
+        return self._splits[split].file_indices(FILE_ORDER, 0, self.examples[split])
 
     def draws(self, wanted: Range) -> Indices:
         """Returns the file indices [n] of the examples of a range."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from adamctl.config.class_weights import class_weights
 from adamctl.config.partitioning import flight_size, flights_of, plan_of
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
 from adamctl.kernels.backend import choose
@@ -138,7 +140,7 @@ class GroupWork:
                 parameters.attach(deadline_s=ATTACH_DEADLINE_S),
                 data.open(experiment.data, experiment.model.input, experiment.seed),
             )
-            working = asyncio.create_task(self._work(parts, parameters, data, dataset))
+            working = asyncio.create_task(self._work(_weighted(parts, dataset), parameters, data, dataset))
             await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 return working.result()
@@ -284,3 +286,11 @@ class GroupWork:
 def reporter_of(network: CutNetwork) -> int:
     """Returns the partition that tells the loss: the first with a part of the last stage."""
     return next(number for number, part in enumerate(network.stages[-1].parts) if part is not None)
+
+
+def _weighted(parts: Parts, dataset: DataSet) -> Parts:
+    """Returns the parts with what the classes of the data weigh in the loss."""
+    given, network = parts.experiment.train.class_weights, parts.network
+    outputs = network.stages[-1].layers[-1].operation.output_shape[0]
+    weights = class_weights(given, dataset.classes, dataset.class_examples, outputs)
+    return parts if weights is None else replace(parts, network=replace(network, class_weights=tuple(weights)))

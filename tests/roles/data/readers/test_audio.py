@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from math import ceil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.look import Needs, look
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.audio import AudioSource
+from adamctl.roles.data.speech.frame_store import FrameStore
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings, contexts
 from adamctl.roles.data.store import DataStore
 from tests.roles.data.speech.sounds import RATE_HZ, noise, tar_of, wav_bytes, write_recordings
@@ -174,13 +176,25 @@ def test_a_data_server_keeps_frames_and_no_contexts(folder: Path) -> None:
         store.close()
 
 
-def test_frames_are_computed_ahead_of_need(folder: Path) -> None:
-    source = opened(folder)
-    for task in source.fill_tasks():
-        task()
-    for path in folder.iterdir():
-        path.unlink()
-    source.load("test", np.arange(5), np.empty((5, 40), np.float32))
+def test_a_data_server_computes_frames_ahead_of_need(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled, all_filled = [], threading.Event()
+    original = FrameStore.fill
+
+    def fill(store: FrameStore, start: int, stop: int) -> None:
+        original(store, start, stop)
+        filled.append((start, stop))
+        all_filled.set()
+
+    monkeypatch.setattr(FrameStore, "fill", fill)
+    store = DataStore([], threads=1)
+    try:
+        dataset = store.open(msgspec.structs.replace(CONFIG, source=str(folder), scale="none"), SHAPE, 7)
+        assert all_filled.wait(20) and filled == [(0, 32)]
+        for path in folder.iterdir():
+            path.unlink()
+        dataset.source.load("test", np.arange(5), np.empty((5, 40), np.float32))
+    finally:
+        store.close()
 
 
 def test_a_recording_of_another_rate_or_no_recordings_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_samples_are_those_that_were_written() -> None:
 
 
 def test_the_header_says_rate_and_length() -> None:
-    assert read_flac_header(flac_bytes(1234, 44100)[:HEADER_BYTES], "a.flac") == FlacHeader(44100, 1234)
+    assert read_flac_header(flac_bytes(1234, 44100)[:HEADER_BYTES], 4000, "a.flac") == FlacHeader(44100, 1234)
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,14 @@ def test_the_header_says_rate_and_length() -> None:
         (4, b"\x01", r"byte 4: expected the block STREAMINFO of 34 bytes, found 01"),
         (18, bytes(8), r"byte 18: expected at least 1 sample a second, found 0"),
         (21, b"\xf0" + bytes(4), r"byte 21: expected how many samples there are, found 0"),
+        (21, b"\xff" * 5, r"byte 21: expected at most as many samples as \d+ bytes can hold, found 68719476735"),
     ],
 )
 def test_a_damaged_header_is_named_with_its_byte(at: int, new: bytes, message: str) -> None:
     content = bytearray(flac_bytes())
     content[at : at + len(new)] = new
     with pytest.raises(DamagedDataError, match=rf"^r/a\.flac: {message}"):
-        read_flac_header(bytes(content), "r/a.flac")
+        read_flac_header(bytes(content), len(content), "r/a.flac")
 
 
 def test_a_file_cut_or_changed_is_refused_or_read() -> None:
@@ -60,7 +61,7 @@ def test_a_file_cut_or_changed_is_refused_or_read() -> None:
         else:
             content[random.integers(0, len(content))] ^= 1 << random.integers(8)
         try:
-            read_flac_header(bytes(content[:HEADER_BYTES]), "a.flac")
+            read_flac_header(bytes(content[:HEADER_BYTES]), len(content), "a.flac")
             read_flac(bytes(content), "a.flac")
         except DamagedDataError:
             refused += 1
