@@ -109,7 +109,7 @@ def test_without_memory_for_decoded_examples_the_same_comes_out(idx_folder: Call
     store.close()
 
 
-@pytest.mark.parametrize(("budget", "forms"), [(10**6, ["all", "all"]), (300, ["part", "none"])])
+@pytest.mark.parametrize(("budget", "forms"), [(10**6, ["all", "all"]), (700, ["part", "none"])])
 def test_what_is_held_stays_within_the_share_of_memory(
     store: DataStore, image_folder: Callable[..., Path], budget: int, forms: list[str]
 ) -> None:
