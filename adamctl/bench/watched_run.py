@@ -173,6 +173,11 @@ class WatchedRun:
         """Process of the command."""
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the command has ended, or its coordinator."""
+        return self._process.poll() is not None or self._sampling is None or self._sampling.done()
+
     # --- its state ----------------------------------------------------------------------------------------------------
 
     @property

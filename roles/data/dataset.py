@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +17,14 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import FILE_ORDER, Indices, Range, translation_problem
 from adamctl.roles.data.form import ExampleForm
-from adamctl.roles.data.readers.source import Labels, Source, groups_of
+from adamctl.roles.data.ownership import Ownership, Share
+from adamctl.roles.data.readers.source import FileSplit, Labels, Source, groups_of, target_count, targets_of
 from adamctl.roles.data.scaling import scaling_for
 from adamctl.roles.data.streaming.blocks import by_blocks
 from adamctl.roles.data.streaming.visits import BlockVisits
 from adamctl.roles.data.visits import ExampleVisits, Visits
+
+_OWNERSHIPS_MAX: Final = 16
 
 
 class OpenDataSet:
@@ -56,7 +61,7 @@ class OpenDataSet:
         self.config = config
         self.source = source
         self.seed = seed
-        self.form = ExampleForm(prod(source.example_shape), source.dtype.name)
+        self.form = ExampleForm(prod(source.example_shape), source.dtype.name, target_count(source))
         self.classes = source.classes
         self.visits: Visits
         if by_blocks(config, source):
@@ -70,9 +75,9 @@ class OpenDataSet:
             config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
         )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, self.visits.sample())
-        labels, classes = source.labels("train"), len(self.classes)
-        held_out = np.bincount(labels[self.visits.members("validation")], minlength=classes)
-        self.class_examples: tuple[int, ...] = tuple((np.bincount(labels, minlength=classes) - held_out).tolist())
+        self.class_examples = self._count_classes()
+        self._ownerships: OrderedDict[tuple[FileSplit, tuple[str, ...]], Ownership] = OrderedDict()
+        self._ownerships_lock = threading.Lock()
         self.read_at_s = time.monotonic()
 
     @property
@@ -106,25 +111,51 @@ class OpenDataSet:
         groups = groups_of(self.source, self.visits.file_split(split))
         return None if groups is None else groups[self.visits.members(split)]
 
-    def gather(
-        self, wanted: Range, images: NDArray[Any], labels: NDArray[np.int32], chosen: Indices | None = None
-    ) -> None:
-        """Writes a range into `images` [n, elements], C-contiguous and as `form` says, and `labels` [n]. Not scaled.
+    def _count_classes(self) -> tuple[int, ...]:
+        labels = self.source.labels("train")
+        counts = np.bincount(labels, minlength=len(self.classes))
+        held_out = np.bincount(labels[self.visits.members("validation")], minlength=len(counts))
+        return tuple((counts - held_out)[: len(self.classes)].tolist())
 
-        With `chosen`, ascending positions in the range, it writes those examples alone, one after the other. In a
-        shuffled pass over the training split each example is changed as the augmenter says; one that comes again in a
-        pass is changed otherwise.
+    def positions_of(self, wanted: Range, share: Share) -> Indices:
+        """Returns the positions in a range, ascending, of the examples that a share of it has."""
+        rows = np.frombuffer(share.rows, np.int32).astype(np.int64) if share.rows else None
+        blocks = self.visits.blocks_of(wanted)
+        ownership = self._ownership(self.visits.file_split(wanted.split), share.servers)
+        self.visits.own(lambda numbers: numbers[ownership.part(numbers, share.server)])
+        found = ownership.part(blocks if rows is None else blocks[rows], share.server)
+        return found if rows is None else rows[found]
+
+    def _ownership(self, split: FileSplit, servers: tuple[str, ...]) -> Ownership:
+        with self._ownerships_lock:
+            ownership = self._ownerships.get((split, servers))
+            if ownership is None:
+                ownership = self._ownerships[split, servers] = Ownership(f"{self.name}/{split}", servers)
+                if len(self._ownerships) > _OWNERSHIPS_MAX:
+                    self._ownerships.popitem(last=False)
+            return ownership
+
+    def gather(
+        self, wanted: Range, images: NDArray[Any], labels: NDArray[Any], positions: Indices | None = None
+    ) -> None:
+        """Writes a range into `images` [n, elements], C-contiguous, not scaled, and `labels`, both as `form` says.
+
+        With `positions` [n], ascending, only the examples at these places of the range. In a shuffled pass over the
+        training split each example is changed as the augmenter says; one that comes again in a pass is changed
+        otherwise.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
         """
         draws = self.visits.draws(wanted)
-        draws = draws if chosen is None else draws[chosen]
-        known = self.source.labels(self.visits.file_split(wanted.split))
-        self.visits.gather(wanted, images, chosen)
+        draws = draws if positions is None else draws[positions]
+        file_split = self.visits.file_split(wanted.split)
+        self.visits.gather(wanted, images, positions)
         if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
             self._augmenter.apply(images, draws, wanted.pass_number)
-        np.take(known, draws % len(known), out=labels, mode="clip")
+        targets = targets_of(self.source, file_split)
+        known = self.source.labels(file_split) if targets is None else targets
+        np.take(known, draws % len(known), axis=0, out=labels, mode="clip")
 
     def ahead_tasks(self) -> list[Callable[[], None]]:
         """Returns tasks that read and prepare what is needed next."""

@@ -18,7 +18,16 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import FILE_ORDER, Indices
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, check_finite
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Labels,
+    Peek,
+    Source,
+    check_finite,
+    refuse_targets,
+    target_count,
+)
 from adamctl.roles.data.sampling import hold_out, weights_of
 from adamctl.roles.data.streaming.blocks import by_blocks, split_blocks
 
@@ -71,6 +80,7 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
         if config.validation and by_blocks(config, source):
             source = open_source(config, path, needs.input_shape)  # a peek does not know the blocks
     origin = str(path or config.format)
+    refuse_targets(target_count(source), origin)
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))

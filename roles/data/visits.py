@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.roles.data.core import Indices, Range, pass_order, plan_cache
 from adamctl.roles.data.decode import ExampleCache
+from adamctl.roles.data.ownership import blocks_of
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, keeps_examples
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
-from adamctl.roles.data.streaming.blocks import BLOCK_EXAMPLES
+from adamctl.roles.data.streaming.windows import Owned
 
 _ORDERS_MAX: Final = 4
 
@@ -47,15 +48,19 @@ class Visits(Protocol):
         ...
 
     def blocks_of(self, wanted: Range) -> Indices:
-        """Returns the numbers [n] of the blocks that the examples of a range are in."""
+        """Returns the numbers [n] of the blocks that the examples of a range are in; servers share them out."""
+        ...
+
+    def own(self, owned: Owned) -> None:
+        """Says which blocks this server reads, from now on."""
         ...
 
     def sample(self) -> Indices:
         """Returns the file indices of the training examples that statistics are taken of."""
         ...
 
-    def gather(self, wanted: Range, images: NDArray[Any], chosen: Indices | None = None) -> None:
-        """Writes a range, or those at `chosen` positions of it, into `images` [n, elements] of the source's type.
+    def gather(self, wanted: Range, images: NDArray[Any], positions: Indices | None = None) -> None:
+        """Writes a range, or those at `positions` of it, into `images` [n, elements] of the source's type.
 
         Raises:
             DamagedDataError: a file cannot be read, or a value is not finite.
@@ -114,6 +119,7 @@ class ExampleVisits:
         self.forms: dict[str, str] = {split: cache.plan.form for split, cache in self._caches.items()}
         self.whole_ranges = source.resident
         self._example_bytes = example_bytes
+        self._blocks = {split: blocks_of(source, split) for split in FILE_SPLITS}
         self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
         self._orders_lock = threading.Lock()
 
@@ -127,16 +133,17 @@ class ExampleVisits:
         return self._order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
 
     def blocks_of(self, wanted: Range) -> Indices:
-        train_blocks = -(-len(self._source.labels("train")) // BLOCK_EXAMPLES)
-        first = train_blocks if self.file_split(wanted.split) == "test" else 0
-        return first + self._file_indices(wanted) // BLOCK_EXAMPLES
+        return self._blocks[self.file_split(wanted.split)].of(self._file_indices(wanted))
+
+    def own(self, owned: Owned) -> None:
+        """Nothing is read before it is asked for."""
 
     def sample(self) -> Indices:
         return self._train
 
-    def gather(self, wanted: Range, images: NDArray[Any], chosen: Indices | None = None) -> None:
+    def gather(self, wanted: Range, images: NDArray[Any], positions: Indices | None = None) -> None:
         indices = self._file_indices(wanted)
-        self._caches[self.file_split(wanted.split)].gather(indices if chosen is None else indices[chosen], images)
+        self._caches[self.file_split(wanted.split)].gather(indices if positions is None else indices[positions], images)
 
     def ahead_tasks(self) -> list[Callable[[], None]]:
         return []

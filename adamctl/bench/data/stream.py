@@ -8,6 +8,7 @@ passes of each count: what else the machine does makes them slower. First passes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import psutil
 
 from adamctl.bench.bars import Found, Progress
 from adamctl.bench.data.parts import DataSettings
@@ -23,6 +25,7 @@ from adamctl.bench.watched_run import Sample, WatchedRun
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
+from adamctl.net.transport import Connection
 from adamctl.wire.messages import StatusReply, StatusRequest
 
 MEMORY: Final = "128MiB"
@@ -30,7 +33,8 @@ MEMORY_BYTES: Final = 128 << 20
 ENOUGH: Final = "4GiB"
 SIDE, CLASSES = 28, 10
 PASSES: Final = 3
-LOOK_S, PASS_S_MAX = 0.05, 300.0
+SERVER: Final = "data-1"
+LOOK_S, ANSWER_S, PASS_S_MAX = 0.05, 10.0, 300.0
 WINDOW_BLOCKS: Final = 32
 AHEAD_BYTES: Final = 2 * WINDOW_BLOCKS * 1024 * SIDE * SIDE
 """Two windows: what may have been read ahead of a pass that does not come."""
@@ -140,30 +144,44 @@ def write_images(folder: Path, size_bytes: int) -> int:
 
 async def _run(file: Path, memory: str, examples: int) -> Streamed:
     async with WatchedRun((str(file),), environment={"ADAMCTL_DATA_MEMORY": memory}) as run:
-        address = await run.address("data-1")
-        process = run.processes()["data-1"]
-        connection = await StreamTransport().connect(
-            address, make_hello("front", "front-bench", 0, run.token), deadline_s=10
-        )
-        before_bytes = most_bytes = process.memory_info().rss
-        status: dict[str, Any] = {}
+        server = await _Server.of(run)
+        await run.trains()
         until_s = time.monotonic() + PASSES * PASS_S_MAX
-        while not run.samples or run.samples[-1].examples < PASSES * examples:
+        while run.samples[-1].examples < PASSES * examples and not run.has_ended:
             if time.monotonic() > until_s:
                 raise RunFailedError(f"expected {PASSES} passes within {PASSES * PASS_S_MAX:g} s")
-            try:
-                reply = await connection.request(StatusRequest(), deadline_s=10)
-                most_bytes = max(most_bytes, process.memory_info().rss)
-            except (AdamctlError, OSError):
-                break  # the run has ended
-            assert isinstance(reply.message, StatusReply)
-            if reply.message.status["datasets"]:
-                (status,) = reply.message.status["datasets"]
+            await server.look()
             await asyncio.sleep(LOOK_S)
-        await connection.close()
+        await server.connection.close()
         rate = best_pass(run.samples, examples)
         waiting_share = 0.0 if run.progress is None else run.progress.waiting_share
-    return Streamed(rate, waiting_share, status["read_bytes"], most_bytes - before_bytes, status["held_bytes"])
+    status = server.status
+    return Streamed(rate, waiting_share, status["read_bytes"], server.grown_bytes, status["held_bytes"])
+
+
+class _Server:
+    """A run's data server: what it says of its one data set, and how much its resident memory has grown."""
+
+    def __init__(self, connection: Connection, process: psutil.Process) -> None:
+        self.connection, self._process = connection, process
+        self._before_bytes = process.memory_info().rss
+        self.grown_bytes = 0
+        self.status: dict[str, Any] = {}
+
+    @classmethod
+    async def of(cls, run: WatchedRun) -> _Server:
+        address = await run.address(SERVER)
+        hello = make_hello("front", "front-bench", 0, run.token)
+        return cls(await StreamTransport().connect(address, hello, deadline_s=ANSWER_S), run.processes()[SERVER])
+
+    async def look(self) -> None:
+        """Looks, unless the server has just ended with its run."""
+        with contextlib.suppress(AdamctlError, psutil.Error):
+            reply = await self.connection.request(StatusRequest(), deadline_s=ANSWER_S)
+            self.grown_bytes = max(self.grown_bytes, self._process.memory_info().rss - self._before_bytes)
+            assert isinstance(reply.message, StatusReply)
+            if reply.message.status["datasets"]:
+                (self.status,) = reply.message.status["datasets"]
 
 
 def best_pass(samples: Sequence[Sample], examples: int) -> float:

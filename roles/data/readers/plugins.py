@@ -21,7 +21,14 @@ import numpy as np
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, formats, installed
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, Source
+from adamctl.roles.data.readers.source import (
+    CLASSES_MAX,
+    FILE_SPLITS,
+    FileSplit,
+    Source,
+    target_count,
+    targets_of,
+)
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -135,11 +142,27 @@ def _problems(source: Any, input_shape: tuple[int, ...] | None) -> Iterator[str]
         labels = source.labels(split)
         if not isinstance(labels, np.ndarray) or labels.dtype != np.int32 or labels.ndim != 1:
             yield f"expected labels of {split} as int32 [examples]"
-        elif len(labels) and not 0 <= labels.min() <= labels.max() < len(source.classes):
+        elif problem := _target_problem(source, split, len(labels)):
+            yield problem
+        elif not target_count(source) and len(labels) and not 0 <= labels.min() <= labels.max() < len(source.classes):
             yield (
                 f"expected labels of {split} from 0 to {len(source.classes) - 1}, one for each class, "
                 f"found {labels.min()} to {labels.max()}"
             )
+
+
+def _target_problem(source: Any, split: FileSplit, examples: int) -> str | None:
+    """Returns what is wrong with a source's targets, or None."""
+    train, targets = targets_of(source, "train"), targets_of(source, split)
+    if train is None and targets is None:
+        return None
+    if any(not isinstance(part, np.ndarray) or part.dtype != np.float32 or part.ndim != 2 for part in (train, targets)):
+        return "expected targets of train and test as float32 [examples, numbers]"
+    count = target_count(source)
+    assert targets is not None
+    if targets.shape != (examples, count):
+        return f"expected targets of {split} as [{examples}, {count}], found {list(targets.shape)}"
+    return f"expected targets or classes, found both: {len(source.classes)} classes" if source.classes else None
 
 
 def _point(name: str) -> EntryPoint:

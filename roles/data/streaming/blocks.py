@@ -29,7 +29,7 @@ def is_sequential(source: Source) -> bool:
     return bool(getattr(source, "sequential", False))
 
 
-def blocks_of(source: Source, split: FileSplit) -> Indices:
+def block_lengths(source: Source, split: FileSplit) -> Indices:
     """Returns the lengths [B] of the runs of examples that a source reads at once, in file order.
 
     Raises:
@@ -151,7 +151,7 @@ def split_blocks(source: Source, validation: float, seed: int, window_blocks: in
             f'data.order = "blocks": {source.origin} has examples that are held out together, such as those of one '
             'recording, and blocks may cut them; set it to "examples", or data.validation to 0'
         )
-    lengths = blocks_of(source, "train")
+    lengths = block_lengths(source, "train")
     starts = np.cumsum(lengths) - lengths
     held_out = round(int(lengths.sum()) * validation)
     drawn = permutation(len(lengths), seed, _VALIDATION_STREAM)
@@ -167,7 +167,7 @@ def split_blocks(source: Source, validation: float, seed: int, window_blocks: in
         parts[0][1][rest == block] -= cut
         place = int(np.searchsorted(chosen, block))
         parts[1] = np.insert(parts[1][0], place, starts[block]), np.insert(parts[1][1], place, cut)
-    test = blocks_of(source, "test")
+    test = block_lengths(source, "test")
     parts.append((np.cumsum(test) - test, test))
     splits: dict[str, SplitBlocks] = {}
     number = 0

@@ -79,23 +79,23 @@ class BlockVisits:
         """Returns the file indices of the training examples that statistics are taken of."""
         return sample_of(self._splits["train"], STATISTICS_EXAMPLES_MAX, sequential=is_sequential(self._source))
 
-    def gather(self, wanted: Range, images: NDArray[Any], chosen: Indices | None = None) -> None:
-        """Writes a range, or those at `chosen` positions of it, into `images` [n, elements] of the source's type.
+    def gather(self, wanted: Range, images: NDArray[Any], positions: Indices | None = None) -> None:
+        """Writes a range, or those at `positions` of it, into `images` [n, elements] of the source's type.
 
         Raises:
             DamagedDataError: a file cannot be read, or a value is not finite.
         """
         if self._cache is not None:
-            self._cache.gather(wanted, images, chosen)
+            self._cache.gather(wanted, images, positions)
             return
         indices = self.draws(wanted)
-        indices = indices if chosen is None else indices[chosen]
+        indices = indices if positions is None else indices[positions]
         self._source.load(
             self.file_split(wanted.split), indices, images.reshape(len(indices), *self._source.example_shape)
         )
 
-    def own(self, owned: Owned | None) -> None:
-        """Says which blocks this server reads ahead, from now on; None: all of them."""
+    def own(self, owned: Owned) -> None:
+        """Says which blocks this server reads ahead, from now on; all of them until then."""
         if self._cache is not None:
             self._cache.own(owned)
 

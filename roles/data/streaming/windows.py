@@ -92,17 +92,17 @@ class WindowCache:
         with self._changed:
             return self._memory.used_frames * self._frames.frame_bytes
 
-    def own(self, owned: Owned | None) -> None:
-        """Says which blocks this server reads ahead, from now on; None: all of them."""
+    def own(self, owned: Owned) -> None:
+        """Says which blocks this server reads ahead, from now on; all of them until then."""
         with self._changed:
             self._owned = owned
 
     # --- what is asked for ------------------------------------------------------------------------------------------
 
-    def gather(self, wanted: Range, out: NDArray[Any], chosen: Indices | None = None) -> None:
+    def gather(self, wanted: Range, out: NDArray[Any], positions: Indices | None = None) -> None:
         """Writes a range into `out` [n, elements], of the source's type.
 
-        With `chosen`, ascending positions in the range, it writes those examples alone, one after the other.
+        With `positions` in the range, ascending, it writes those examples alone, one after the other.
 
         Raises:
             DamagedDataError: a file cannot be read, or a value is not finite.
@@ -112,8 +112,8 @@ class WindowCache:
         for place in split.find(wanted.pass_number, wanted.start, wanted.stop):
             first = wanted.start + passed - place.first
             count = len(place.blocks)
-            if chosen is not None:
-                rows = chosen[(chosen >= passed) & (chosen < passed + count)] - passed
+            if positions is not None:
+                rows = positions[(positions >= passed) & (positions < passed + count)] - passed
                 place = place._replace(blocks=place.blocks[rows], indices=place.indices[rows])
             rows_out = out[written : written + len(place.blocks)]
             self._serve(WindowKey(wanted.split, wanted.pass_number, place.window), place, rows_out)

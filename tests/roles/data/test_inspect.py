@@ -26,7 +26,7 @@ def test_an_idx_folder_is_described(idx_folder: Callable[..., Path], tmp_path: P
     assert (train["min"], train["max"]) == (0, 49)
     assert train["mean"] == pytest.approx(24.5) and train["std"] == pytest.approx(np.arange(50).std())
     assert found["order"] == "examples" and "window_bytes" not in found
-    assert found["decoded_bytes"] == 70 * 64 and 0 < found["stored_bytes"] < 2000
+    assert found["decoded_bytes"] == 70 * 16 and 0 < found["stored_bytes"] < 2000
 
 
 def test_a_folder_of_images_is_described_with_its_sizes(image_folder: Callable[..., Path]) -> None:

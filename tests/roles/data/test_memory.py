@@ -39,6 +39,7 @@ import queue, sys, psutil
 from adamctl.config.data import DataConfig
 from adamctl.roles.data.core import Range
 from adamctl.roles.data.memory import memory_of_option
+from adamctl.roles.data.preparing import Asked
 from adamctl.roles.data.store import DataStore
 
 memory = memory_of_option(sys.argv[2])
@@ -49,7 +50,7 @@ process = psutil.Process()
 
 def read(dataset, number, start, stop):
     results = queue.Queue()
-    found = store.read(dataset.name, Range("train", number, start, stop), results.put) or results.get(timeout=60)
+    found = store.read(dataset.name, Asked(Range("train", number, start, stop)), results.put) or results.get(timeout=60)
     if isinstance(found, Exception):
         raise found
     found.release()

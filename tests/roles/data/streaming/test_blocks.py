@@ -12,7 +12,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import FILE_ORDER
 from adamctl.roles.data.streaming.blocks import (
     SEQUENTIAL_BYTES_FOR_BLOCKS,
-    blocks_of,
+    block_lengths,
     by_blocks,
     sample_of,
     split_blocks,
@@ -22,19 +22,19 @@ from tests.roles.data.streaming.block_sources import BlockSource, NumberedSource
 
 
 def test_a_source_that_says_nothing_has_blocks_of_1024() -> None:
-    assert blocks_of(NumberedSource(2500), "train").tolist() == [1024, 1024, 452]
-    assert blocks_of(NumberedSource(1024), "train").tolist() == [1024]
-    assert blocks_of(NumberedSource(5), "test").tolist() == []
+    assert block_lengths(NumberedSource(2500), "train").tolist() == [1024, 1024, 452]
+    assert block_lengths(NumberedSource(1024), "train").tolist() == [1024]
+    assert block_lengths(NumberedSource(5), "test").tolist() == []
 
 
 def test_a_source_says_its_own_blocks() -> None:
-    assert blocks_of(BlockSource(20), "train").tolist() == [5, 9, 2, 4]
+    assert block_lengths(BlockSource(20), "train").tolist() == [5, 9, 2, 4]
 
 
 def test_blocks_without_examples_of_a_split_are_left_out() -> None:
     source = BlockSource(10)
     source.blocks = lambda split: np.array([5, 0, 5])  # type: ignore[method-assign]
-    assert blocks_of(source, "train").tolist() == [5, 5]
+    assert block_lengths(source, "train").tolist() == [5, 5]
 
 
 @pytest.mark.parametrize("lengths", [[5], [5, -1, 6], [11], [[10]]])
@@ -42,7 +42,7 @@ def test_blocks_that_are_not_all_examples_are_refused(lengths: list[int]) -> Non
     source = BlockSource(10)
     source.blocks = lambda split: np.array(lengths)  # type: ignore[method-assign]
     with pytest.raises(ConfigurationError, match="expected blocks of 10 examples together"):
-        blocks_of(source, "train")
+        block_lengths(source, "train")
 
 
 @settings(max_examples=40, deadline=None)
@@ -128,7 +128,7 @@ def test_statistics_of_a_sequential_source_are_of_few_blocks() -> None:
     ours = set(split.file_indices(FILE_ORDER, 0, split.examples).tolist())
     assert 50 <= len(evenly) <= 100 and (np.diff(evenly) > 0).all() and set(evenly.tolist()) <= ours
     some = sample_of(split, 100, sequential=True)
-    blocks = np.searchsorted(np.cumsum(blocks_of(source, "train")), some, side="right")
+    blocks = np.searchsorted(np.cumsum(block_lengths(source, "train")), some, side="right")
     assert len(set(blocks.tolist())) <= 64 and set(some.tolist()) <= ours and 32 <= len(some) <= 100
     assert (np.diff(some) > 0).all()
     assert len(sample_of(split, 10**6, sequential=True)) == split.examples

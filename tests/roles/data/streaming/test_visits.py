@@ -14,7 +14,8 @@ from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.dataset import OpenDataSet
-from adamctl.roles.data.store import DataStore, ReadyRange
+from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.store import DataStore
 from adamctl.roles.data.streaming.visits import BlockVisits
 from tests.roles.data.streaming.block_sources import BlockSource, NumberedSource
 
@@ -46,14 +47,14 @@ def store(folder: Path) -> Iterator[DataStore]:
 def read(store: DataStore, dataset: OpenDataSet, wanted: Range) -> list[int]:
     """Returns the numbers of the examples of a range, after checking their labels."""
     results: queue.Queue[ReadyRange | Exception] = queue.Queue()
-    result: ReadyRange | Exception | None = store.read(dataset.name, wanted, results.put)
+    result: ReadyRange | Exception | None = store.read(dataset.name, Asked(wanted), results.put)
     if result is None:
         result = results.get(timeout=WAIT_S)
     if isinstance(result, Exception):
         raise result
     count = result.examples
     images = np.frombuffer(result.body, np.uint8, count * IMAGE_BYTES).reshape(count, -1)
-    labels = np.frombuffer(result.body, np.int32, count, result.labels_offset)
+    labels = np.frombuffer(result.body, np.int32, count, result.layout.labels_offset)
     numbers = images[:, 0].astype(np.int64) * 256 + images[:, 1]
     assert (numbers % 10 == labels).all()
     result.release()
