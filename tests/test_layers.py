@@ -45,6 +45,7 @@ SHORT = {
     "adamctl/bench/kernels/sample_models.py": "a table of networks, for `bench kernels` without an experiment",
     "adamctl/bench/report.py": "the same for every benchmark",
     "adamctl/cli/*": "one command, one file",
+    "adamctl/config/augmenters.py": "lies below experiments and the augmenters",
     "adamctl/config/algorithms.py": "lies below experiments and the registry of algorithms",
     "adamctl/config/formats.py": "lies below experiments and the readers",
     "roles/data/readers/parquet.py": "a description without pyarrow",

@@ -35,6 +35,7 @@ class OpenDataSet:
         class_examples: the training examples of each class.
         form: the size and type of one example, which are the source's: bytes stay bytes.
         scaling: what readers make of those values before they train on them.
+        augmenter: what each pass does to training examples.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class OpenDataSet:
         self.examples = dict(self.visits.examples)
         if not self.examples["train"]:
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
-        self._augmenter = Augmenter(
+        self.augmenter = Augmenter(
             config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
         )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, self.visits.sample())
@@ -151,8 +152,8 @@ class OpenDataSet:
         draws = draws if positions is None else draws[positions]
         file_split = self.visits.file_split(wanted.split)
         self.visits.gather(wanted, images, positions)
-        if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
-            self._augmenter.apply(images, draws, wanted.pass_number)
+        if self.augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
+            self.augmenter.apply(images, draws, wanted.pass_number)
         targets = targets_of(self.source, file_split)
         known = self.source.labels(file_split) if targets is None else targets
         np.take(known, draws % len(known), axis=0, out=labels, mode="clip")

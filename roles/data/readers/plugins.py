@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, formats, installed
@@ -109,10 +110,34 @@ def call(reader: Reader, function: str, config: DataConfig, path: Path | None, *
     except ImportError as error:
         raise _missing(reader, function, error) from error
     except Exception as error:
-        raise DamagedDataError(
-            f"{path}: expected data of format {reader.name!r}; its reader ({function}) failed with "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        raise _failed(reader, function, str(path), error) from error
+
+
+def _failed(reader: Reader, function: str, place: str, error: Exception) -> DamagedDataError:
+    wanted = f"expected data of format {reader.name!r}; its reader ({function})"
+    return DamagedDataError(f"{place}: {wanted} failed with {type(error).__name__}: {error}")
+
+
+class GuardedSource:
+    """Another package's source, of which `load` raises nothing but adamctl's errors. The rest is as it is."""
+
+    def __init__(self, reader: Reader, source: Any) -> None:
+        self._reader = reader
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Raises DamagedDataError for any error of the reader; it names the reader and the examples."""
+        try:
+            self._source.load(split, indices, out)
+        except AdamctlError:
+            raise
+        except Exception as error:
+            examples = f"example {indices[0]}" if len(indices) == 1 else f"examples {min(indices)} to {max(indices)}"
+            place = f"{self._source.origin}: {split}, {examples}"
+            raise _failed(self._reader, f"load, {self._reader.open}", place, error) from error
 
 
 def check_source(reader: Reader, source: Any, input_shape: tuple[int, ...] | None) -> None:
@@ -149,6 +174,8 @@ def _problems(source: Any, input_shape: tuple[int, ...] | None) -> Iterator[str]
                 f"expected labels of {split} from 0 to {len(source.classes) - 1}, one for each class, "
                 f"found {labels.min()} to {labels.max()}"
             )
+        elif hasattr(source, "blocks") and (lengths := np.asarray(source.blocks(split))).sum() != len(labels):
+            yield f"expected blocks of {split} that hold its {len(labels)} examples, found {lengths.sum()} in them"
 
 
 def _target_problem(source: Any, split: FileSplit, examples: int) -> str | None:

@@ -14,6 +14,7 @@ from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.dataset import OpenDataSet
+from adamctl.roles.data.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
 from adamctl.roles.data.store import DataStore
 from adamctl.roles.data.streaming.visits import BlockVisits
@@ -44,16 +45,16 @@ def store(folder: Path) -> Iterator[DataStore]:
     made.close()
 
 
-def read(store: DataStore, dataset: OpenDataSet, wanted: Range) -> list[int]:
+def read(store: DataStore, dataset: OpenDataSet, wanted: Range, share: Share | None = None) -> list[int]:
     """Returns the numbers of the examples of a range, after checking their labels."""
     results: queue.Queue[ReadyRange | Exception] = queue.Queue()
-    result: ReadyRange | Exception | None = store.read(dataset.name, Asked(wanted), results.put)
+    result: ReadyRange | Exception | None = store.read(dataset.name, Asked(wanted, share), results.put)
     if result is None:
         result = results.get(timeout=WAIT_S)
     if isinstance(result, Exception):
         raise result
     count = result.examples
-    images = np.frombuffer(result.body, np.uint8, count * IMAGE_BYTES).reshape(count, -1)
+    images = np.frombuffer(result.body, np.uint8, count * IMAGE_BYTES).reshape(count, IMAGE_BYTES)
     labels = np.frombuffer(result.body, np.int32, count, result.layout.labels_offset)
     numbers = images[:, 0].astype(np.int64) * 256 + images[:, 1]
     assert (numbers % 10 == labels).all()
@@ -89,6 +90,22 @@ def test_two_servers_of_different_memory_have_the_same_order(store: DataStore, f
     for wanted in (Range("train", 5, 1000, 1200), Range("validation", FILE_ORDER, 0, 200)):
         assert read(store, one, wanted) == read(other, two, wanted)
         np.testing.assert_array_equal(one.visits.blocks_of(wanted), two.visits.blocks_of(wanted))
+    other.close()
+
+
+def test_two_servers_share_a_set_out_and_neither_reads_what_the_other_owns(store: DataStore, folder: Path) -> None:
+    other = DataStore([str(folder)], threads=2, ahead=3, memory_bytes=store.memory_bytes)
+    names = ("data-1", "data-2")
+    opened = [one.open(CONFIG, (SIDE, SIDE, 1), 7) for one in (store, other)]
+    seen: list[list[int]] = [[], []]
+    for start in range(0, EXAMPLES, 250):
+        wanted = Range("train", 0, start, min(start + 250, EXAMPLES))
+        for number, (one, dataset) in enumerate(zip((store, other), opened, strict=True)):
+            seen[number] += read(one, dataset, wanted, Share(names, number))
+    assert sorted(seen[0] + seen[1]) == list(range(EXAMPLES)) and min(map(len, seen)) > 1024
+    for dataset, numbers in zip(opened, seen, strict=True):
+        ahead = 2 * 1024 * IMAGE_BYTES
+        assert len(numbers) * IMAGE_BYTES <= dataset.read_bytes <= len(numbers) * IMAGE_BYTES + ahead
     other.close()
 
 
