@@ -219,6 +219,7 @@ class Coordinator:
             await self._writer.prepare()
             with Waiting("the data set to be opened", log=self.context.log):
                 data = await opening
+            self._writer.classes = data.classes
         finally:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)

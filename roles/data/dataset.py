@@ -73,7 +73,8 @@ class OpenDataSet:
         if not self.examples["train"]:
             raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
         self.augmenter = Augmenter(
-            config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
+            config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate,
+            config.features.bands if source.format == "audio" else 0,
         )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, self.visits.sample())
         self.class_examples = self._count_classes()
