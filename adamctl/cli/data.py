@@ -92,6 +92,9 @@ def _print(described: dict[str, Any]) -> None:
         f"examples of shape {'x'.join(map(str, described['shape']))}, {described['dtype']}; "
         f"{size(described['stored_bytes'])} stored, {size(described['decoded_bytes'])} decoded"
     )
+    if described["order"] == "blocks":
+        window = f"{described['window_blocks']} to a window of up to {size(described['window_bytes'])}"
+        echo(f"visited in block order: {described['blocks']:,} blocks, {window}")
     if "decoder" in described:
         echo(_images(described))
     rows = []
