@@ -87,11 +87,9 @@ def _of_sampling(data: DataConfig) -> Iterator[tuple[str, str]]:
 
 
 def _of_order(data: DataConfig) -> Iterator[tuple[str, str]]:
-    """Yields (key, message) for what passes in block order, or in no blocks, cannot have."""
+    """Yields (key, message) for what passes in block order, or without blocks, cannot have."""
     if data.order == "blocks" and data.stratify:
         yield "order", 'found "blocks" with stratify = true; whole blocks are held out: leave one of the two out'
-    if data.order == "blocks" and data.sampling != "all":
-        yield "order", f'found "blocks" with sampling = {show(data.sampling)}; draws need order = "examples"'
     if data.order == "examples" and data.window_blocks != DataConfig().window_blocks:
         yield "window_blocks", f'found {data.window_blocks} with order = "examples"; expected "auto" or "blocks"'
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import find_source
-from adamctl.roles.data.core import FILE_ORDER, Indices
+from adamctl.roles.data.core import Indices
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
@@ -90,9 +90,10 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     examples = len(source.labels("train"))
     if by_blocks(config, source):
         validation = _held_out_blocks(config, source, needs.seed)
+        train = np.delete(np.arange(examples), validation) if config.sampling != "all" else validation
     else:
         train, validation = hold_out(source, config, needs.seed)
-        weights_of(config, source, train)
+    weights_of(config, source, train)
     held_out = len(validation)
     left = examples - held_out
     counts = {"train": left, "validation": held_out, "test": len(source.labels("test"))}
@@ -117,7 +118,7 @@ def _held_out_blocks(config: DataConfig, source: Source | Peek, seed: int) -> In
     if isinstance(source, Peek):  # nothing is held out
         return np.empty(0, np.int64)
     split = split_blocks(source, config.validation, seed, config.window_blocks)["validation"]
-    return split.file_indices(FILE_ORDER, 0, split.examples)
+    return split.members()
 
 
 def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: str) -> Iterator[str]:

@@ -10,9 +10,11 @@ import numpy as np
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.block_order import BlockOrder, Run
+from adamctl.roles.data.block_order import BlockOrder
 from adamctl.roles.data.core import FILE_ORDER, Indices, permutation
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Peek, Source, groups_of
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, groups_of
+from adamctl.roles.data.sampling import Weights
+from adamctl.roles.data.weighted_blocks import WeightedBlockOrder
 
 BLOCK_EXAMPLES: Final = 1024
 """The length of the blocks of a source that does not say its own."""
@@ -53,7 +55,7 @@ def by_blocks(config: DataConfig, source: Source | Peek) -> bool:
     """Returns whether a set is visited in block order. Depends on the set alone, so that all machines agree."""
     if config.order != "auto":
         return config.order == "blocks"
-    if config.stratify or config.sampling != "all" or _held_out_by_groups(config.validation, source):
+    if config.stratify or _held_out_by_groups(config.validation, source):
         return False  # they choose among all examples
     examples = len(source.labels("train"))
     if examples >= EXAMPLES_FOR_BLOCKS or isinstance(source, Peek):
@@ -76,6 +78,10 @@ class Place(NamedTuple):
     first: int
     blocks: Indices
     indices: Indices
+
+    def at(self, rows: Indices) -> Place:
+        """Returns some of its examples."""
+        return self._replace(blocks=self.blocks[rows], indices=self.indices[rows])
 
 
 class SplitBlocks:
@@ -101,6 +107,12 @@ class SplitBlocks:
         self._shuffled = BlockOrder(lengths, seed, window_blocks) if len(lengths) else None
         self._in_files = BlockOrder(lengths, seed, 1) if len(lengths) else None
 
+    def weigh(self, labels: Labels, weights: Weights) -> None:
+        """Has passes draw examples by weight (`WeightedBlockOrder`); both [n] in the order of the files."""
+        if isinstance(self._shuffled, BlockOrder):
+            order = self._shuffled
+            self._shuffled = WeightedBlockOrder(order.lengths, order.seed, labels, weights, order.window_blocks)
+
     def find(self, pass_number: int, start: int, stop: int) -> list[Place]:
         """Returns where examples [start, stop) of a pass are, one place for each window."""
         order = self._order(pass_number)
@@ -109,26 +121,29 @@ class SplitBlocks:
             for run in order.find(pass_number, start, stop)
         ]
 
-    def file_indices(self, pass_number: int, start: int, stop: int) -> Indices:
-        """Returns the file indices [stop - start] of these examples."""
+    def draws(self, pass_number: int, start: int, stop: int, file_examples: int) -> Indices:
+        """Returns the file indices [stop - start] of these examples, plus `file_examples` for each repeat in a pass."""
         if start == stop:
             return np.empty(0, np.int64)
-        runs: list[Run] = self._order(pass_number).find(pass_number, start, stop)
-        found = [self.starts[run.blocks] + run.indices for run in runs]
+        found = []
+        for run in self._order(pass_number).find(pass_number, start, stop):
+            indices = self.starts[run.blocks] + run.indices
+            found.append(indices if run.repeats is None else indices + run.repeats * file_examples)
         return np.concatenate(found)
+
+    def members(self) -> Indices:
+        """Returns the file indices [n] of all its examples, ascending."""
+        return self.draws(FILE_ORDER, 0, self.examples, 0)
 
     def windows(self, pass_number: int) -> int:
         """Returns how many windows a pass has."""
         return self._order(pass_number).windows
 
     def window(self, pass_number: int, window: int) -> tuple[Indices, int]:
-        """Returns the blocks that a window is made of, as the data set calls them, and how many examples it has."""
-        blocks = self._order(pass_number).blocks_of(pass_number, window)
-        return blocks + self._first_number, int(self.lengths[blocks].sum())
-
-    def largest_window(self, sizes: Indices, window_blocks: int) -> int:
-        """Returns the most that any window of any pass can need, of these sizes [B] of blocks."""
-        return int(np.sort(sizes)[-window_blocks:].sum())
+        """Returns the blocks that a window is made of, as the data set calls them, and how many examples it serves."""
+        order = self._order(pass_number)
+        blocks = order.blocks_of(pass_number, window)
+        return blocks + self._first_number, order.start(pass_number, window + 1) - order.start(pass_number, window)
 
     def _order(self, pass_number: int) -> BlockOrder:
         order = self._in_files if pass_number == FILE_ORDER else self._shuffled
@@ -184,7 +199,7 @@ def sample_of(split: SplitBlocks, examples_max: int, *, sequential: bool) -> Ind
     Of a sequential source, at most SAMPLED_BLOCKS_MAX blocks are read for them.
     """
     if split.examples <= examples_max:
-        return split.file_indices(FILE_ORDER, 0, split.examples)
+        return split.members()
     if not sequential:
         positions = np.arange(0, split.examples, -(-split.examples // examples_max))
         blocks = np.searchsorted(np.cumsum(split.lengths), positions, side="right")

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.core import FILE_ORDER, Indices, Range
+from adamctl.roles.data.core import Indices, Range
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, keeps_examples
+from adamctl.roles.data.sampling import weights_of
 from adamctl.roles.data.scaling import STATISTICS_EXAMPLES_MAX
 from adamctl.roles.data.streaming.blocks import is_sequential, sample_of, split_blocks, window_problem
 from adamctl.roles.data.streaming.windows import Owned, WindowCache, frames_of
@@ -36,11 +37,17 @@ class BlockVisits:
             share_bytes: what it would have alone; None: as much as it needs.
 
         Raises:
-            ConfigurationError: a window does not fit into `share_bytes`, or the source's blocks are wrong.
+            ConfigurationError: a window does not fit into `share_bytes`, the source's blocks are wrong, or its passes
+                cannot be drawn as `DataConfig.sampling` says.
         """
         self._source = source
         self._splits = split_blocks(source, config.validation, seed, config.window_blocks)
         self.examples = {split: blocks.examples for split, blocks in self._splits.items()}
+        if config.sampling != "all" and self.examples["train"]:
+            train = self._splits["train"].members()
+            weights = weights_of(config, source, train)
+            assert weights is not None
+            self._splits["train"].weigh(source.labels("train")[train], weights)
         self.forms: dict[str, str] = dict.fromkeys(FILE_SPLITS, "none" if keeps_examples(source) else "windows")
         self.whole_ranges = True
         self._cache: WindowCache | None = None
@@ -64,11 +71,12 @@ class BlockVisits:
 
     def members(self, split: str) -> Indices:
         """Returns the file indices of a split, ascending."""
-        return self._splits[split].file_indices(FILE_ORDER, 0, self.examples[split])
+        return self._splits[split].members()
 
     def draws(self, wanted: Range) -> Indices:
-        """Returns the file indices [n] of the examples of a range."""
-        return self._splits[wanted.split].file_indices(wanted.pass_number, wanted.start, wanted.stop)
+        """Returns the draws [n] of a range: file indices, plus a multiple of the file's examples for repeats."""
+        file_examples = len(self._source.labels(self.file_split(wanted.split)))
+        return self._splits[wanted.split].draws(wanted.pass_number, wanted.start, wanted.stop, file_examples)
 
     def blocks_of(self, wanted: Range) -> Indices:
         """Returns the numbers [n] of the blocks that the examples of a range are in."""
@@ -88,7 +96,7 @@ class BlockVisits:
         if self._cache is not None:
             self._cache.gather(wanted, images, positions)
             return
-        indices = self.draws(wanted)
+        indices = self.draws(wanted) % len(self._source.labels(self.file_split(wanted.split)))
         indices = indices if positions is None else indices[positions]
         self._source.load(
             self.file_split(wanted.split), indices, images.reshape(len(indices), *self._source.example_shape)

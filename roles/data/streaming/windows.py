@@ -114,7 +114,7 @@ class WindowCache:
             count = len(place.blocks)
             if positions is not None:
                 rows = positions[(positions >= passed) & (positions < passed + count)] - passed
-                place = place._replace(blocks=place.blocks[rows], indices=place.indices[rows])
+                place = place.at(rows)
             rows_out = out[written : written + len(place.blocks)]
             self._serve(WindowKey(wanted.split, wanted.pass_number, place.window), place, rows_out)
             with self._changed:
@@ -201,9 +201,17 @@ class WindowCache:
         return tasks
 
     def _next(self, key: WindowKey) -> WindowKey | None:
-        if key.window + 1 < self._splits[key.split].windows(key.pass_number):
-            return key._replace(window=key.window + 1)
-        return None if key.pass_number == FILE_ORDER else key._replace(pass_number=key.pass_number + 1, window=0)
+        """Returns the next window that has any examples; passes by weight may draw none of one."""
+        split = self._splits[key.split]
+        for _ in range(split.windows(key.pass_number)):
+            key = key._replace(window=key.window + 1)
+            if key.window == split.windows(key.pass_number):
+                if key.pass_number == FILE_ORDER:
+                    return None
+                key = key._replace(pass_number=key.pass_number + 1, window=0)
+            if split.window(key.pass_number, key.window)[1]:
+                return key
+        return None
 
     def _read_ahead(self, number: int) -> None:
         with self._changed:

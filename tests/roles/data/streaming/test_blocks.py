@@ -54,16 +54,16 @@ def test_every_example_is_in_one_split_and_as_many_held_out_as_asked(
     splits = split_blocks(source, share, seed, window_blocks)
     assert splits["validation"].examples == round(examples * share)
     found = [
-        splits[split].file_indices(number, 0, splits[split].examples)
+        splits[split].draws(number, 0, splits[split].examples, examples)
         for split in ("train", "validation")
         if splits[split].examples
         for number in (0,)
     ]
     assert sorted(np.concatenate(found).tolist()) == list(range(examples))
-    assert splits["test"].file_indices(FILE_ORDER, 0, 7).tolist() == list(range(7))
+    assert splits["test"].draws(FILE_ORDER, 0, 7, 7).tolist() == list(range(7))
     for split in splits.values():
         if split.examples:
-            in_files = split.file_indices(FILE_ORDER, 0, split.examples)
+            in_files = split.members()
             assert (np.diff(in_files) > 0).all()
     numbers = np.concatenate([split.numbers for split in splits.values()])
     assert numbers.tolist() == list(range(len(numbers)))
@@ -102,7 +102,7 @@ def test_auto_depends_on_the_number_of_examples_and_for_sequential_sources_on_th
     assert not by_blocks(DataConfig(), few) and by_blocks(DataConfig(order="blocks"), few)
     many = NumberedSource(4_000_000)
     assert by_blocks(DataConfig(), many) and not by_blocks(DataConfig(order="examples"), many)
-    assert not by_blocks(DataConfig(sampling="balanced"), many)
+    assert by_blocks(DataConfig(sampling="balanced"), many)
     assert not by_blocks(DataConfig(validation=0.1, stratify=True), many)
     large = BlockSource(2000)
     large.example_shape = (SEQUENTIAL_BYTES_FOR_BLOCKS // 4 // 2000 + 1,)  # type: ignore[assignment]
@@ -125,7 +125,7 @@ def test_statistics_of_a_sequential_source_are_of_few_blocks() -> None:
     source = BlockSource(5000)
     split = split_blocks(source, 0.3, 1, 4)["train"]
     evenly = sample_of(split, 100, sequential=False)
-    ours = set(split.file_indices(FILE_ORDER, 0, split.examples).tolist())
+    ours = set(split.members().tolist())
     assert 50 <= len(evenly) <= 100 and (np.diff(evenly) > 0).all() and set(evenly.tolist()) <= ours
     some = sample_of(split, 100, sequential=True)
     blocks = np.searchsorted(np.cumsum(block_lengths(source, "train")), some, side="right")

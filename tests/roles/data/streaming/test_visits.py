@@ -158,3 +158,24 @@ def test_statistics_are_of_training_examples_alone() -> None:
     visits = BlockVisits(msgspec.structs.replace(CONFIG, validation=0.5), BlockSource(5000), 7, 10**6)
     train = visits.draws(Range("train", FILE_ORDER, 0, 2500))
     assert 100 <= len(visits.sample()) <= 2048 and set(visits.sample()) <= set(train)
+
+
+@pytest.mark.parametrize("budget_bytes", [0, 2 * 9 * 12, 10**6])
+def test_passes_by_weight_draw_repeats_and_skip_windows_without_any(budget_bytes: int) -> None:
+    """A source sorted by class, in windows of one block: those of the class of no weight have no part in a pass."""
+    source = BlockSource(600)
+    source._labels["train"] = (np.arange(600) // 200).astype(np.int32)
+    config = msgspec.structs.replace(CONFIG, sampling={"0": 3.0, "1": 0.0})
+    visits = BlockVisits(config, source, 7, budget_bytes)
+    assert visits.examples["train"] == 600
+    whole = visits.draws(Range("train", 2, 0, 600))
+    counts = np.bincount(source.labels("train")[whole % 600], minlength=3)
+    assert abs(counts[0] - 450) < 5 and not counts[1] and len(set(whole.tolist())) == 600  # a repeat is another draw
+    out = np.empty((30, 3), np.float32)
+    for start in range(0, 600, 30):
+        visits.gather(Range("train", 2, start, start + 30), out)
+        np.testing.assert_array_equal(out[:, 0], whole[start : start + 30] % 600)
+        for task in visits.ahead_tasks():
+            task()
+    middle = {number for _, number in source.reads if 220 <= number < 380}
+    assert not middle

@@ -37,7 +37,7 @@ class Set:
     def expected(self, wanted: Range) -> list[int]:
         split = self.splits[wanted.split]
         extra = 1_000_000 if wanted.split == "test" else 0
-        return [int(one) + extra for one in split.file_indices(wanted.pass_number, wanted.start, wanted.stop)]
+        return [int(one) + extra for one in split.draws(wanted.pass_number, wanted.start, wanted.stop, 0)]
 
     def a_pass(self, number: int, split: str = "train", step: int = 11, *, ahead: bool = True) -> None:
         for start in range(0, self.splits[split].examples, step):
@@ -99,7 +99,7 @@ def test_validation_in_the_midst_of_a_pass_takes_nothing_from_it() -> None:
     made.a_pass(FILE_ORDER, "validation")
     for start in range(88, made.splits["train"].examples, 11):
         made.read(Range("train", 0, start, min(start + 11, made.splits["train"].examples)))
-    train = set(made.splits["train"].file_indices(0, 0, made.splits["train"].examples).tolist())
+    train = set(made.splits["train"].members().tolist())
     assert {made.source.reads["train", index] for index in train} == {1}
 
 
