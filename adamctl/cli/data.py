@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from adamctl.cli import options
 from adamctl.cli.output import echo, print_json, table
@@ -49,6 +48,8 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
     Raises:
         ConfigurationError: there is no such format, or it cannot be guessed.
     """
+    import msgspec
+
     from adamctl.config.check import suggestion
     from adamctl.config.data import DataConfig
     from adamctl.config.formats import formats, is_format
