@@ -101,6 +101,15 @@ class ParquetSource:
         """Returns how many examples each row group has of a split, [B]."""
         return self._lengths[split]
 
+    def fetched(self, split: FileSplit) -> NDArray[np.int64] | None:
+        """Returns how many examples of a split each file has, if files are fetched, [files]."""
+        if not any(shard.fetched for shard in self._shards):
+            return None
+        lengths = dict.fromkeys((group.shard for group in self._groups[split]), 0)
+        for group, length in zip(self._groups[split], self._lengths[split], strict=True):
+            lengths[group.shard] += int(length)
+        return np.array(list(lengths.values()), np.int64)
+
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Raises DamagedDataError with file, row group and row."""
         if not len(indices):

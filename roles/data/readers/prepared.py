@@ -105,6 +105,13 @@ class PreparedSource:
         """Returns how many examples each block has, [B]."""
         return np.array([rows for file in self._files[split] for rows in file.block_lengths()], np.int64)
 
+    def fetched(self, split: FileSplit) -> NDArray[np.int64] | None:
+        """Returns how many examples each file has, if files are fetched, [files]."""
+        files = self._files[split]
+        if not any(self._shards[file.name].fetched for file in files):
+            return None
+        return np.array([file.rows for file in files], np.int64)
+
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Raises DamagedDataError with file, block and bytes if a block is not as it was written."""
         rows = out.reshape(len(indices), prod(self.example_shape))

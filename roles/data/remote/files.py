@@ -39,6 +39,8 @@ _PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", 
 class RemoteShard:
     """One file behind a URL, which is fetched whole when it is opened, if it is not in the cache."""
 
+    fetched = True
+
     def __init__(self, files: RemoteFiles, url: str, name: str, info: dict[str, Any]) -> None:
         self.name = name
         self.origin = url

@@ -109,6 +109,16 @@ def test_an_example_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+def test_damaged_examples_may_be_left_out(tmp_path: Path) -> None:
+    of = source(dtype=np.float32)
+    of._images["train"][[77, 1200]] = np.nan
+    done = prepare(of, tmp_path / "set", seed=3, threads=2, made_from="", skip=True)
+    assert done.skipped == {"train": 2, "test": 0}
+    found, labels = read(tmp_path / "set", "train")
+    assert sorted(found) == [number for number in range(3000) if number not in (77, 1200)]
+    assert labels == [number % 3 for number in found]
+
+
 def test_frames_of_recordings_stay_together(tmp_path: Path) -> None:
     write_recordings(tmp_path / "set", {f"{name}/{number}.wav": 900 for name in ("yes", "no") for number in range(9)})
     config = DataConfig(format="audio", source=str(tmp_path / "set"))
