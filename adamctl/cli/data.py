@@ -99,6 +99,11 @@ def _print(described: dict[str, Any]) -> None:
         figures = [f"{values[key]:.4g}" if key in values else "-" for key in ("min", "max", "mean", "std")]
         rows.append((split, f"{values['examples']:,}", *figures))
     echo(table(("split", "examples", "min", "max", "mean", "std"), rows, right=(1, 2, 3, 4, 5)))
+    if described["targets"]:
+        ranges = {split: values["targets"] for split, values in described["splits"].items() if "targets" in values}
+        told = ", ".join(f"{split} {found['min']:.4g} to {found['max']:.4g}" for split, found in ranges.items())
+        echo(f"targets of {described['targets']} number(s) in place of classes: {told}")
+        return
     names = described["classes"]
     counts = {split: values.get("classes", {}) for split, values in described["splits"].items()}
     class_rows = [(name, *(f"{counts[split].get(name, 0):,}" for split in counts)) for name in names]

@@ -9,13 +9,81 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import Indices
+from adamctl.roles.data.readers.source import FileSplit, Source, groups_of
 
 Score = tuple[bytes, str]
+
+SERVERS_MAX: Final = 1024
+BLOCK_EXAMPLES_MAX: Final = 1024
+BLOCKS_MIN: Final = 1024
+"""Servers' parts of 1,024 blocks differ by a few hundredths; of the few blocks of a small set they would by much."""
+
+
+class Share(NamedTuple):
+    """What one of several servers gives of a range: the examples whose blocks it owns.
+
+    Attributes:
+        servers: the names of those that the reader believes alive, sorted.
+        receiver: which of them this one is.
+        rows: int32 positions in the range, ascending, of which alone its examples are wanted; empty: of all.
+    """
+
+    servers: tuple[str, ...]
+    receiver: int
+    rows: bytes = b""
+
+    @property
+    def server(self) -> str:
+        return self.servers[self.receiver]
+
+
+def share_problem(share: Share | None, examples: int) -> str | None:
+    """Returns why a share of a range of so many examples cannot be read, or None if it can."""
+    if share is None:
+        return None
+    servers = share.servers
+    if not 0 <= share.receiver < len(servers) <= SERVERS_MAX or list(servers) != sorted(set(servers)):
+        return f"expected 1 to {SERVERS_MAX} sorted names of servers, with the receiver among them"
+    if len(share.rows) % 4:
+        return f"expected positions of 4 bytes each, found {len(share.rows)} bytes"
+    rows = np.frombuffer(share.rows, np.int32)
+    if len(rows) and not (rows[0] >= 0 and rows[-1] < examples and (np.diff(rows) > 0).all()):
+        return f"expected ascending positions in a range of {examples} examples"
+    return None
+
+
+class Blocks:
+    """Which block each example of a set is in: as its source reads them, else so many that follow one another."""
+
+    def __init__(self, examples: int, groups: Indices | None = None, lengths: Indices | None = None) -> None:
+        """Args:
+        groups: [examples], equal for those that are read together, such as frames of one recording.
+        lengths: [blocks] of what is read at once, such as row groups; without both, blocks are short.
+        """
+        self._groups = groups
+        self._ends = None if groups is not None or lengths is None else np.cumsum(lengths)
+        self._length = min(max(examples // BLOCKS_MIN, 1), BLOCK_EXAMPLES_MAX)
+
+    def of(self, indices: Indices) -> Indices:
+        """Returns the numbers of the blocks that examples are in; `indices` are their places in the files."""
+        if self._groups is not None:
+            return self._groups[indices]
+        if self._ends is not None:
+            return np.searchsorted(self._ends, indices, side="right")
+        return indices // self._length
+
+
+def blocks_of(source: Source, split: FileSplit) -> Blocks:
+    """Returns the blocks of a source that servers share out: short ones, unless it must be read by its own."""
+    lengths = getattr(source, "blocks", None) if getattr(source, "sequential", False) else None
+    groups = groups_of(source, split)
+    return Blocks(len(source.labels(split)), groups, None if lengths is None else lengths(split))
 
 
 class Ownership:
@@ -46,6 +114,10 @@ class Ownership:
     def blocks_of(self, server: str, blocks: Iterable[int]) -> list[int]:
         """Returns those of `blocks` that a server owns, in the order given: what it reads ahead and keeps."""
         return [block for block in blocks if self.owner(block) == server]
+
+    def part(self, blocks: Indices, server: str) -> Indices:
+        """Returns where those of these examples are that a server owns, ascending; see `parts`."""
+        return self.parts(blocks).get(server, np.empty(0, np.int64))
 
     def parts(self, blocks: Indices) -> dict[str, Indices]:
         """Returns for each server that owns some of these examples where they are.

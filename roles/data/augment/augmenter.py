@@ -16,6 +16,7 @@ from adamctl.kernels.needed import WARP_KERNELS
 from adamctl.kernels.numeric.warp import warp
 from adamctl.roles.data.augment.chance import Floats, Indices, keys_of
 from adamctl.roles.data.augment.drawing import check, draw_tones, draw_warps, ranges_of
+from adamctl.roles.data.augment.plugins import Examples, open_augmenter
 from adamctl.roles.data.augment.sound import augment_sound
 from adamctl.roles.data.core import translations
 from adamctl.roles.data.translation import translate
@@ -63,6 +64,8 @@ class Augmenter:
         self._bands = bands
         if config.changes_sound and not bands:
             raise ConfigurationError("data.augment.sound: these examples are no frames of sound: leave it out")
+        examples = Examples(self._shape, dtype, white)
+        self._others = {name: open_augmenter(name, config.settings.get(name, {}), examples) for name in config.use}
         if config.warps and backend.choose() == "numba":
             backend.load(WARP_KERNELS)
 
@@ -70,7 +73,7 @@ class Augmenter:
     def changes(self) -> bool:
         """Whether it does anything."""
         config = self._config
-        return bool(self._translate or config.warps or config.changes_values or config.changes_sound)
+        return bool(self._translate or config.warps or config.changes_values or config.changes_sound or self._others)
 
     def apply(self, images: NDArray[Any], indices: Indices, pass_number: int) -> None:
         """Changes images in place, from what they are to what the pass trains on.
@@ -89,10 +92,11 @@ class Augmenter:
         if config.changes_values:
             tones = draw_tones(keys_of(indices, self._seed, variant), config.brightness, config.contrast)
             self._tone(images.reshape(len(indices), prod(self._shape)), *tones)
-
         if config.changes_sound:
             frames = images.reshape(len(indices), -1, self._bands)
             augment_sound(frames, keys_of(indices, self._seed, variant), config.sound)
+        for name, other in self._others.items():
+            other.apply(whole, keys_of(indices, self._seed, variant, name))
 
     def _tone(self, flat: NDArray[Any], factors: Floats, shifts: Floats) -> None:
         """Makes images [n, elements] lighter and more vivid; bytes stay within 0 .. 255."""
