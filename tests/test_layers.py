@@ -48,6 +48,7 @@ SHORT = {
     "adamctl/config/augmenters.py": "lies below experiments and the augmenters",
     "adamctl/config/algorithms.py": "lies below experiments and the registry of algorithms",
     "adamctl/config/formats.py": "lies below experiments and the readers",
+    "roles/data/readers/access.py": "the same for every reader",
     "roles/data/readers/parquet.py": "a description without pyarrow",
     "adamctl/config/names.py": "names and foreign text are checked in every tier",
     "adamctl/config/section.py": "lies below all tables of an experiment",

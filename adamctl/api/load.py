@@ -46,7 +46,7 @@ class TrainedModel:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the outputs; the checkpoint's, the data's, or else numbers."""
+        """Names of the outputs; numbers if neither the checkpoint nor the data tell any."""
         return self._ready.classes
 
     def parameters(self) -> dict[str, NDArray[np.float32]]:

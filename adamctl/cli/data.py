@@ -85,7 +85,7 @@ def _guessed_format(source: str) -> str:
 
 
 def _print(described: dict[str, Any]) -> None:
-    from adamctl.live.units import size
+    from adamctl.live.units import share, size
 
     echo(f"{described['source']}: {described['format']}, from {described['path'] or 'an installed package'}")
     echo(
@@ -109,9 +109,16 @@ def _print(described: dict[str, Any]) -> None:
         return
     names = described["classes"]
     counts = {split: values.get("classes", {}) for split, values in described["splits"].items()}
-    class_rows = [(name, *(f"{counts[split].get(name, 0):,}" for split in counts)) for name in names]
+    of_all = {split: max(sum(of_split.values()), 1) for split, of_split in counts.items()}
+    class_rows = []
+    for name in names:
+        found = [(counts[split].get(name, 0), of_all[split]) for split in counts]
+        class_rows.append((name, *(cell for count, of in found for cell in (f"{count:,}", share(count / of)))))
     echo()
-    echo(table(("class", *counts), class_rows, right=tuple(range(1, 1 + len(counts)))))
+    header = [cell for split in counts for cell in (split, f"of {split}")]
+    echo(table(("class", *header), class_rows, right=tuple(range(1, 1 + len(header)))))
+    for advice in described["balance"]["advice"]:
+        echo(f"\nnote: {advice}")
 
 
 def _images(described: dict[str, Any]) -> str:

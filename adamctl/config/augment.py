@@ -73,9 +73,9 @@ class AugmentConfig(Section, frozen=True):
     contrast: float = 0.0
     crop: int = 0
     reuse: int = 1
-    sound: SoundConfig = SoundConfig()
     use: tuple[str, ...] = ()
     settings: dict[str, dict[str, SettingValue]] = msgspec.field(default_factory=dict)
+    sound: SoundConfig = SoundConfig()
 
     @property
     def warps(self) -> bool:

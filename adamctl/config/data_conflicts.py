@@ -14,6 +14,9 @@ from adamctl.config.augment import augment_problems, sound_problems
 from adamctl.config.check import Problem, show
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
+from adamctl.config.partitioning import parse_size
+from adamctl.config.urls import checked_url, is_url
+from adamctl.errors import ConfigurationError
 
 _OF_FILES: Final = ("csv", "parquet", "imagefolder", "tar", "audio")
 """Formats of ours in which each example, or run of examples, is a file with a name."""
@@ -46,6 +49,17 @@ def _of_source(data: DataConfig) -> Iterator[tuple[str, str]]:
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         yield "source", f"{wanted}; found {show(data.source)}"
+    try:
+        if is_url(data.source):
+            checked_url(data.source)
+    except ConfigurationError as error:
+        yield "source", str(error).removeprefix("data.source: ")
+    try:
+        parse_size(data.disk_cache)
+    except ValueError as error:
+        yield "disk_cache", str(error)
+    if data.disk_cache != DataConfig().disk_cache and not is_url(data.source):
+        yield "disk_cache", f"found {show(data.disk_cache)}, but data.source is no URL: leave it out"
     if "/" in data.test_files:
         yield "test_files", f"found {show(data.test_files)}; expected a pattern of names, without folders"
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.launch.metrics import PROBABILITY_MIN
 from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
 from adamctl.roles.data.readers.audio import AudioSource
@@ -99,7 +99,7 @@ def predict(trained: Trained, values: Floats) -> Floats:
 
 
 def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
-    """Returns how to prepare values, and the names of classes: the checkpoint's, the data's, or else numbers.
+    """Returns how to prepare values, and the names of classes, which the checkpoint has, or else the data.
 
     `data` are folders that are searched first for the data.
 
@@ -110,7 +110,7 @@ def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
     as_they_are = Scaling(1.0, 0.0)
     try:
         opened = open_data(trained.experiment, config)
-    except ConfigurationError:
+    except (ConfigurationError, UnreachableError):
         if config.scale != "unit":
             raise
         names = trained.class_names or tuple(map(str, range(trained.classes)))

@@ -19,7 +19,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.kernels.step.network import Network
 from adamctl.launch.finding import find_trained_run
 from adamctl.launch.live_runs import state_folder
-from adamctl.launch.metrics import Counts, GroupSums, count_confusion, in_top
+from adamctl.launch.metrics import Confusion, GroupSums, in_top
 from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.data.catalogue import find_source
@@ -40,7 +40,7 @@ Floats = NDArray[np.float32]
 class Trained:
     """A model's parameters, the experiment that produced them and the checkpoint they were read from.
 
-    `class_names` are those of the data it was trained on; empty if the checkpoint has none.
+    `class_names` are those of the outputs; empty if the checkpoint tells none.
     """
 
     experiment: Experiment
@@ -152,12 +152,12 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
     return OpenDataSet("local", config, source, experiment.seed, CACHE_BYTES_MAX)
 
 
-def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts | None = None) -> dict[str, Any]:
+def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusion | None = None) -> dict[str, Any]:
     """Returns `examples, correct, top1, top5, loss, by_group` over a whole split.
 
     `top5` is None if there are no more than five classes. `by_group` has `groups, correct, top1` of groups of examples,
-    such as the frames of a recording; None if there are none, or some have several labels. Examples are added to
-    `confusion` [label, predicted].
+    such as the frames of a recording; None if there are none, or some have several labels. Examples are counted in
+    `confusion`.
 
     Raises:
         ConfigurationError: the split is empty.
@@ -182,7 +182,7 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts 
         loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
         in_top5 += in_top(outputs, labels[:size], 5)
         if confusion is not None:
-            count_confusion(confusion, outputs, labels[:size])
+            confusion.add(outputs, labels[:size])
         if by_group is not None:
             by_group.add(start, trained.network.loss.finish(outputs))
     top5 = in_top5 / total if trained.classes > 5 else None

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from adamctl.config.check import suggestion
 from adamctl.config.data import DataConfig
+from adamctl.config.urls import Url, checked_url, is_url, without_file_scheme
 from adamctl.errors import ConfigurationError
+from adamctl.roles.data.readers.access import exists, reported
 from adamctl.roles.data.readers.plugins import find
 from adamctl.roles.data.readers.tar_shards import is_pattern
+
+_NAMES_MAX: Final = 1000
+_NAMES_SHOWN_MAX: Final = 5
 
 
 @dataclass(frozen=True)
@@ -118,26 +125,34 @@ CATALOGUE: Final[dict[str, CatalogueEntry]] = {
 }
 
 
-def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
-    """Returns the path of a configuration's data; None for `digits`, which is installed with scikit-learn.
+def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | Url | None:
+    """Returns the path or URL of a configuration's data; None for `digits`, which is installed with scikit-learn.
 
+    A URL is checked, not reached. `file://` is a path.
     A path (anything with a slash, or ~) is used as it is. A bare name is looked up in `config.search`, then in
     `search`; the first match wins: DIR/NAME (DIR/NAME/NAME.tar, if there is one and the format is read from tars),
     DIR/NAME with a suffix of the format (.npz for npz), or DIR itself if it contains the named data set's files.
 
     Raises:
-        ConfigurationError: it was not found; the message says where it was looked for and, for a data set of the
-            catalogue, names its files, sources and checksums, and the command that fetches them. Or there is no such
-            format.
+        ConfigurationError: this user may not look there, there is no such format, or it was not found. Then the
+            message says where it was looked for and, for a data set of the catalogue, names its files, sources and
+            checksums, and the command that fetches them.
     """
     if config.format == "digits":
         return None
-    source = config.source
+    if is_url(config.source):
+        return checked_url(config.source)
+    source = without_file_scheme(config.source)
+    with reported(Path(source).expanduser()):
+        return _found(config, source, search)
+
+
+def _found(config: DataConfig, source: str, search: Iterable[str]) -> Path:
     if "/" in source or source.startswith("~") or source in (".", ".."):
         path = Path(source).expanduser()
-        if path.exists() or (config.format == "tar" and is_pattern(source)):
+        if exists(path) or (config.format == "tar" and is_pattern(source)):
             return path
-        raise ConfigurationError(f"data.source: {path} does not exist (looked for from {Path.cwd()})")
+        raise ConfigurationError(f"data.source: {path} does not exist (looked for from {Path.cwd()}).{_near(path)}")
     folders = tuple(dict.fromkeys((*config.search, *search)))
     suffixes = find(config.format).suffixes
     for folder in (Path(name).expanduser() for name in folders):
@@ -146,11 +161,26 @@ def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
     raise ConfigurationError(_not_found(source, folders))
 
 
+def _near(path: Path) -> str:
+    """Returns what is called almost so or what else is there, or which folder on the way is missing."""
+    folder = path.parent
+    if not folder.is_dir():
+        while not folder.is_dir() and folder != folder.parent:
+            path, folder = folder, folder.parent
+        return f" The first part of that that is missing is {path}."
+    names = sorted(entry.name for entry in islice(folder.iterdir(), _NAMES_MAX))
+    shown = ", ".join(names[:_NAMES_SHOWN_MAX]) or "nothing"
+    return (
+        suggestion(path.name, names)
+        or f" In {folder} there is {shown}{', ...' if len(names) > _NAMES_SHOWN_MAX else ''}."
+    )
+
+
 def _find_in(folder: Path, name: str, suffixes: Iterable[str]) -> Path | None:
     if ".tar" in suffixes and (folder / name / f"{name}.tar").is_file():
         return folder / name / f"{name}.tar"
     for found in (folder / f"{name}{suffix}" for suffix in ("", *suffixes)):
-        if found.exists():
+        if exists(found):
             return found
     entry = CATALOGUE.get(name)
     if entry is not None and entry.files and all(_have(folder, file.name) for file in entry.files):

@@ -9,8 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from adamctl.config.data import DataConfig
+from adamctl.roles.data.balance import balance
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, groups_of, target_count, targets_of
 
 SCHEMA_VERSION: Final = 1
@@ -34,6 +36,7 @@ def inspect(
         where examples belong together, such as frames of a recording, also `groups`, how many there are;
         for folders and tar files of images also `sizes`, [lowest, highest] height and width, and `grey`, the number
         without colour; and `decoder`, which decoded them.
+        `balance`: how evenly the classes are filled, and what to do about it (`adamctl.roles.data.balance`).
 
     Raises:
         ConfigurationError, DamagedDataError: as raised by the readers.
@@ -43,7 +46,8 @@ def inspect(
     if shape is None and config.format == "imagefolder":
         shape = _NATURAL_SHAPE
     source = open_source(config, path, shape)
-    splits = {split: _describe(source, split) for split in FILE_SPLITS}
+    with reported(path):
+        splits = {split: _describe(source, split) for split in FILE_SPLITS}
     if hasattr(source, "sizes"):
         _add_sizes(source, splits)
     of_images = any("sizes" in described for described in splits.values())
@@ -60,6 +64,7 @@ def inspect(
         "classes": list(source.classes),
         "targets": target_count(source),
         "splits": splits,
+        "balance": balance(splits["train"]["classes"], splits["test"]["classes"]),
     } | ({"decoder": config.decoder} if of_images else {})
 
 

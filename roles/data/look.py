@@ -84,7 +84,9 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     train, validation = hold_out(source, config, needs.seed)
     counts = {"train": len(train), "validation": len(validation), "test": len(source.labels("test"))}
     if not len(train):
-        raise ConfigurationError(f"{origin}: expected training examples, found {examples} of which none are left")
+        raise ConfigurationError(
+            f"{origin}: expected training examples, found {examples}, and none is left; add some, or hold out fewer"
+        )
     weights_of(config, source, train)
     if needs.batch > len(train):
         raise ConfigurationError(
@@ -114,9 +116,10 @@ def check_labels_fit(labels: Labels, outputs: int, origin: str) -> None:
     beyond = np.flatnonzero(labels >= outputs)
     if len(beyond):
         classes = int(labels.max()) + 1
+        corrected = "correct it" if len(beyond) == 1 else f"correct {len(beyond):,} such labels"
         raise ConfigurationError(
             f"{origin}: example {beyond[0]} has label {labels[beyond[0]]}, but the model's last layer has {outputs} "
-            f"units, for labels 0 to {outputs - 1}: correct {len(beyond)} such labels, or set units to {classes}"
+            f"units, for labels 0 to {outputs - 1}: {corrected}, or set units to {classes}"
         )
 
 

@@ -24,6 +24,13 @@ from adamctl.config.data_conflicts import data_problems
         ),
         (DataConfig(stratify=True), "stratify", "found true but data.validation is 0; set data.validation"),
         (DataConfig(sampling={}), "sampling", 'found an empty table; give classes weights, or set it to "all"'),
+        (DataConfig(format="npz", source="s3://b/x", disk_cache="much"), "disk_cache", "expected a size above 0"),
+        (
+            DataConfig(format="npz", source="./x", disk_cache="1GB"),
+            "disk_cache",
+            "data.source is no URL",
+        ),
+        (DataConfig(format="npz", source="s3://b/../x"), "source", "expected one URL such as"),
         (DataConfig(translate=4), "translate", "expected less than half of the images' height and width, 8 x 8"),
     ],
 )

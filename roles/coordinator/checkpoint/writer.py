@@ -34,7 +34,8 @@ _GO_ON = {
 class CheckpointWriter:
     """Writes the checkpoints of one run into `RUN/checkpoints`, one at a time.
 
-    `classes` are names of the data's classes, to be set before the first is written.
+    Attributes:
+        classes: names of the classes, once the data are open.
     """
 
     def __init__(

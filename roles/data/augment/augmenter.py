@@ -61,11 +61,11 @@ class Augmenter:
             raise ConfigurationError(f"data.augment.reuse: expected at least 1; found {config.reuse}")
         self._config, self._shape, self._dtype = config, tuple(shape), dtype
         self._seed, self._border, self._white, self._translate = seed, border, white, translate
+        examples = Examples(self._shape, dtype, white)
+        self._others = {name: open_augmenter(name, config.settings.get(name, {}), examples) for name in config.use}
         self._bands = bands
         if config.changes_sound and not bands:
             raise ConfigurationError("data.augment.sound: these examples are no frames of sound: leave it out")
-        examples = Examples(self._shape, dtype, white)
-        self._others = {name: open_augmenter(name, config.settings.get(name, {}), examples) for name in config.use}
         if config.warps and backend.choose() == "numba":
             backend.load(WARP_KERNELS)
 
@@ -73,7 +73,8 @@ class Augmenter:
     def changes(self) -> bool:
         """Whether it does anything."""
         config = self._config
-        return bool(self._translate or config.warps or config.changes_values or config.changes_sound or self._others)
+        of_values = config.warps or config.changes_values or config.changes_sound
+        return bool(self._translate or of_values or self._others)
 
     def apply(self, images: NDArray[Any], indices: Indices, pass_number: int) -> None:
         """Changes images in place, from what they are to what the pass trains on.

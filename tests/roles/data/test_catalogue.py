@@ -26,8 +26,12 @@ def test_the_first_folder_that_has_it_wins(tmp_path: Path, idx_folder: Callable[
 def test_a_path_is_taken_as_it_is(tmp_path: Path, idx_folder: Callable[..., Path]) -> None:
     folder = idx_folder()
     assert find_source(DataConfig(format="idx", source=str(folder))) == folder
-    with pytest.raises(ConfigurationError, match="does not exist"):
+    with pytest.raises(ConfigurationError, match=rf"does not exist.*\. In {tmp_path} there is tiny\.$"):
         find_source(DataConfig(format="idx", source=str(tmp_path / "nothing")))
+    with pytest.raises(ConfigurationError, match=r'does not exist.* Did you mean "tiny"'):
+        find_source(DataConfig(format="idx", source=str(tmp_path / "tinny")))
+    with pytest.raises(ConfigurationError, match=f"does not exist.* that is missing is {tmp_path / 'a'}\\."):
+        find_source(DataConfig(format="idx", source=str(tmp_path / "a" / "b" / "c")))
 
 
 def test_a_bare_name_is_not_looked_for_in_the_current_folder(
