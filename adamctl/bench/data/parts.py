@@ -58,6 +58,13 @@ PARTS: Mapping[str, Part] = {
             "warps-opencv": Bar("the same, against OpenCV", 3, at_least=True),
         },
     ),
+    "decode": Part(
+        "adamctl.bench.data.decode:measure",
+        {
+            "decode-one": Bar("JPEG decoded, scaled, cropped, reflected, against torchvision", 1, at_least=True),
+            "decode-two": Bar("the same, two threads, against a DataLoader with two workers", 1, at_least=True),
+        },
+    ),
     "waiting": Part(
         "adamctl.bench.data.waiting:measure",
         {"waiting": Bar("share of its time that a worker waits, distorted MNIST from one core's data server", 0.02)},
