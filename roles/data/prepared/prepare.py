@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +15,17 @@ from numpy.typing import NDArray
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.block_order import WINDOW_BLOCKS, BlockOrder
 from adamctl.roles.data.core import FILE_ORDER, Indices, pass_order
-from adamctl.roles.data.prepared.layout import Manifest
+from adamctl.roles.data.prepared.layout import Kind, Manifest
 from adamctl.roles.data.prepared.writer import PreparedWriter
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, check_finite, groups_of
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Source,
+    check_finite,
+    groups_of,
+    target_count,
+    targets_of,
+)
 
 WINDOW_BYTES: Final = 64 << 20
 """So much is read at a time, sorted as the files are, and written in shuffled order."""
@@ -35,35 +44,35 @@ def prepare(
     and then each block is read once. The test part keeps its order.
 
     Raises:
-        ConfigurationError: the folder exists or cannot be written, or examples come in groups, which would be lost.
+        ConfigurationError: the folder exists or cannot be written.
         DamagedDataError: an example cannot be read; nothing is left behind.
     """
-    if groups_of(source, "train") is not None:
-        raise ConfigurationError(
-            f"{source.origin}: its examples come in groups, as frames of a recording do; a prepared set loses them: "
-            f'train from these data themselves, format = "{source.format}"'
-        )
-    found = _targets(source, "train")
-    width = 0 if found is None else found.shape[1]
+    targets = target_count(source)
     with (
-        PreparedWriter(folder, source.example_shape, source.dtype, source.value_max, targets=width) as writer,
+        PreparedWriter(folder, source.example_shape, source.dtype, source.value_max, targets=targets) as writer,
         ThreadPoolExecutor(threads, thread_name_prefix="prepare") as pool,
     ):
         for split in FILE_SPLITS:
-            beside = source.labels(split) if not width else _targets(source, split)
+            found = targets_of(source, split)
+            beside = source.labels(split) if found is None else found
             done = 0
             for indices in _windows(source, split, seed if split == "train" else None):
-                writer.add(split, _read(source, split, indices, pool), beside[indices])
+                others = {kind: numbers[indices] for kind, numbers in _others(source, split)}
+                writer.add(split, _read(source, split, indices, pool), beside[indices], others)
                 done += len(indices)
                 if progress is not None:
                     progress(split, done, len(beside))
         return writer.finish(source.classes, made_from)
 
 
-def _targets(source: Source, split: FileSplit) -> Any:
-    """Returns a split's targets, if the source has them in place of labels, else None."""
-    method = getattr(source, "targets", None)
-    return None if method is None else method(split)
+def _others(source: Source, split: FileSplit) -> Iterator[tuple[Kind, NDArray[Any]]]:
+    """Yields what else the source knows of its examples."""
+    if (groups := groups_of(source, split)) is not None:
+        yield "groups", groups
+    weights = getattr(source, "weights", None)
+    if weights is not None and split == "train":
+        with suppress(ConfigurationError):  # this format may have weights, and these data have none
+            yield "weights", np.asarray(weights(split))
 
 
 def _windows(source: Source, split: FileSplit, seed: int | None) -> Iterator[Indices]:
