@@ -279,6 +279,8 @@ class Coordinator:
         service.join_reply = RunJoinReply(
             self.job, self.layout.hash, experiment.cluster.ps, 0, data.dataset, len(data.classes)
         )
+        if self._losses is not None:
+            self._losses.any_data_server = data.by_block
         service.role_counts |= {"ps": len(servers.parameter), "data": len(servers.data)}
         advice = "" if self.tended else " (start one with: adamctl worker start)"
         if service.core.run.plan.partitions == 1:

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.augment.augmenter import Augmenter
-from adamctl.roles.data.core import FILE_ORDER, Indices, Range, translation_problem
+from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Indices, Range, translation_problem
 from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.ownership import Ownership, Share
 from adamctl.roles.data.readers.source import FileSplit, Labels, Source, groups_of, target_count, targets_of
 from adamctl.roles.data.scaling import scaling_for
+from adamctl.roles.data.skipping import SkippingSource
 from adamctl.roles.data.streaming.blocks import by_blocks
 from adamctl.roles.data.streaming.visits import BlockVisits
 from adamctl.roles.data.visits import ExampleVisits, Visits
@@ -60,6 +61,8 @@ class OpenDataSet:
             raise ConfigurationError(f"data.translate = {config.translate}: {problem}")
         self.name = name
         self.config = config
+        self._skipping = SkippingSource(source) if config.on_error == "skip" else None
+        source = self._skipping or source
         self.source = source
         self.seed = seed
         self.form = ExampleForm(prod(source.example_shape), source.dtype.name, target_count(source))
@@ -147,7 +150,8 @@ class OpenDataSet:
         otherwise.
 
         Raises:
-            DamagedDataError: a file cannot be decoded.
+            DamagedDataError: a file cannot be decoded, and `data.on_error` does not say to skip it. A skipped
+                example has the label SKIPPED.
         """
         draws = self.visits.draws(wanted)
         draws = draws if positions is None else draws[positions]
@@ -157,7 +161,10 @@ class OpenDataSet:
             self.augmenter.apply(images, draws, wanted.pass_number)
         targets = targets_of(self.source, file_split)
         known = self.source.labels(file_split) if targets is None else targets
-        np.take(known, draws % len(known), axis=0, out=labels, mode="clip")
+        indices = draws % len(known)
+        np.take(known, indices, axis=0, out=labels, mode="clip")
+        if self._skipping is not None:
+            labels[self._skipping.damaged(file_split, indices)] = SKIPPED if targets is None else np.nan
 
     def ahead_tasks(self) -> list[Callable[[], None]]:
         """Returns tasks that read and prepare what is needed next."""
