@@ -13,6 +13,7 @@ import pytest
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.inspect import inspect
+from tests.roles.data.speech.sounds import write_recordings
 
 
 def test_an_idx_folder_is_described(idx_folder: Callable[..., Path], tmp_path: Path) -> None:
@@ -45,6 +46,13 @@ def test_a_tar_file_of_images_is_described_as_the_folder_is(image_folder: Callab
     assert found["shape"] == [64, 64, 3] and found["splits"]["train"]["sizes"] == {"height": [6, 6], "width": [9, 9]}
     plain = inspect(DataConfig(format="imagefolder", source=str(folder)))
     assert found["splits"] == plain["splits"]
+
+
+def test_recordings_are_counted(tmp_path: Path) -> None:
+    write_recordings(tmp_path / "set", {"a_0.wav": 900, "b_0.wav": 900, "b_1.wav": 300})
+    config = DataConfig(format="audio", source=str(tmp_path / "set"), class_from="name", test_files="*_1.wav")
+    found = inspect(config, input_shape=(440,))["splits"]
+    assert [(found[split]["examples"], found[split]["groups"]) for split in ("train", "test")] == [(18, 2), (2, 1)]
 
 
 def test_missing_data_are_reported_as_by_the_server(tmp_path: Path) -> None:
