@@ -96,6 +96,11 @@ def _print(described: dict[str, Any]) -> None:
         figures = [f"{values[key]:.4g}" if key in values else "-" for key in ("min", "max", "mean", "std")]
         rows.append((split, f"{values['examples']:,}", *figures))
     echo(table(("split", "examples", "min", "max", "mean", "std"), rows, right=(1, 2, 3, 4, 5)))
+    if described["targets"]:
+        ranges = {split: values["targets"] for split, values in described["splits"].items() if "targets" in values}
+        told = ", ".join(f"{split} {found['min']:.4g} to {found['max']:.4g}" for split, found in ranges.items())
+        echo(f"targets of {described['targets']} number(s) in place of classes: {told}")
+        return
     names = described["classes"]
     counts = {split: values.get("classes", {}) for split, values in described["splits"].items()}
     of_all = {split: max(sum(of_split.values()), 1) for split, of_split in counts.items()}

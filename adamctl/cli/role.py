@@ -22,6 +22,7 @@ OTHER_COMMANDS = {
     },
     "data": {
         "inspect": ("adamctl.cli.data:inspect", "Show what is in a data set"),
+        "sample": ("adamctl.cli.data_sample:sample", "Draw training images as passes train on them"),
         "prepare": ("adamctl.cli.prepared_data:prepare", "Write a data set once, ready to serve"),
         "verify": ("adamctl.cli.prepared_data:verify", "Check every byte of a data set written so"),
         "fetch": ("adamctl.cli.data:fetch", "Download and verify a known data set"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from adamctl.config.section import Section
+import msgspec
+
+from adamctl.config.augmenters import augmenters
+from adamctl.config.section import Section, SettingValue
 
 
 class ElasticConfig(Section, frozen=True):
@@ -38,6 +41,9 @@ class AugmentConfig(Section, frozen=True):
         crop: so many pixels of border are added on each side, and an image of the old size is cut out at a random
             place. Less than the images' height and width.
         reuse: passes that share one variant of each image.
+        use: augmenters of other packages (entry point group `adamctl.augmenters`), which change what all of the above
+            have made, in this order.
+        settings: for each of those a table of what it reads, `data.augment.settings.NAME`.
     """
 
     rotate: float = 0.0
@@ -50,6 +56,8 @@ class AugmentConfig(Section, frozen=True):
     contrast: float = 0.0
     crop: int = 0
     reuse: int = 1
+    use: tuple[str, ...] = ()
+    settings: dict[str, dict[str, SettingValue]] = msgspec.field(default_factory=dict)
 
     @property
     def warps(self) -> bool:
@@ -70,6 +78,14 @@ IMAGE_KEYS = ("rotate", "scale", "shear", "translate", "reflect", "elastic", "br
 def augment_problems(augment: AugmentConfig, shape: Sequence[int]) -> Iterator[tuple[str, str]]:
     """Yields (key of `data.augment`, what is wrong with it) for examples of this shape."""
     plain = AugmentConfig()
+    names = augmenters() if augment.use else []
+    for name in augment.use:
+        if name not in names:
+            known = ", ".join(names) or "none: no installed package adds one"
+            yield "use", f'found "{name}"; expected augmenters that are installed here, {known}'
+    for name in augment.settings:
+        if name not in augment.use:
+            yield f"settings.{name}", f'it is for an augmenter that is not used; add "{name}" to data.augment.use'
     if len(shape) != 3:
         for key in IMAGE_KEYS:
             if getattr(augment, key) != getattr(plain, key):

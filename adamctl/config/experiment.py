@@ -6,14 +6,14 @@ Structs are frozen and validated once, in `adamctl.config.load`; defaults are de
 from __future__ import annotations
 
 from math import inf
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 
 from adamctl.config.algorithms import is_batch_algorithm
 from adamctl.config.data import DataConfig
 from adamctl.config.records import Acks, default_acks, default_min_in_sync
-from adamctl.config.section import Section
+from adamctl.config.section import Section, SettingValue
 from adamctl.model.description import Model
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.stages import CutAxis
@@ -44,11 +44,6 @@ ADAPTIVE = ("adagrad", "rmsprop", "adam")
 """Rules whose step is not proportional to the gradient: a replica that applied it locally would take another step."""
 FIRST_PUSHES = 300
 """Pushes until weights find their direction: passes over a thousand images, a third of one over tens of thousands."""
-
-
-Plain: TypeAlias = bool | int | float | str
-SettingValue: TypeAlias = Plain | tuple[Plain, ...]
-"""What a setting of another package's algorithm may be."""
 
 
 class OptimizerConfig(Section, frozen=True):

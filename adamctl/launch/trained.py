@@ -26,6 +26,7 @@ from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.readers.source import refuse_targets, target_count
 from adamctl.roles.ps.checkpoint_files import MANIFEST_NAME, load_parameters, read_manifest
 from adamctl.wire.unreadable import UNREADABLE
 
@@ -142,6 +143,7 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
         ConfigurationError: the data are missing or do not fit the model; DamagedDataError: they are damaged.
     """
     source = open_source(config, find_source(config, ()), experiment.model.input)
+    refuse_targets(target_count(source), source.origin)
     return OpenDataSet("local", config, source, experiment.seed, CACHE_BYTES_MAX)
 
 

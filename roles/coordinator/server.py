@@ -42,7 +42,7 @@ from adamctl.roles.coordinator.losses import LOOK_EVERY_S, Losses
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.room import check_room, jobs_in_step
 from adamctl.roles.coordinator.service import RunService
-from adamctl.roles.data.client import DataClient, DataSet
+from adamctl.roles.data.client import DataClient, DataSet, refuse_targets
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.messages import RunJoinReply
 from adamctl.wire.unreadable import UNREADABLE
@@ -264,6 +264,7 @@ class Coordinator:
         outputs = infer(experiment.model)[-1].output
         if examples < 1:
             raise ConfigurationError(f"data.source {experiment.data.source!r} has no training examples")
+        refuse_targets(data.targets, f"data.source {experiment.data.source!r}")
         if len(data.classes) > outputs[-1]:
             raise ConfigurationError(
                 f"model: the last layer has {outputs[-1]} units, but the data has {len(data.classes)} classes; "

@@ -12,83 +12,49 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import isclose, prod
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from adamctl.config.data import DataConfig
-from adamctl.errors import (
-    AdamctlError,
-    ConfigurationError,
-    DamagedDataError,
-    DeadlineError,
-    ProtocolError,
-    RemoteError,
-    UnreachableError,
-)
+from adamctl.errors import ConfigurationError, DeadlineError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.transport import Connection
 from adamctl.roles.data.batches import (
     Batch,
     BatchMemory,
     ReadInto,
     Received,
+    batch_over,
     check_into,
     new_arrays,
     receiving_views,
 )
 from adamctl.roles.data.core import FILE_ORDER, Range
-from adamctl.roles.data.form import DTYPES, ExampleForm
+from adamctl.roles.data.data_set import DataSet, elsewhere, open_on, request_range, same_data
 from adamctl.roles.data.link import DataServerLink, connector_of_node, connector_over
-from adamctl.roles.data.scaling import Scaling
-from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, ErrorCode
-from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadRequest
+from adamctl.roles.data.readers.source import refuse_targets
+from adamctl.roles.data.servers import DataServers
+from adamctl.roles.data.shared_reads import SharedReads
+from adamctl.wire.constants import BODY_ALIGNMENT_BYTES
+from adamctl.wire.messages import DataReadRequest
 
 if TYPE_CHECKING:
     from adamctl.roles.context import RoleContext
 
-__all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto"]
+__all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto", "refuse_targets"]
 
 OPEN_DEADLINE_S: Final = 120.0
 OPEN_AGAIN_S: Final = 20.0
 READ_DEADLINE_S: Final = 60.0
 _OPEN_RETRY_S: Final = 0.25
-_ATTEMPT_S: Final = 20.0
-_TRY_ELSEWHERE: Final = (ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCode.NOT_READY, ErrorCode.DEADLINE_PASSED)
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """An open data set.
-
-    Attributes:
-        dataset: its name in reads.
-        examples: train, validation and test mapped to their counts.
-        dtype: of the values that servers send; `scaling` makes of them what a model is trained on.
-        class_examples: how many training examples each of `classes` has.
-    """
-
-    dataset: str
-    examples: dict[str, int]
-    classes: tuple[str, ...]
-    config: DataConfig
-    input_shape: tuple[int, ...]
-    seed: int
-    dtype: str = "float32"
-    scaling: Scaling = field(default_factory=Scaling)
-    class_examples: tuple[int, ...] = ()
-
-    @property
-    def form(self) -> ExampleForm:
-        """How its examples are sent."""
-        return ExampleForm(prod(self.input_shape), self.dtype)
 
 
 class DataClient:
     """Reads from several data servers as if from one. Every server has the same data in the same order.
 
     Consecutive ranges go to consecutive servers; a range whose server is gone or too busy is read from the next one.
+    Of a set that must be decoded, each server gives the blocks that it owns, and caches add up (`SharedReads`).
+
+    Attributes:
+        servers: which of them are alive.
     """
 
     def __init__(self, connections: Sequence[Connection]) -> None:
@@ -105,16 +71,23 @@ class DataClient:
             ConfigurationError: there is no data server.
         """
         client = cls.__new__(cls)
-        client._begin([DataServerLink(node, connector_of_node(context, node)) for node in nodes])
+        client._begin([DataServerLink(node, connector_of_node(context, node)) for node in nodes], context)
         return client
 
-    def _begin(self, servers: list[DataServerLink]) -> None:
+    def _begin(self, servers: list[DataServerLink], context: RoleContext | None = None) -> None:
         if not servers:
             raise ConfigurationError("no data server is known: start one with `adamctl data start`")
-        self._servers = servers
+        self._links = servers
+        self.servers = DataServers(servers, context)
         self._padding = memoryview(bytearray(BODY_ALIGNMENT_BYTES))
         self._memory = BatchMemory()
+        self._shared = SharedReads(self.servers, self._memory)
         self._opened: dict[str, DataSet] = {}
+
+    @property
+    def twice(self) -> int:
+        """How many examples came from two servers, because one was slow; each was used once."""
+        return self._shared.twice
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -141,63 +114,27 @@ class DataClient:
 
     async def _open_once(self, config: DataConfig, shape: tuple[int, ...], seed: int, deadline_s: float) -> DataSet:
         answers = await asyncio.gather(
-            *(self._open_on(server, config, shape, seed, deadline_s) for server in self._servers),
-            return_exceptions=True,
+            *(open_on(server, config, shape, seed, deadline_s) for server in self._links), return_exceptions=True
         )
-        opened: list[tuple[DataServerLink, DataOpenReply]] = []
-        for server, answer in zip(self._servers, answers, strict=True):
-            if isinstance(answer, DataOpenReply):
+        opened: list[tuple[DataServerLink, DataSet]] = []
+        for server, answer in zip(self._links, answers, strict=True):
+            if isinstance(answer, DataSet):
                 opened.append((server, answer))
-            elif not (isinstance(answer, (UnreachableError, ProtocolError)) or _elsewhere(answer)):
+            elif not (isinstance(answer, (UnreachableError, ProtocolError)) or elsewhere(answer)):
                 raise answer
         if not opened:
             raise UnreachableError(f"no data server could be reached: {self._reasons()}")
-        first, reply = opened[0]
+        first, data = opened[0]
         for server, other in opened[1:]:
-            if not _same_data(reply, other):
+            if not same_data(data, other):
                 raise ConfigurationError(
-                    f"expected the same data on all data servers, found {reply.examples} on {first.name} and "
+                    f"expected the same data on all data servers, found {data.examples} on {first.name} and "
                     f"{other.examples} on {server.name}: give them the same files"
                 )
-        if reply.dtype not in DTYPES:
-            raise ProtocolError(f"{first.name}: expected values of {' or '.join(DTYPES)}, found {reply.dtype!r}")
-        scaling = Scaling(reply.factor, reply.shift)
-        data = DataSet(
-            reply.dataset, reply.examples, reply.classes, config, shape, seed, reply.dtype, scaling,
-            reply.class_examples,
-        )  # fmt: skip
         self._opened[data.dataset] = data
+        if data.by_block:
+            self.servers.share(data, [server.name for server, _ in opened])
         return data
-
-    async def _open_on(
-        self, server: DataServerLink, config: DataConfig, shape: tuple[int, ...], seed: int, deadline_s: float
-    ) -> DataOpenReply:
-        body = msgspec.msgpack.encode(config)
-        try:
-            reply = await server.request(DataOpenRequest(shape, seed, scales=True), (body,), deadline_s=deadline_s)
-        except RemoteError as error:
-            if _elsewhere(error):
-                server.failed(asyncio.get_running_loop().time(), error)
-            raise _translated(error, server.name) from error
-        except (UnreachableError, ProtocolError) as error:
-            server.failed(asyncio.get_running_loop().time(), error)
-            raise
-        reply.release()
-        assert isinstance(reply.message, DataOpenReply)
-        return reply.message
-
-    async def _open_again(self, server: DataServerLink, data: DataSet, deadline_s: float) -> None:
-        """Opens the data set again on a server that has restarted or needed the memory; it must find the same data."""
-        reply = await self._open_on(server, data.config, data.input_shape, data.seed, deadline_s)
-        before = DataOpenReply(
-            data.dataset, data.examples, data.classes, data.dtype, data.scaling.factor, data.scaling.shift,
-            data.class_examples,
-        )  # fmt: skip
-        if not _same_data(before, reply):
-            raise ConfigurationError(
-                f"the data on {server.name} has changed during the run: expected {data.examples}, "
-                f"found {reply.examples}"
-            )
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -230,8 +167,8 @@ class DataClient:
         whole = Range(split, pass_number, start, stop)
         if into is None and stop - start <= most:
             return await self._read_part(data, whole, None, start // max(1, stop - start), deadline)
-        images, labels = into if into is not None else new_arrays(stop - start, data.input_shape)
-        check_into(images, labels, stop - start, data.input_shape)
+        images, labels = into if into is not None else new_arrays(stop - start, data.input_shape, data.form)
+        check_into(images, labels, stop - start, data.input_shape, data.form)
         reads = []
         for at in range(start, stop, most):
             part = whole._replace(start=at, stop=min(at + most, stop))
@@ -246,22 +183,27 @@ class DataClient:
             for read in reads:
                 read.cancel()
             await asyncio.gather(*reads, return_exceptions=True)
-        return Batch(images, labels)
+        return batch_over((images, labels), data.form)
 
     async def _read_part(
         self, data: DataSet, wanted: Range, into: ReadInto | None, number: int, deadline: float
     ) -> Batch:
-        """Tries the servers in turn, beginning with `number`, until one answers or the deadline has passed."""
+        """Tries the servers in turn, beginning with `number`, until one answers or the deadline has passed.
+
+        Of a set that several servers share out, each gives its part.
+        """
+        if data.by_block and self.servers.several(data):
+            return await self._shared.read(data, wanted, into, deadline)
         loop = asyncio.get_running_loop()
         while True:
-            for offset in range(len(self._servers)):
-                server = self._servers[(number + offset) % len(self._servers)]
+            for offset in range(len(self._links)):
+                server = self._links[(number + offset) % len(self._links)]
                 if loop.time() < server.away_until_s:
                     continue
                 try:
                     return await self._read_from(server, data, wanted, into, deadline)
                 except RemoteError as error:
-                    if not _elsewhere(error):
+                    if not elsewhere(error):
                         raise
                     server.failed(loop.time(), error)
                 except (UnreachableError, ProtocolError) as error:
@@ -269,33 +211,23 @@ class DataClient:
             now = loop.time()
             if now >= deadline:
                 raise DeadlineError(f"no data server gave examples {wanted.start} to {wanted.stop}: {self._reasons()}")
-            next_s = min(server.away_until_s for server in self._servers)
+            next_s = min(server.away_until_s for server in self._links)
             await asyncio.sleep(min(max(next_s - now, 0.001), deadline - now))
 
     async def _read_from(
         self, server: DataServerLink, data: DataSet, wanted: Range, into: ReadInto | None, deadline: float
     ) -> Batch:
-        loop = asyncio.get_running_loop()
-        request = DataReadRequest(data.dataset, *wanted)
         views = None if into is None else receiving_views(into, data.form, self._padding)
-        for attempt in range(2):
-            left_s = min(max(deadline - loop.time(), 0.001), _ATTEMPT_S)
-            try:
-                reply = await server.request(request, deadline_s=left_s, into=views)
-                break
-            except RemoteError as error:
-                if error.code != ErrorCode.UNKNOWN_DATASET or attempt:
-                    raise _translated(error, server.name) from error
-                await self._open_again(server, data, max(deadline - loop.time(), 0.001))
+        reply = await request_range(server, data, DataReadRequest(data.dataset, *wanted), deadline, into=views)
         received = Received(reply, data.form, wanted, into, server.name)
-        return await received.batch(data.input_shape, data.scaling, into, self._memory)
+        return await received.batch(data, into, self._memory)
 
     def _reasons(self) -> str:
-        return "; ".join(f"{server.name}: {server.reason}" for server in self._servers)
+        return "; ".join(f"{server.name}: {server.reason}" for server in self._links)
 
     async def close(self) -> None:
         """Closes all connections."""
-        await asyncio.gather(*(server.close() for server in self._servers))
+        await self.servers.close()
 
 
 class ReadAhead:
@@ -353,26 +285,3 @@ class ReadAhead:
         for result in await asyncio.gather(*reads, return_exceptions=True):
             if isinstance(result, Batch):
                 result.release()
-
-
-def _same_data(one: DataOpenReply, other: DataOpenReply) -> bool:
-    """Machines of different kinds add up in different orders, so statistics may differ in their last digits."""
-    same = msgspec.structs.replace(other, factor=one.factor, shift=one.shift) == one
-    return same and isclose(one.factor, other.factor, rel_tol=1e-5) and isclose(one.shift, other.shift, rel_tol=1e-5)
-
-
-def _elsewhere(error: BaseException) -> bool:
-    """Whether a refusal is due to this server's present state, so that another one, or this one later, may answer."""
-    return isinstance(error, RemoteError) and error.code in _TRY_ELSEWHERE
-
-
-def _translated(error: RemoteError, server: str) -> AdamctlError:
-    """Turns a server's refusal back into the error raised there, so that a command ends with its exit code."""
-    kinds: dict[int, type[AdamctlError]] = {
-        ErrorCode.BAD_CONFIGURATION: ConfigurationError,
-        ErrorCode.DAMAGED_DATA: DamagedDataError,
-    }
-    kind = kinds.get(error.code)
-    if kind is not None:
-        return kind(f"{error} (data server {server})")
-    return RemoteError(error.code, f"data server {server}: {error}", error.details)

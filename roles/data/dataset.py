@@ -25,11 +25,22 @@ from adamctl.roles.data.core import (
 )
 from adamctl.roles.data.decode import ExampleCache
 from adamctl.roles.data.form import ExampleForm
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Source, groups_of, keeps_examples
+from adamctl.roles.data.ownership import Ownership, Share, block_examples
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Labels,
+    Source,
+    groups_of,
+    keeps_examples,
+    target_count,
+    targets_of,
+)
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.scaling import scaling_for
 
 _ORDERS_MAX: Final = 4
+_OWNERSHIPS_MAX: Final = 16
 
 
 class OpenDataSet:
@@ -40,6 +51,7 @@ class OpenDataSet:
         class_examples: the training examples of each class.
         form: the size and type of one example, which are the source's: bytes stay bytes.
         scaling: what readers make of those values before they train on them.
+        augmenter: what each pass does to training examples.
     """
 
     def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
@@ -55,7 +67,7 @@ class OpenDataSet:
         self.config = config
         self.source = source
         self.seed = seed
-        self.form = ExampleForm(prod(source.example_shape), source.dtype.name)
+        self.form = ExampleForm(prod(source.example_shape), source.dtype.name, target_count(source))
         self.classes = source.classes
         counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
         train, validation = hold_out(source, config, seed)
@@ -67,11 +79,11 @@ class OpenDataSet:
             "test": ("test", np.arange(counts["test"], dtype=np.int64)),
         }
         of_classes = np.bincount(source.labels("train")[train], minlength=len(self.classes))
-        self.class_examples: tuple[int, ...] = tuple(of_classes.tolist())
+        self.class_examples: tuple[int, ...] = tuple(of_classes.tolist()[: len(self.classes)])
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
-        self._augmenter = Augmenter(
+        self.augmenter = Augmenter(
             config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
         )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, train)
@@ -86,7 +98,9 @@ class OpenDataSet:
             budget_bytes -= plan.size_bytes
             self.caches[split] = ExampleCache(plan, source, split)
         self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
-        self._orders_lock = threading.Lock()
+        self._orders_lock = threading.Lock()  # guards both
+        self._ownerships: OrderedDict[tuple[FileSplit, tuple[str, ...]], Ownership] = OrderedDict()
+        self._block_examples = {split: block_examples(count) for split, count in counts.items()}
         self.read_at_s = time.monotonic()
 
     @property
@@ -129,8 +143,38 @@ class OpenDataSet:
         groups = groups_of(self.source, file_split)
         return None if groups is None else groups[members]
 
-    def gather(self, wanted: Range, images: NDArray[Any], labels: NDArray[np.int32]) -> None:
-        """Writes a range into `images` [n, elements], C-contiguous and as `form` says, and `labels` [n]. Not scaled.
+    def positions_of(self, wanted: Range, share: Share) -> Indices:
+        """Returns the positions in a range, ascending, of the examples that a share of it has."""
+        split, indices = self._files_of(
+            self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop], wanted
+        )
+        rows: Indices | None = None
+        if share.rows:
+            rows = np.frombuffer(share.rows, np.int32).astype(np.int64)
+            indices = indices[rows]
+        found = self._ownership(split, share.servers).part(indices // self._block_examples[split], share.server)
+        return found if rows is None else rows[found]
+
+    def _ownership(self, split: FileSplit, servers: tuple[str, ...]) -> Ownership:
+        with self._orders_lock:
+            ownership = self._ownerships.get((split, servers))
+            if ownership is None:
+                ownership = self._ownerships[split, servers] = Ownership(f"{self.name}/{split}", servers)
+                if len(self._ownerships) > _OWNERSHIPS_MAX:
+                    self._ownerships.popitem(last=False)
+            return ownership
+
+    def _files_of(self, draws: Indices, wanted: Range) -> tuple[FileSplit, Indices]:
+        """Returns the file split that a range is of, and the file indices of its draws."""
+        split = self._members[wanted.split][0]
+        return split, draws if self._passes is None else draws % len(self.source.labels(split))
+
+    def gather(
+        self, wanted: Range, images: NDArray[Any], labels: NDArray[Any], positions: Indices | None = None
+    ) -> None:
+        """Writes a range into `images` [n, elements], C-contiguous, not scaled, and `labels`, both as `form` says.
+
+        With `positions` [n], only the examples at these places of the range.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
@@ -139,12 +183,15 @@ class OpenDataSet:
         in a pass is changed otherwise.
         """
         draws = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
-        file_split = self._members[wanted.split][0]
-        indices = draws if self._passes is None else draws % len(self.source.labels(file_split))
+        if positions is not None:
+            draws = draws[positions]
+        file_split, indices = self._files_of(draws, wanted)
         self.caches[file_split].gather(indices, images)
-        if self._augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
-            self._augmenter.apply(images, draws, wanted.pass_number)
-        np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
+        if self.augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
+            self.augmenter.apply(images, draws, wanted.pass_number)
+        targets = targets_of(self.source, file_split)
+        known = self.source.labels(file_split) if targets is None else targets
+        np.take(known, indices, axis=0, out=labels, mode="clip")
 
     def fill_tasks(self) -> list[Callable[[], None]]:
         """Returns tasks with which the source prepares examples before they are requested; most have none."""

@@ -10,20 +10,29 @@ from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX
 
 DTYPES: Final = ("uint8", "float32")
 LABEL_BYTES: Final = 4  # an int32 label; a target is a float32
+POSITION_BYTES: Final = 4  # an int32
 
 
 class BodyLayout(NamedTuple):
-    """Where parts of a body begin, and how long it is, in bytes; the examples begin at 0."""
+    """Where parts of a body begin, and how long it is, in bytes; the examples begin at 0.
+
+    `positions_offset` is 0 in a body that has the examples of a whole range.
+    """
 
     labels_offset: int
+    positions_offset: int
     size_bytes: int
 
 
 class ExampleForm(NamedTuple):
-    """What one example is on the wire: `elements` values of `dtype`, as in the files, and an int32 label."""
+    """What one example is on the wire: `elements` values of `dtype`, as in the files, and what is known of it.
+
+    That is an int32 label, the number of its class, or, if `targets` is not 0, so many float32 numbers.
+    """
 
     elements: int
     dtype: str = "float32"
+    targets: int = 0
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -33,15 +42,28 @@ class ExampleForm(NamedTuple):
     def example_bytes(self) -> int:
         return self.elements * self.numpy_dtype.itemsize
 
-    def body(self, examples: int) -> BodyLayout:
-        """Returns the layout of a body of so many examples: their values, then, aligned, their labels."""
+    @property
+    def label_bytes(self) -> int:
+        return LABEL_BYTES * max(self.targets, 1)
+
+    def label_shape(self, examples: int) -> tuple[int, ...]:
+        """Returns the shape of the labels, or targets, of so many examples."""
+        return (examples, self.targets) if self.targets else (examples,)
+
+    @property
+    def label_dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32 if self.targets else np.int32)
+
+    def body(self, examples: int, positions: int = 0) -> BodyLayout:
+        """Returns the layout of a body: examples' values, then, aligned, their labels or targets, then positions."""
         labels_offset = _aligned(examples * self.example_bytes)
-        return BodyLayout(labels_offset, labels_offset + examples * LABEL_BYTES)
+        end = labels_offset + examples * self.label_bytes
+        return BodyLayout(labels_offset, end if positions else 0, end + positions * POSITION_BYTES)
 
     @property
     def examples_per_read_max(self) -> int:
         """How many examples fit into one body; 0 if not even one does."""
-        return (BODY_BYTES_MAX - BODY_ALIGNMENT_BYTES) // (self.example_bytes + LABEL_BYTES)
+        return (BODY_BYTES_MAX - BODY_ALIGNMENT_BYTES) // (self.example_bytes + self.label_bytes + POSITION_BYTES)
 
 
 def _aligned(size_bytes: int) -> int:

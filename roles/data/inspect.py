@@ -13,7 +13,7 @@ from adamctl.roles.data.balance import balance
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.access import reported
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, target_count, targets_of
 
 SCHEMA_VERSION: Final = 1
 _BLOCK_EXAMPLES: Final = 1024
@@ -30,8 +30,9 @@ def inspect(
             (images, whose sizes differ, are then scaled to 64 x 64 and their sizes are given as well).
 
     Returns:
-        `schema_version, format, source, path, shape, dtype, stored_bytes, decoded_bytes, classes` (names), and
-        `splits`: for train and test `examples, classes` (name -> count), `min, max, mean, std` of the unscaled values;
+        `schema_version, format, source, path, shape, dtype, stored_bytes, decoded_bytes, classes` (names), `targets`
+        (how many numbers an example has in place of a class), and `splits`: for train and test `examples, classes`
+        (name -> count), `min, max, mean, std` of the unscaled values; with targets also `targets`, their `min, max`;
         for folders and tar files of images also `sizes`, [lowest, highest] height and width, and `grey`, the number
         without colour; and `decoder`, which decoded them.
         `balance`: how evenly the classes are filled, and what to do about it (`adamctl.roles.data.balance`).
@@ -58,20 +59,22 @@ def inspect(
         "shape": list(source.example_shape),
         "dtype": source.dtype.name,
         "stored_bytes": source.stored_bytes,
-        "decoded_bytes": examples * prod(source.example_shape) * 4,
+        "decoded_bytes": examples * prod(source.example_shape) * source.dtype.itemsize,
         "classes": list(source.classes),
+        "targets": target_count(source),
         "splits": splits,
         "balance": balance(splits["train"]["classes"], splits["test"]["classes"]),
     } | ({"decoder": config.decoder} if of_images else {})
 
 
 def _describe(source: Source, split: FileSplit) -> dict[str, Any]:
-    labels = source.labels(split)
-    counts = np.bincount(labels, minlength=len(source.classes))
-    described: dict[str, Any] = {
-        "examples": len(labels),
-        "classes": {name: int(count) for name, count in zip(source.classes, counts, strict=True)},
-    }
+    labels, targets = source.labels(split), targets_of(source, split)
+    described: dict[str, Any] = {"examples": len(labels), "classes": {}}
+    if targets is None:
+        counts = np.bincount(labels, minlength=len(source.classes))
+        described["classes"] = {name: int(count) for name, count in zip(source.classes, counts, strict=True)}
+    elif len(targets):
+        described["targets"] = {"min": float(targets.min()), "max": float(targets.max())}
     if not len(labels):
         return described
     lowest, highest, total, squares = np.inf, -np.inf, 0.0, 0.0

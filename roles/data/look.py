@@ -18,7 +18,16 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import Indices
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, check_finite
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Labels,
+    Peek,
+    Source,
+    check_finite,
+    refuse_targets,
+    target_count,
+)
 from adamctl.roles.data.sampling import hold_out, weights_of
 
 EXAMPLES_MAX: Final = 1000
@@ -68,6 +77,7 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
         assert path is not None
         source = peek_source(config, path, needs.input_shape, EXAMPLES_MAX, LOOK_S_MAX)
     origin = str(path or config.format)
+    refuse_targets(target_count(source), origin)
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))

@@ -19,7 +19,9 @@ from adamctl.net.handler import report_failure
 from adamctl.net.transport import Request
 from adamctl.roles.data.core import Range
 from adamctl.roles.data.dataset import OpenDataSet
-from adamctl.roles.data.store import DataStore, ReadyRange
+from adamctl.roles.data.ownership import Share
+from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.store import DataStore
 from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
@@ -68,11 +70,12 @@ class DataServer:
 
     def _read(self, request: Request, message: DataReadRequest) -> None:
         wanted = Range(message.split, message.pass_number, message.start, message.stop)
+        share = Share(message.servers, message.receiver, bytes(request.body)) if message.servers else None
 
         def done(result: ReadyRange | Exception) -> None:
             self._post(partial(self._answer_read, request, result))
 
-        ready = self.store.read(message.dataset, wanted, done)
+        ready = self.store.read(message.dataset, Asked(wanted, share), done)
         if ready is not None:
             self._answer_read(request, ready)
 
@@ -83,7 +86,9 @@ class DataServer:
             result.release()
             request.fail(ErrorCode.DEADLINE_PASSED, "the range was ready too late")
         else:
-            request.reply(DataReadReply(result.examples, result.labels_offset), (result.body,), result.release)
+            layout = result.layout
+            reply = DataReadReply(result.examples, layout.labels_offset, layout.positions_offset)
+            request.reply(reply, (result.body,), result.release)
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -122,13 +127,20 @@ class DataServer:
         if isinstance(result, Exception):
             report_failure(request, result)
         else:
-            factor, shift = result.scaling.factor, result.scaling.shift
+            form, scaling = result.form, result.scaling
             request.reply(
                 DataOpenReply(
-                    result.name, result.examples, result.classes, result.form.dtype, factor, shift,
+                    result.name,
+                    result.examples,
+                    result.classes,
+                    form.dtype,
+                    scaling.factor,
+                    scaling.shift,
                     result.class_examples,
+                    form.targets,
+                    not result.source.resident,
                 )
-            )  # fmt: skip
+            )
 
     def _post(self, action: Callable[[], None]) -> None:
         """Runs an action on the event loop, unless the loop has ended meanwhile."""

@@ -20,9 +20,9 @@ class DataOpenReply(Message, frozen=True):
     """`dataset` names it in reads; `examples` maps train, validation and test to their counts.
 
     Examples are sent as the files have them, of type `dtype`: uint8 or float32. A model is trained on
-    value * factor + shift, computed in float32 by the reader.
-
-    `class_examples`: how many training examples each of `classes` has.
+    value * factor + shift, computed in float32 by the reader. `targets`: how many float32 numbers each example has in
+    place of a label; 0 if it has a label. `by_block`: examples are decoded when they are asked for, so that several
+    servers share them out by block. `class_examples`: how many training examples each of `classes` has.
     """
 
     dataset: str
@@ -32,20 +32,32 @@ class DataOpenReply(Message, frozen=True):
     factor: float = 1.0
     shift: float = 0.0
     class_examples: tuple[int, ...] = ()
+    targets: int = 0
+    by_block: bool = False
 
 
 class DataReadRequest(Message, frozen=True):
-    """Examples [start, stop) of a split in the order of a pass; pass -1 is the order of the files."""
+    """Examples [start, stop) of a split in the order of a pass; pass -1 is the order of the files.
+
+    With `servers`, the names of the data servers that the reader believes alive, sorted: only what `servers[receiver]`,
+    the one that is asked, owns of them. Body then: nothing, or int32 positions in the range of which alone it is asked.
+    """
 
     dataset: str
     split: str
     pass_number: int
     start: int
     stop: int
+    servers: tuple[str, ...] = ()
+    receiver: int = 0
 
 
 class DataReadReply(Message, frozen=True):
-    """Body: the data set's dtype [examples, *input shape], then, at `labels_offset`, int32 [examples]."""
+    """Body: the data set's dtype [examples, *input shape], then, at `labels_offset`, labels or targets.
+
+    If what one of several servers owns was asked for: at `positions_offset`, int32, their positions in the range.
+    """
 
     examples: int
     labels_offset: int
+    positions_offset: int = 0

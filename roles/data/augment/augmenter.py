@@ -16,6 +16,7 @@ from adamctl.kernels.needed import WARP_KERNELS
 from adamctl.kernels.numeric.warp import warp
 from adamctl.roles.data.augment.chance import Floats, Indices, keys_of
 from adamctl.roles.data.augment.drawing import check, draw_tones, draw_warps, ranges_of
+from adamctl.roles.data.augment.plugins import Examples, open_augmenter
 from adamctl.roles.data.core import translations
 from adamctl.roles.data.translation import translate
 
@@ -57,13 +58,15 @@ class Augmenter:
             raise ConfigurationError(f"data.augment.reuse: expected at least 1; found {config.reuse}")
         self._config, self._shape, self._dtype = config, tuple(shape), dtype
         self._seed, self._border, self._white, self._translate = seed, border, white, translate
+        examples = Examples(self._shape, dtype, white)
+        self._others = {name: open_augmenter(name, config.settings.get(name, {}), examples) for name in config.use}
         if config.warps and backend.choose() == "numba":
             backend.load(WARP_KERNELS)
 
     @property
     def changes(self) -> bool:
         """Whether it does anything."""
-        return bool(self._translate or self._config.warps or self._config.changes_values)
+        return bool(self._translate or self._config.warps or self._config.changes_values or self._others)
 
     def apply(self, images: NDArray[Any], indices: Indices, pass_number: int) -> None:
         """Changes images in place, from what they are to what the pass trains on.
@@ -82,6 +85,8 @@ class Augmenter:
         if config.changes_values:
             tones = draw_tones(keys_of(indices, self._seed, variant), config.brightness, config.contrast)
             self._tone(images.reshape(len(indices), prod(self._shape)), *tones)
+        for name, other in self._others.items():
+            other.apply(whole, keys_of(indices, self._seed, variant, name))
 
     def _tone(self, flat: NDArray[Any], factors: Floats, shifts: Floats) -> None:
         """Makes images [n, elements] lighter and more vivid; bytes stay within 0 .. 255."""

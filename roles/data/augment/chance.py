@@ -7,6 +7,7 @@ which others are made.
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +25,9 @@ HALF_BITS: Final = 24
 """Of the numbers of which one word gives two: all that float32 can hold."""
 
 
-def keys_of(indices: Indices, seed: int, pass_number: int) -> Keys:
-    """Returns a key for each example, [n]."""
-    start = np.uint64(step_key(seed, pass_number, _STREAM))
+def keys_of(indices: Indices, seed: int, pass_number: int, user: str = "") -> Keys:
+    """Returns a key for each example, [n]. Each user, such as another package's augmenter, has keys of its own."""
+    start = np.uint64(step_key(seed, pass_number, _STREAM | crc32(user.encode())))
     return _scrambled(start + indices.astype(np.uint64) * np.uint64(KEY_STEP))
 
 

@@ -9,7 +9,7 @@ from typing import cast
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.readers.plugins import call, check_source, find
+from adamctl.roles.data.readers.plugins import GuardedSource, call, check_source, find
 from adamctl.roles.data.readers.source import Peek, Source
 
 
@@ -31,6 +31,7 @@ def open_source(config: DataConfig, path: Path | None, input_shape: Sequence[int
     source = call(reader, reader.open, config, path, shape)
     if format not in BUILT_IN:
         check_source(reader, source, shape)
+        source = GuardedSource(reader, source)
     return cast(Source, source)
 
 

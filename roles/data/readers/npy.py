@@ -21,9 +21,12 @@ from adamctl.roles.data.readers.source import (
     FileSplit,
     Labels,
     Peek,
+    Targets,
     check_numbers,
     check_same_kind,
+    check_same_length,
     checked_labels,
+    checked_targets,
     matching_shape,
     named_classes,
     number_names,
@@ -34,10 +37,19 @@ _RUN_EXAMPLES_MIN: Final = 8
 """A read costs as much as some examples through a mapping: only runs of examples, so long in the mean, are read."""
 _TOUCHED_MAX: Final = 1024  # examples; the system maps up to 64 KiB around each
 READER: Final = Reader("npy", (), open=f"{__name__}:open_npy", peek=f"{__name__}:peek_npy")
-_NAMES: Final[dict[FileSplit, tuple[str, str]]] = {
-    "train": ("x_train.npy", "y_train.npy"),
-    "test": ("x_test.npy", "y_test.npy"),
+_NAMES: Final[dict[FileSplit, tuple[str, str, str]]] = {
+    "train": ("x_train.npy", "y_train.npy", "targets_train.npy"),
+    "test": ("x_test.npy", "y_test.npy", "targets_test.npy"),
 }
+
+
+class _Folder(NamedTuple):
+    """What a folder holds. Labels are 0 where there are targets; `classes` are names, if labels are texts."""
+
+    tables: dict[FileSplit, _Table]
+    labels: dict[FileSplit, Labels]
+    classes: tuple[str, ...]
+    targets: dict[FileSplit, Targets]
 
 
 class FileSource:
@@ -52,15 +64,16 @@ class FileSource:
     def __init__(self, folder: Path, input_shape: Sequence[int] | None) -> None:
         """Raises as `open_npy`."""
         self.origin = str(folder)
-        tables, self._labels, classes = _tables(folder)
-        self.classes = classes or number_names(self._labels, self.origin)
+        tables, self._labels, classes, self._targets = _tables(folder)
+        self.classes = () if self._targets else classes or number_names(self._labels, self.origin)
         train = tables["train"].values
         self.example_shape = matching_shape(train.shape[1:], input_shape, self.origin)
         self.dtype = np.dtype(np.uint8 if train.dtype == np.uint8 else np.float32)
         self.value_max = 255.0 if train.dtype == np.uint8 else 1.0
         self._counter = ReadCounter()
         self._readers = {split: _TableReader(table, self._counter) for split, table in tables.items()}
-        self.resident_bytes = sum(labels.nbytes for labels in self._labels.values())
+        answers = (*self._labels.values(), *self._targets.values())
+        self.resident_bytes = sum(values.nbytes for values in answers)
         sizes_bytes = {table.path: table.path.stat().st_size for table in tables.values()}
         self.stored_bytes = sum(sizes_bytes.values()) + self.resident_bytes
 
@@ -70,6 +83,9 @@ class FileSource:
 
     def labels(self, split: FileSplit) -> Labels:
         return self._labels[split]
+
+    def targets(self, split: FileSplit) -> Targets | None:
+        return self._targets.get(split)
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Raises DamagedDataError if the file is no longer the one that was opened."""
@@ -126,6 +142,8 @@ class _TableReader:
 def open_npy(folder: Path, input_shape: Sequence[int] | None = None) -> FileSource:
     """Opens a folder with x_train.npy, y_train.npy, x_test.npy and y_test.npy; the last two may be missing.
 
+    In place of labels there may be targets, numbers [examples] or [examples, k]: targets_train.npy, targets_test.npy.
+
     Images are [examples, ...] of bytes (`unit` maps 0..255 to 0..1) or of any other number type (loaded as float32;
     `unit` leaves them unchanged); labels are whole numbers from 0, or strings, which are the names of the classes.
 
@@ -143,17 +161,22 @@ def peek_npy(folder: Path, input_shape: Sequence[int] | None, examples_max: int,
     Raises:
         ConfigurationError, DamagedDataError: like `open_npy`, for what was read.
     """
-    tables, labels, classes = _tables(folder)
+    tables, labels, classes, targets = _tables(folder)
     parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], Labels]] = {}
     for split, (_, values, _) in tables.items():
         dtype = np.uint8 if values.dtype == np.uint8 else np.float32
         parts[split] = values.shape, values[:examples_max].astype(dtype), labels[split]
-    return peek_at_table(parts, input_shape, str(folder), classes)
+    return peek_at_table(parts, input_shape, str(folder), classes, targets["train"].shape[1] if targets else 0)
 
 
-def _tables(folder: Path) -> tuple[dict[FileSplit, _Table], dict[FileSplit, Labels], tuple[str, ...]]:
-    """Returns the images, the labels, and the names of the classes if they have any."""
-    paths = {split: (folder / names[0], folder / names[1]) for split, names in _NAMES.items()}
+def _tables(folder: Path) -> _Folder:
+    has_targets = (folder / _NAMES["train"][2]).exists()
+    if has_targets and (folder / _NAMES["train"][1]).exists():
+        raise ConfigurationError(
+            f"{folder}: expected labels or targets, found {_NAMES['train'][1]} and {_NAMES['train'][2]}: keep one"
+        )
+    answer = 2 if has_targets else 1
+    paths = {split: (folder / names[0], folder / names[answer]) for split, names in _NAMES.items()}
     if not any(path.exists() for path in paths["test"]):
         del paths["test"]
     for path in (path for pair in paths.values() for path in pair):
@@ -164,16 +187,25 @@ def _tables(folder: Path) -> tuple[dict[FileSplit, _Table], dict[FileSplit, Labe
     tables: dict[FileSplit, _Table] = {split: _map(pair[0]) for split, pair in paths.items()}
     for path, values, _ in tables.values():
         check_numbers(values.dtype, values.shape, str(path))
-    classes, numbers = named_classes([np.array(_map(pair[1]).values) for pair in paths.values()], str(folder))
-    labels: dict[FileSplit, Labels] = {
-        split: checked_labels(values, len(tables[split].values), str(pair[1]))
-        for (split, pair), values in zip(paths.items(), numbers, strict=True)
-    }
+    given: list[NDArray[Any]] = [np.array(_map(pair[1]).values) for pair in paths.values()]
+    classes, numbers = ((), given) if has_targets else named_classes(given, str(folder))
+    labels: dict[FileSplit, Labels] = {}
+    targets: dict[FileSplit, Targets] = {}
+    for (split, pair), answers in zip(paths.items(), numbers, strict=True):
+        examples = len(tables[split].values)
+        if has_targets:
+            targets[split] = checked_targets(answers, examples, str(pair[1]))
+        zeros = np.zeros(examples, np.int32)
+        labels[split] = zeros if has_targets else checked_labels(answers, examples, str(pair[1]))
     train = tables["train"]
     if "test" not in tables:
         tables["test"], labels["test"] = train._replace(values=train.values[:0]), np.empty(0, np.int32)
+        if has_targets:
+            targets["test"] = targets["train"][:0]
     check_same_kind(train.values, tables["test"].values, str(folder))
-    return tables, labels, classes
+    if targets:
+        check_same_length(targets, str(folder))
+    return _Folder(tables, labels, classes, targets)
 
 
 def _map(path: Path) -> _Table:

@@ -20,10 +20,13 @@ from adamctl.roles.data.readers.source import (
     FileSplit,
     Peek,
     TableSource,
+    Targets,
     check_fits,
     check_numbers,
     check_same_kind,
+    check_same_length,
     checked_labels,
+    checked_targets,
     named_classes,
     peek_at_table,
 )
@@ -31,9 +34,11 @@ from adamctl.roles.data.readers.source import (
 _KEYS: Final = (
     ("x_train", "y_train", "x_test", "y_test"),
     ("images", "labels", "test_images", "test_labels"),
+    ("x_train", "targets_train", "x_test", "targets_test"),
+    ("images", "targets", "test_images", "test_targets"),
 )
 _PLACES: Final[dict[FileSplit, int]] = {"train": 0, "test": 2}
-"""The positions of a split's images and labels in those."""
+"""The positions of a split's images and labels, or targets, in those."""
 
 READER: Final = Reader("npz", (".npz",), open=f"{__name__}:open_npz", peek=f"{__name__}:peek_npz")
 
@@ -69,7 +74,8 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> NpzSource:
 
     The test set may be missing. Images are [examples, ...] of bytes (kept as bytes; `unit` maps 0..255 to 0..1) or of
     any other number type (converted to float32; `unit` leaves them unchanged); labels are whole numbers from 0, or
-    strings, which are the names of the classes.
+    strings, which are the names of the classes. In place of labels there may be targets, numbers [examples] or
+    [examples, k]: targets_train and targets_test, or targets and test_targets.
 
     Raises:
         ConfigurationError: keys are missing, or the images do not fit the model's input or the arrays the memory.
@@ -78,15 +84,26 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> NpzSource:
     with _opened(path) as (archive, keys):
         _check_size(path, archive, keys)
         loaded = {key: archive[key] for key in keys}
-    classes, numbers = named_classes([loaded[key] for key in keys[1::2]], str(path))
-    loaded |= dict(zip(keys[1::2], numbers, strict=True))
-    arrays: dict[FileSplit, tuple[NDArray[Any], NDArray[np.int32]]] = {
-        split: _pair(path, loaded[keys[number]], keys[number], loaded[keys[number + 1]], keys[number + 1])
-        for split, number in _PLACES.items()
-        if number < len(keys)
-    }
+    given, classes = [loaded[key] for key in keys[1::2]], tuple[str, ...]()
+    if not _has_targets(keys):
+        classes, given = named_classes(given, str(path))
+    arrays: dict[FileSplit, tuple[NDArray[Any], NDArray[np.int32]]] = {}
+    targets: dict[FileSplit, Targets] = {}
+    for (split, number), values in zip(_PLACES.items(), given, strict=False):
+        images = _images(path, loaded[keys[number]], keys[number])
+        origin = f"{path}: {keys[number + 1]}"
+        if _has_targets(keys):
+            targets[split] = checked_targets(values, len(images), origin)
+            arrays[split] = images, np.zeros(len(images), np.int32)
+        else:
+            arrays[split] = images, checked_labels(values, len(images), origin)
     train = arrays["train"][0]
-    arrays.setdefault("test", (train[:0], np.empty(0, np.int32)))
+    if "test" not in arrays:
+        arrays["test"] = train[:0], np.empty(0, np.int32)
+        if targets:
+            targets["test"] = targets["train"][:0]
+    if targets:
+        check_same_length(targets, str(path))
     check_same_kind(train, arrays["test"][0], str(path))
     value_max = 255.0 if train.dtype == np.uint8 else 1.0
     return NpzSource(
@@ -97,6 +114,7 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> NpzSource:
         input_shape=input_shape,
         origin=str(path),
         classes=classes,
+        targets=targets or None,
     )
 
 
@@ -107,19 +125,25 @@ def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int, s
         ConfigurationError, DamagedDataError: like `open_npz`, for what was read.
     """
     parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], NDArray[np.int32]]] = {}
+    targets: dict[FileSplit, Targets] = {}
     with _opened(path) as (archive, keys):
         _check_size(path, archive, keys)
-        classes, numbers = named_classes([archive[key] for key in keys[1::2]], str(path))
-        for split, number in _PLACES.items():
-            if number < len(keys):
-                shape, first = _peek(archive, keys[number], examples_max)
-                check_numbers(first.dtype, shape, f"{path}: {keys[number]}")
-                first = first if first.dtype == np.uint8 else first.astype(np.float32)
-                labels = checked_labels(numbers[number // 2], shape[0], f"{path}: {keys[number + 1]}")
-                parts[split] = shape, first, labels
+        given, classes = [archive[key] for key in keys[1::2]], tuple[str, ...]()
+        if not _has_targets(keys):
+            classes, given = named_classes(given, str(path))
+        for (split, number), values in zip(_PLACES.items(), given, strict=False):
+            shape, first = _peek(archive, keys[number], examples_max)
+            check_numbers(first.dtype, shape, f"{path}: {keys[number]}")
+            first = first if first.dtype == np.uint8 else first.astype(np.float32)
+            origin = f"{path}: {keys[number + 1]}"
+            if _has_targets(keys):
+                targets[split] = checked_targets(values, shape[0], origin)
+            labels = np.zeros(shape[0], np.int32) if targets else checked_labels(values, shape[0], origin)
+            parts[split] = shape, first, labels
     shape, first, labels = parts["train"]
     parts.setdefault("test", ((0, *shape[1:]), first[:0], labels[:0]))
-    return peek_at_table(parts, input_shape, str(path), classes)
+    count = check_same_length(targets, str(path)) if targets else 0
+    return peek_at_table(parts, input_shape, str(path), classes, count)
 
 
 def _peek(archive: Any, key: str, rows_max: int) -> tuple[tuple[int, ...], NDArray[Any]]:
@@ -165,11 +189,18 @@ def _opened(path: Path) -> Iterator[tuple[Any, tuple[str, ...]]]:
             if keys is None:
                 wanted = " or ".join(", ".join(keys) for keys in _KEYS)
                 raise ConfigurationError(f"{path}: expected arrays {wanted}; found {', '.join(archive) or 'none'}")
+            if sum(full[1] in archive for full in _KEYS) > 1:
+                found = ", ".join(full[1] for full in _KEYS if full[1] in archive)
+                raise ConfigurationError(f"{path}: expected labels or targets of the training set once, found {found}")
             yield archive, keys
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise DamagedDataError(
             f"{path}: expected an .npz archive of plain arrays, found: {error}; write or copy it again"
         ) from error
+
+
+def _has_targets(keys: tuple[str, ...]) -> bool:
+    return "targets" in keys[1]
 
 
 def _has_half(archive: Any, keys: tuple[str, ...]) -> bool:
@@ -201,10 +232,6 @@ def _check_size(path: Path, archive: Any, keys: Sequence[str]) -> None:
     check_fits(total_bytes, str(path))
 
 
-def _pair(
-    path: Path, images: NDArray[Any], images_key: str, labels: NDArray[Any], labels_key: str
-) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    check_numbers(images.dtype, images.shape, f"{path}: {images_key}")
-    if images.dtype != np.uint8:
-        images = images.astype(np.float32)
-    return np.ascontiguousarray(images), checked_labels(labels, len(images), f"{path}: {labels_key}")
+def _images(path: Path, images: NDArray[Any], key: str) -> NDArray[Any]:
+    check_numbers(images.dtype, images.shape, f"{path}: {key}")
+    return np.ascontiguousarray(images if images.dtype == np.uint8 else images.astype(np.float32))

@@ -17,12 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, formats, installed
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.access import reported
-from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, Source
+from adamctl.roles.data.readers.source import (
+    CLASSES_MAX,
+    FILE_SPLITS,
+    FileSplit,
+    Source,
+    target_count,
+    targets_of,
+)
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -106,10 +114,34 @@ def call(reader: Reader, function: str, config: DataConfig, path: Path | None, *
     except ImportError as error:
         raise _missing(reader, function, error) from error
     except Exception as error:
-        raise DamagedDataError(
-            f"{path}: expected data of format {reader.name!r}; its reader ({function}) failed with "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        raise _failed(reader, function, str(path), error) from error
+
+
+def _failed(reader: Reader, function: str, place: str, error: Exception) -> DamagedDataError:
+    wanted = f"expected data of format {reader.name!r}; its reader ({function})"
+    return DamagedDataError(f"{place}: {wanted} failed with {type(error).__name__}: {error}")
+
+
+class GuardedSource:
+    """Another package's source, of which `load` raises nothing but adamctl's errors. The rest is as it is."""
+
+    def __init__(self, reader: Reader, source: Any) -> None:
+        self._reader = reader
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Raises DamagedDataError for any error of the reader; it names the reader and the examples."""
+        try:
+            self._source.load(split, indices, out)
+        except AdamctlError:
+            raise
+        except Exception as error:
+            examples = f"example {indices[0]}" if len(indices) == 1 else f"examples {min(indices)} to {max(indices)}"
+            place = f"{self._source.origin}: {split}, {examples}"
+            raise _failed(self._reader, f"load, {self._reader.open}", place, error) from error
 
 
 def check_source(reader: Reader, source: Any, input_shape: tuple[int, ...] | None) -> None:
@@ -139,11 +171,29 @@ def _problems(source: Any, input_shape: tuple[int, ...] | None) -> Iterator[str]
         labels = source.labels(split)
         if not isinstance(labels, np.ndarray) or labels.dtype != np.int32 or labels.ndim != 1:
             yield f"expected labels of {split} as int32 [examples]"
-        elif len(labels) and not 0 <= labels.min() <= labels.max() < len(source.classes):
+        elif problem := _target_problem(source, split, len(labels)):
+            yield problem
+        elif not target_count(source) and len(labels) and not 0 <= labels.min() <= labels.max() < len(source.classes):
             yield (
                 f"expected labels of {split} from 0 to {len(source.classes) - 1}, one for each class, "
                 f"found {labels.min()} to {labels.max()}"
             )
+        elif hasattr(source, "blocks") and (lengths := np.asarray(source.blocks(split))).sum() != len(labels):
+            yield f"expected blocks of {split} that hold its {len(labels)} examples, found {lengths.sum()} in them"
+
+
+def _target_problem(source: Any, split: FileSplit, examples: int) -> str | None:
+    """Returns what is wrong with a source's targets, or None."""
+    train, targets = targets_of(source, "train"), targets_of(source, split)
+    if train is None and targets is None:
+        return None
+    if any(not isinstance(part, np.ndarray) or part.dtype != np.float32 or part.ndim != 2 for part in (train, targets)):
+        return "expected targets of train and test as float32 [examples, numbers]"
+    count = target_count(source)
+    assert targets is not None
+    if targets.shape != (examples, count):
+        return f"expected targets of {split} as [{examples}, {count}], found {list(targets.shape)}"
+    return f"expected targets or classes, found both: {len(source.classes)} classes" if source.classes else None
 
 
 def _point(name: str) -> EntryPoint:

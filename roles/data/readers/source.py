@@ -14,9 +14,11 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 FileSplit = Literal["train", "test"]
 FILE_SPLITS: tuple[FileSplit, ...] = ("train", "test")
 Labels = NDArray[np.int32]
+Targets = NDArray[np.float32]
 Groups = NDArray[np.int64]
 CLASSES_MAX = 8192
 """Bound on classes: their names are sent in one header of a frame."""
+TARGETS_MAX = 8192
 
 
 class Source(Protocol):
@@ -45,7 +47,11 @@ class Source(Protocol):
     stored_bytes: int
 
     def labels(self, split: FileSplit) -> Labels:
-        """Returns the labels of a split, int32 [examples], in file order; its length is the size of the split."""
+        """Returns the labels of a split, int32 [examples], in file order; its length is the size of the split.
+
+        A source may have `targets(split)` too: float32 [examples, k], numbers to come close to, in place of classes;
+        then `classes` is empty and all labels are 0.
+        """
         ...
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
@@ -61,10 +67,15 @@ class Peek:
     """The result of a quick look at files: all labels, and the shape and type of the examples, some of them checked."""
 
     def __init__(
-        self, classes: tuple[str, ...], labels: dict[FileSplit, Labels], groups: dict[FileSplit, Groups] | None = None
+        self,
+        classes: tuple[str, ...],
+        labels: dict[FileSplit, Labels],
+        groups: dict[FileSplit, Groups] | None = None,
+        targets: int = 0,
     ) -> None:
-        """`groups` are as in `groups_of`."""
+        """`groups` are as in `groups_of`; `targets`: numbers per example, where these take the place of classes."""
         self.classes = classes
+        self.target_count = targets
         self._labels = labels
         self._groups = groups
 
@@ -100,6 +111,7 @@ def peek_at_table(
     input_shape: Sequence[int] | None,
     origin: str,
     classes: tuple[str, ...] = (),
+    targets: int = 0,
 ) -> Peek:
     """Checks the shape of all examples, the first examples and all labels of each split, like `TableSource`.
 
@@ -114,7 +126,7 @@ def peek_at_table(
     for split, (_, first, _) in parts.items():
         check_finite(first, np.arange(len(first)), f"{origin}: {split}")
     labels = {split: labels for split, (_, _, labels) in parts.items()}
-    return Peek(classes or number_names(labels, origin), labels)
+    return Peek(() if targets else classes or number_names(labels, origin), labels, targets=targets)
 
 
 def _kinds(shapes: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
@@ -167,10 +179,11 @@ class TableSource:
         input_shape: Sequence[int] | None,
         origin: str,
         classes: tuple[str, ...] = (),
+        targets: dict[FileSplit, Targets] | None = None,
     ) -> None:
         """Raises ConfigurationError if the examples do not have the model's input shape (None: any will do).
 
-        `classes` are left out where they are only numbered.
+        `classes` are left out where they are only numbered, and where `targets` take their place.
         """
         found = arrays["train"][0].shape[1:]
         self.format = format
@@ -178,14 +191,19 @@ class TableSource:
         self._images = {split: images.reshape(len(images), prod(found)) for split, (images, _) in arrays.items()}
         self._labels = {split: labels for split, (_, labels) in arrays.items()}
         self.origin = origin
-        self.classes = classes or number_names(self._labels, origin)
+        self._targets = targets
+        self.classes = () if targets else classes or number_names(self._labels, origin)
         self.dtype = arrays["train"][0].dtype
         self.value_max = value_max
         self.stored_bytes = stored_bytes
         self.resident_bytes = sum(images.nbytes + labels.nbytes for images, labels in arrays.values())
+        self.resident_bytes += sum(values.nbytes for values in (targets or {}).values())
 
     def labels(self, split: FileSplit) -> Labels:
         return self._labels[split]
+
+    def targets(self, split: FileSplit) -> Targets | None:
+        return None if self._targets is None else self._targets[split]
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         images = self._images[split]
@@ -266,6 +284,60 @@ def checked_labels(values: NDArray[Any], examples: int, origin: str) -> Labels:
             "classes from 0, or leave such examples out"
         )
     return values.astype(np.int32)
+
+
+def targets_of(source: Source, split: FileSplit) -> Targets | None:
+    """Returns a split's targets [examples, k]; None if the source has classes."""
+    method = getattr(source, "targets", None)
+    found: Targets | None = None if method is None else method(split)
+    return found
+
+
+def target_count(source: Source | Peek) -> int:
+    """Returns how many numbers the target of each example has; 0 if it has a class."""
+    if isinstance(source, Peek):
+        return source.target_count
+    found = targets_of(source, "train")
+    return 0 if found is None else int(found.shape[1])
+
+
+def refuse_targets(count: int, origin: str) -> None:
+    """Raises ConfigurationError if examples have targets: the losses that there are train on classes."""
+    if count:
+        raise ConfigurationError(
+            f"{origin}: its examples have targets, {count} number{'s' * (count > 1)} each, and the model's last layer "
+            "trains on classes: give labels, whole numbers from 0 or names"
+        )
+
+
+def checked_targets(values: NDArray[Any], examples: int, origin: str) -> Targets:
+    """Returns targets as float32 [examples, k]; one number per example may be given as [examples].
+
+    Raises:
+        DamagedDataError: not one row of 1 to TARGETS_MAX finite numbers per example.
+    """
+    rows = values[:, None] if values.ndim == 1 else values
+    if rows.ndim != 2 or len(rows) != examples or not 1 <= rows.shape[1] <= TARGETS_MAX:
+        raise DamagedDataError(
+            f"{origin}: expected 1 to {TARGETS_MAX} numbers for each of {examples} examples, "
+            f"found an array {list(values.shape)}"
+        )
+    if not (np.issubdtype(rows.dtype, np.floating) or np.issubdtype(rows.dtype, np.integer)):
+        raise DamagedDataError(f"{origin}: expected real numbers as targets, found {values.dtype}")
+    found = np.ascontiguousarray(rows, np.float32)
+    check_finite(found, np.arange(examples), origin)
+    return found
+
+
+def check_same_length(targets: dict[FileSplit, Targets], origin: str) -> int:
+    """Returns how many numbers a target has. Raises DamagedDataError if that differs between training and test."""
+    counts = {split: int(part.shape[1]) for split, part in targets.items()}
+    if len(set(counts.values())) > 1:
+        raise DamagedDataError(
+            f"{origin}: expected as many numbers for each example of both splits, found {counts['train']} for training "
+            f"and {counts['test']} for test"
+        )
+    return counts["train"]
 
 
 def check_fits(size_bytes: int, origin: str) -> None:

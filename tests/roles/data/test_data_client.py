@@ -164,7 +164,7 @@ async def test_scaling_in_a_thread_has_ended_when_a_read_is_cancelled(monkeypatc
         go_on.wait(WAIT_S)
         ended.append(True)
 
-    scaling = asyncio.create_task(batches._in_thread_if_long(1 << 30, work))
+    scaling = asyncio.create_task(batches.in_thread_if_long(1 << 30, work))
     await asyncio.to_thread(begun.wait, WAIT_S)
     scaling.cancel()
     await asyncio.sleep(0)

@@ -13,7 +13,8 @@ from adamctl.config.data import DataConfig
 from adamctl.errors import BackpressureError, ConfigurationError, DamagedDataError, RemoteError
 from adamctl.roles.data import store as store_module
 from adamctl.roles.data.core import FILE_ORDER, Range
-from adamctl.roles.data.store import DataStore, ReadyRange
+from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.store import DataStore
 from adamctl.wire.constants import ErrorCode
 
 WAIT_S = 20
@@ -30,14 +31,14 @@ def store(tmp_path: Path) -> Iterator[DataStore]:
 def read(store: DataStore, dataset: str, wanted: Range) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first pixels and the labels of a range of 4 x 4 images."""
     results: queue.Queue[ReadyRange | Exception] = queue.Queue()
-    result: ReadyRange | Exception | None = store.read(dataset, wanted, results.put)
+    result: ReadyRange | Exception | None = store.read(dataset, Asked(wanted), results.put)
     if result is None:
         result = results.get(timeout=WAIT_S)
     if isinstance(result, Exception):
         raise result
     n = result.examples
     images = np.frombuffer(result.body, np.uint8, n * 16).reshape(n, 16)[:, 0].copy()
-    labels = np.frombuffer(result.body, np.int32, n, result.labels_offset).copy()
+    labels = np.frombuffer(result.body, np.int32, n, result.layout.labels_offset).copy()
     result.release()
     return images, labels
 
@@ -199,7 +200,7 @@ def test_reads_beyond_the_bound_are_pushed_back(idx_folder: Callable[..., Path],
     results: queue.Queue[ReadyRange | Exception] = queue.Queue()
     with pytest.raises(BackpressureError):
         for at in range(1000):
-            ready = store.read(dataset.name, Range("train", at, 0, 800), results.put)
+            ready = store.read(dataset.name, Asked(Range("train", at, 0, 800)), results.put)
             held.append(ready if ready is not None else results.get(timeout=WAIT_S))  # type: ignore[arg-type]
     for ready in held:
         ready.release()
@@ -210,7 +211,7 @@ def test_mnist_is_served_as_bytes(mnist: Path) -> None:
     store = DataStore([str(mnist.parent)], threads=2, memory_bytes=2 << 30)
     dataset = store.open(DataConfig(format="idx", source="mnist", scale="standard"), (28, 28, 1), 7)
     results: queue.Queue[ReadyRange | Exception] = queue.Queue()
-    ready = store.read(dataset.name, Range("train", 0, 0, 8000), results.put) or results.get(timeout=WAIT_S)
+    ready = store.read(dataset.name, Asked(Range("train", 0, 0, 8000)), results.put) or results.get(timeout=WAIT_S)
     assert isinstance(ready, ReadyRange)
     images = np.empty(8000 * 784, np.float32)
     dataset.scaling.write(np.frombuffer(ready.body, np.uint8, images.size), images)

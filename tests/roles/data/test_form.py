@@ -15,16 +15,18 @@ BYTES = {"uint8": 1, "float32": 4}
 
 @given(st.integers(1, 1000), st.integers(1, 5000), dtypes)
 def test_labels_are_aligned_and_behind_the_images(examples: int, elements: int, dtype: str) -> None:
-    offset, size = ExampleForm(elements, dtype).body(examples)
-    assert offset % 64 == 0 and 0 <= offset - BYTES[dtype] * examples * elements < 64 and size == offset + 4 * examples
+    offset, positions, size = ExampleForm(elements, dtype).body(examples)
+    assert offset % 64 == 0 and 0 <= offset - BYTES[dtype] * examples * elements < 64
+    assert positions == 0 and size == offset + 4 * examples
+    assert ExampleForm(elements, dtype).body(examples, examples) == (offset, size, size + 4 * examples)
 
 
 @given(st.integers(1, 8_000_000), dtypes)
 def test_the_longest_read_fits_into_a_body_and_no_longer_one_does(elements: int, dtype: str) -> None:
     form = ExampleForm(elements, dtype)
     most = form.examples_per_read_max
-    assert most == 0 or form.body(most).size_bytes <= BODY_BYTES_MAX
-    assert (most + 1) * (BYTES[dtype] * elements + 4) > BODY_BYTES_MAX - 64
+    assert most == 0 or form.body(most, most).size_bytes <= BODY_BYTES_MAX
+    assert (most + 1) * (BYTES[dtype] * elements + 8) > BODY_BYTES_MAX - 64
 
 
 @pytest.mark.parametrize("examples", [1, 20, 256])

@@ -25,7 +25,7 @@ def test_an_idx_folder_is_described(idx_folder: Callable[..., Path], tmp_path: P
     assert train["examples"] == 50 and train["classes"] == dict.fromkeys("0123456789", 5)
     assert (train["min"], train["max"]) == (0, 49)
     assert train["mean"] == pytest.approx(24.5) and train["std"] == pytest.approx(np.arange(50).std())
-    assert found["decoded_bytes"] == 70 * 64 and 0 < found["stored_bytes"] < 2000
+    assert found["decoded_bytes"] == 70 * 16 and 0 < found["stored_bytes"] < 2000
 
 
 def test_a_folder_of_images_is_described_with_its_sizes(image_folder: Callable[..., Path]) -> None:

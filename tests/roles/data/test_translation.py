@@ -16,7 +16,8 @@ from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import FILE_ORDER, Range, dataset_identity, translations
 from adamctl.roles.data.dataset import OpenDataSet
-from adamctl.roles.data.store import DataStore, ReadyRange
+from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.store import DataStore
 from adamctl.roles.data.translation import translate
 
 WAIT_S = 20
@@ -58,7 +59,7 @@ def config(pixels: int = 2, scale: str = "unit", **more: float) -> DataConfig:
 
 def read(store: DataStore, dataset: OpenDataSet, wanted: Range) -> np.ndarray:
     results: queue.Queue[ReadyRange | Exception] = queue.Queue()
-    ready: ReadyRange | Exception | None = store.read(dataset.name, wanted, results.put)
+    ready: ReadyRange | Exception | None = store.read(dataset.name, Asked(wanted), results.put)
     if ready is None:
         ready = results.get(timeout=WAIT_S)
     assert isinstance(ready, ReadyRange), ready

@@ -59,7 +59,7 @@ def test_a_warp_depends_on_seed_pass_and_example_only(seed: int, pass_number: in
     ):
         for number in range(3):
             assert (np.asarray(ours[number]) != np.asarray(changed[number])).reshape(20, -1).any(axis=1).all()
-    assert len(np.unique(ours.nodes)) > 0.999 * ours.nodes.size
+    assert len(np.unique(ours.nodes)) > 0.99 * ours.nodes.size  # of 24 bits each, so a few are alike
 
 
 def test_warps_never_change_between_releases_or_machines() -> None:

@@ -86,6 +86,17 @@ def test_what_a_reader_does_not_expect_is_damage_that_names_the_file(lines: Path
         open_source(DataConfig(format="lines", source="."), lines, [2])
 
 
+def test_what_a_reader_does_not_expect_while_it_loads_is_damage_too(lines: Path) -> None:
+    lines.write_text("0 1 2\n0 1 2\n1 7 7\n")
+    source = open_source(DataConfig(format="crumbling", source="."), lines, [2])
+    out = np.empty((1, 2), np.float32)
+    source.load("train", np.array([0]), out)
+    said = r"data\.lines: train, example 1: expected data of format 'crumbling'; its reader \(load, .*KeyError: 'seven'"
+    with pytest.raises(DamagedDataError, match=said):
+        source.load("train", np.array([1]), out)
+    assert source.stored_bytes == lines.stat().st_size
+
+
 def test_a_readers_own_errors_stay_as_they_are(lines: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^the model's input is \[5\], but the examples of .* are \[3\]"):
         open_source(DataConfig(format="lines", source="."), lines, [5])
@@ -102,13 +113,14 @@ def test_a_readers_own_errors_stay_as_they_are(lines: Path) -> None:
         ("absent", "(lines_package.reader:no_such_function) cannot be loaded"),
         ("text", "expected a function, found lines_package.reader:TEXT"),
         ("misfit", "expected example_shape [3, 1], the model's input, found [3]"),
+        ("overfull", "expected blocks of train that hold its 2 examples, found 1000 in them"),
         ("half", "returned no usable Source: it has no 'classes'"),
         ("line", f"expected one of {', '.join(BUILT_IN)}, absent, broken"),
     ],
 )
 def test_what_cannot_be_used_is_named(lines: Path, name: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        open_source(DataConfig(format=name, source="."), lines, (3, 1))
+        open_source(DataConfig(format=name, source="."), lines, (3,) if name == "overfull" else (3, 1))
     assert said in str(caught.value)
 
 

@@ -18,6 +18,8 @@ ABSENT = Reader("absent", (), open="lines_package.reader:no_such_function")
 TEXT = Reader("text", (), open="lines_package.reader:TEXT")
 MISFIT = Reader("misfit", (), open="lines_package.reader:open_misfit")
 TOLD = Reader("told", (), open="lines_package.reader:open_told", reads_config=True)
+CRUMBLING = Reader("crumbling", (), open="lines_package.reader:open_crumbling")
+OVERFULL = Reader("overfull", (), open="lines_package.reader:open_overfull")
 HALF = Reader("half", (), open="lines_package.reader:open_half")
 NOTHING = 3
 """
@@ -48,6 +50,22 @@ def open_misfit(path, input_shape):
 def open_told(path, input_shape, *, config):
     return open_lines(path.parent / config.source, input_shape)
 
+class Crumbling(TableSource):
+    def load(self, split, indices, out):
+        super().load(split, indices, out)
+        if (out == 7).all(axis=-1).any():
+            raise KeyError("seven")
+
+def open_crumbling(path, input_shape):
+    source = open_lines(path, input_shape)
+    source.__class__ = Crumbling
+    return source
+
+def open_overfull(path, input_shape):
+    source = open_lines(path, input_shape)
+    source.blocks = lambda split: np.array([1000])
+    return source
+
 def open_half(path, input_shape):
     return SimpleNamespace(format="half", origin=str(path))
 """
@@ -60,6 +78,8 @@ late = lines_package.descriptions:LATE
 absent = lines_package.descriptions:ABSENT
 text = lines_package.descriptions:TEXT
 misfit = lines_package.descriptions:MISFIT
+crumbling = lines_package.descriptions:CRUMBLING
+overfull = lines_package.descriptions:OVERFULL
 half = lines_package.descriptions:HALF
 told = lines_package.descriptions:TOLD
 nothing = lines_package.descriptions:NOTHING
@@ -70,12 +90,14 @@ npz = lines_package.no_such_module:READER
 NAMES = [
     "absent",
     "broken",
+    "crumbling",
     "half",
     "late",
     "lines",
     "misfit",
     "needing",
     "nothing",
+    "overfull",
     "peeked",
     "renamed",
     "text",
