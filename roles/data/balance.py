@@ -38,7 +38,7 @@ def balance(train: Mapping[str, int], test: Mapping[str, int]) -> dict[str, Any]
 
 
 def _of_absent(absent: list[str], present: Mapping[str, int], test: Mapping[str, int]) -> Iterator[str]:
-    if not present:
+    if not present and absent:
         yield "there are no training examples: nothing can be trained; look whether that is the data you mean"
     elif absent:
         tested = sum(test.get(name, 0) for name in absent)
