@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
+from adamctl.roles.data.balance import listed
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import Indices
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
@@ -100,9 +101,13 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
 
 def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: str) -> Iterator[str]:
     labels = source.labels("train")
-    present = len(np.unique(labels))
-    if len(source.classes) < outputs or present < len(source.classes):
-        yield f"{origin}: training examples of {present} classes, the model has {outputs} outputs; some never occur"
+    found = set(np.unique(labels).tolist())
+    present = len(found)
+    if absent := [name for number, name in enumerate(source.classes) if number not in found]:
+        yield f"{origin}: no training examples of {listed(absent)}; add some, or leave these classes out"
+    if len(source.classes) < outputs:
+        spare = f"the model has {outputs} outputs, the data have {len(source.classes)} classes"
+        yield f"{origin}: {spare}: the last {outputs - len(source.classes)} are trained to be never right"
     held_out = len(np.unique(labels[validation]))
     if held_out < present and len(validation) >= present:
         yield (
