@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from adamctl.cli import options
 from adamctl.cli.output import echo, print_json, table
@@ -51,6 +52,7 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
     from adamctl.config.check import suggestion
     from adamctl.config.data import DataConfig
     from adamctl.config.formats import formats, is_format
+    from adamctl.roles.data.catalogue import CATALOGUE
 
     if format_ is None:
         format_ = _guessed_format(source)
@@ -60,7 +62,8 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
         raise ConfigurationError(f"--format: found {format_!r}; expected one of {', '.join(names)}.{near}")
     folders = [*data, *(folder for folder in os.environ.get("ADAMCTL_DATA", "").split(os.pathsep) if folder)]
     search = tuple(str(Path(folder).expanduser().absolute()) for folder in folders)
-    return DataConfig(format=format_, source=source, search=search)
+    settings = CATALOGUE[source].settings if source in CATALOGUE and CATALOGUE[source].format == format_ else {}
+    return msgspec.convert({"format": format_, "source": source, "search": search, **settings}, DataConfig)
 
 
 def _guessed_format(source: str) -> str:
@@ -158,6 +161,7 @@ class _Progress:
 
     def __call__(self, name: str, there_bytes: int, total_bytes: int) -> None:
         now_s = time.monotonic()
-        if there_bytes >= total_bytes or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
+        if 0 < total_bytes <= there_bytes or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
             self._last_s = now_s
-            echo(f"{name}: {there_bytes:,} of {total_bytes:,} bytes", err=True)
+            of_all = f" of {total_bytes:,}" if total_bytes else ""
+            echo(f"{name}: {there_bytes:,}{of_all} bytes", err=True)

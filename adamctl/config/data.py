@@ -50,7 +50,10 @@ class DataConfig(Section, frozen=True):
     Attributes:
         format: a reader: one of the data formats below, or one that an installed package adds (entry point group
             `adamctl.readers`).
-        source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
+        source: a path; a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA; or a URL such as
+            `s3://bucket/folder` or `https://host/set.parquet`, which `adamctl[remote]` fetches.
+        disk_cache: how much disk the files of a URL may take on each machine, such as "20GB"; those used longest ago
+            are removed first. They lie in the user's cache folder, or in ADAMCTL_CACHE.
         validation: share of the training set held out, 0 <= share < 1.
         stratify: hold out that share of each class, so that a rare one is not missed by chance; without, examples are
             held out whatever their class.
@@ -75,6 +78,9 @@ class DataConfig(Section, frozen=True):
         decoder: what decodes JPEG files: `pillow` (extra `image`), or `opencv` (also extra `opencv`), which takes less
             time. Pixels differ a little between the two. Pillow decodes PNG files, and JPEG files that are neither grey
             nor RGB, in any case.
+        on_error: what to do about a damaged example: `fail` ends the run and names it; `skip` leaves it out, names it
+            in the data server's log, and counts it in the run's result. What is damaged so that nobody knows which
+            examples there are, such as a table's header, ends the run in any case.
     """
 
     format: str = "digits"
@@ -92,4 +98,6 @@ class DataConfig(Section, frozen=True):
     features: FeaturesConfig = FeaturesConfig()
     augment: AugmentConfig = AugmentConfig()
     columns: ColumnsConfig = ColumnsConfig()
+    disk_cache: str = "20GB"
     decoder: Literal["pillow", "opencv"] = "pillow"
+    on_error: Literal["fail", "skip"] = "fail"

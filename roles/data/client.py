@@ -26,6 +26,7 @@ from adamctl.roles.data.batches import (
     check_into,
     new_arrays,
     receiving_views,
+    without_skipped,
 )
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.data_set import DataSet, elsewhere, open_on, request_range, same_data
@@ -39,7 +40,17 @@ from adamctl.wire.messages import DataReadRequest
 if TYPE_CHECKING:
     from adamctl.roles.context import RoleContext
 
-__all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto", "refuse_targets"]
+__all__ = [
+    "FILE_ORDER",
+    "Batch",
+    "DataClient",
+    "DataSet",
+    "Range",
+    "ReadAhead",
+    "ReadInto",
+    "refuse_targets",
+    "without_skipped",
+]
 
 OPEN_DEADLINE_S: Final = 120.0
 OPEN_AGAIN_S: Final = 20.0
@@ -60,6 +71,13 @@ class DataClient:
     def __init__(self, connections: Sequence[Connection]) -> None:
         """Reads over existing connections; a lost one is not replaced. Raises like `from_context`."""
         self._begin([DataServerLink(each.peer_name, connector_over(each)) for each in connections])
+
+    @classmethod
+    def over(cls, links: Sequence[DataServerLink]) -> DataClient:
+        """Reads over these links. Raises like `from_context`."""
+        client = cls.__new__(cls)
+        client._begin(list(links))
+        return client
 
     @classmethod
     def from_context(cls, context: RoleContext, nodes: Sequence[str]) -> DataClient:
@@ -96,7 +114,8 @@ class DataClient:
     ) -> DataSet:
         """Opens a data set on every reachable server.
 
-        If none can be reached, it keeps trying for a while, since servers may be restarting.
+        If none can be reached, it keeps trying for a while, since servers may be restarting, and tries those of the
+        cluster that it was not told of.
 
         Raises:
             ConfigurationError, DamagedDataError: a server found an error, or the servers have different data.
@@ -110,6 +129,7 @@ class DataClient:
             except UnreachableError:
                 if loop.time() >= give_up_s:
                     raise
+                self._links += await self.servers.others()
                 await asyncio.sleep(_OPEN_RETRY_S)
 
     async def _open_once(self, config: DataConfig, shape: tuple[int, ...], seed: int, deadline_s: float) -> DataSet:

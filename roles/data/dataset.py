@@ -17,6 +17,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import (
     FILE_ORDER,
+    SKIPPED,
     Indices,
     Range,
     pass_order,
@@ -25,7 +26,7 @@ from adamctl.roles.data.core import (
 )
 from adamctl.roles.data.decode import ExampleCache
 from adamctl.roles.data.form import ExampleForm
-from adamctl.roles.data.ownership import Ownership, Share, block_examples
+from adamctl.roles.data.ownership import Ownership, Share, blocks_of
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
@@ -38,6 +39,7 @@ from adamctl.roles.data.readers.source import (
 )
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.scaling import scaling_for
+from adamctl.roles.data.skipping import SkippingSource
 
 _ORDERS_MAX: Final = 4
 _OWNERSHIPS_MAX: Final = 16
@@ -65,6 +67,8 @@ class OpenDataSet:
             raise ConfigurationError(f"data.translate = {config.translate}: {problem}")
         self.name = name
         self.config = config
+        self._skipping = SkippingSource(source) if config.on_error == "skip" else None
+        source = self._skipping or source
         self.source = source
         self.seed = seed
         self.form = ExampleForm(prod(source.example_shape), source.dtype.name, target_count(source))
@@ -78,13 +82,14 @@ class OpenDataSet:
             "validation": ("train", validation),
             "test": ("test", np.arange(counts["test"], dtype=np.int64)),
         }
-        of_classes = np.bincount(source.labels("train")[train], minlength=len(self.classes))
-        self.class_examples: tuple[int, ...] = tuple(of_classes.tolist()[: len(self.classes)])
+        of_classes = np.bincount(source.labels("train")[train], minlength=len(self.classes))[: len(self.classes)]
+        self.class_examples: tuple[int, ...] = tuple(of_classes.tolist())
         weights = weights_of(config, source, train)
         self._passes = None if weights is None else WeightedPasses(train, source.labels("train"), weights, seed)
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
         self.augmenter = Augmenter(
-            config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate
+            config.augment, source.example_shape, source.dtype, seed, 0, source.value_max, config.translate,
+            config.features.bands if source.format == "audio" else 0,
         )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, train)
         self.caches: dict[FileSplit, ExampleCache] = {}
@@ -100,7 +105,7 @@ class OpenDataSet:
         self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
         self._orders_lock = threading.Lock()  # guards both
         self._ownerships: OrderedDict[tuple[FileSplit, tuple[str, ...]], Ownership] = OrderedDict()
-        self._block_examples = {split: block_examples(count) for split, count in counts.items()}
+        self._blocks = {split: blocks_of(source, split) for split in FILE_SPLITS}
         self.read_at_s = time.monotonic()
 
     @property
@@ -152,7 +157,7 @@ class OpenDataSet:
         if share.rows:
             rows = np.frombuffer(share.rows, np.int32).astype(np.int64)
             indices = indices[rows]
-        found = self._ownership(split, share.servers).part(indices // self._block_examples[split], share.server)
+        found = self._ownership(split, share.servers).part(self._blocks[split].of(indices), share.server)
         return found if rows is None else rows[found]
 
     def _ownership(self, split: FileSplit, servers: tuple[str, ...]) -> Ownership:
@@ -177,7 +182,8 @@ class OpenDataSet:
         With `positions` [n], only the examples at these places of the range.
 
         Raises:
-            DamagedDataError: a file cannot be decoded.
+            DamagedDataError: a file cannot be decoded, and `data.on_error` does not say to skip it. A skipped
+                example has the label SKIPPED.
 
         In a shuffled pass over the training split each example is changed as the augmenter says; one that comes again
         in a pass is changed otherwise.
@@ -192,6 +198,8 @@ class OpenDataSet:
         targets = targets_of(self.source, file_split)
         known = self.source.labels(file_split) if targets is None else targets
         np.take(known, indices, axis=0, out=labels, mode="clip")
+        if self._skipping is not None:
+            labels[self._skipping.damaged(file_split, indices)] = SKIPPED if targets is None else np.nan
 
     def fill_tasks(self) -> list[Callable[[], None]]:
         """Returns tasks with which the source prepares examples before they are requested; most have none."""

@@ -18,8 +18,8 @@ ROLE = Role(
         ),
         Option(
             "data-root",
-            "folder in which a path of data may be asked for; by default those of --data and the one it is started in "
-            "(ADAMCTL_DATA_ROOT)",
+            "folder or URL in which data may be asked for; by default the folders of --data and the one it is started "
+            "in, and no URL (ADAMCTL_DATA_ROOT)",
             str,
             None,
             multiple=True,

@@ -58,6 +58,17 @@ PARTS: Mapping[str, Part] = {
             "warps-opencv": Bar("the same, against OpenCV", 3, at_least=True),
         },
     ),
+    "wire": Part(
+        "adamctl.bench.data.wire:measure",
+        {
+            "wire-bytes": Bar("bytes sent for an image of bytes, against one of float32", 0.27),
+            "wire-rate": Bar("images of bytes read and scaled in a second, against float32", 1.0, at_least=True),
+        },
+    ),
+    "serve": Part(
+        "adamctl.bench.data.serve:measure",
+        {"serve": Bar("photographs from two data servers of one thread each, against one", 1.7, at_least=True)},
+    ),
     "waiting": Part(
         "adamctl.bench.data.waiting:measure",
         {"waiting": Bar("share of its time that a worker waits, distorted MNIST from one core's data server", 0.02)},

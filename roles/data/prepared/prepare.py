@@ -11,11 +11,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.errors import ConfigurationError
 from adamctl.roles.data.block_order import WINDOW_BLOCKS, BlockOrder
 from adamctl.roles.data.core import FILE_ORDER, Indices, pass_order
 from adamctl.roles.data.prepared.layout import Manifest
 from adamctl.roles.data.prepared.writer import PreparedWriter
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, check_finite
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, check_finite, groups_of
 
 WINDOW_BYTES: Final = 64 << 20
 """So much is read at a time, sorted as the files are, and written in shuffled order."""
@@ -34,9 +35,14 @@ def prepare(
     and then each block is read once. The test part keeps its order.
 
     Raises:
-        ConfigurationError: the folder exists or cannot be written.
+        ConfigurationError: the folder exists or cannot be written, or examples come in groups, which would be lost.
         DamagedDataError: an example cannot be read; nothing is left behind.
     """
+    if groups_of(source, "train") is not None:
+        raise ConfigurationError(
+            f"{source.origin}: its examples come in groups, as frames of a recording do; a prepared set loses them: "
+            f'train from these data themselves, format = "{source.format}"'
+        )
     found = _targets(source, "train")
     width = 0 if found is None else found.shape[1]
     with (

@@ -11,8 +11,8 @@ from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 
 
 @contextmanager
-def reported(path: Path | None) -> Iterator[None]:
-    """Turns what the system says while a reader works on `path` into errors for users.
+def reported(path: object) -> Iterator[None]:
+    """Turns what the system says while a reader works on `path` (a path or URL) into errors for users.
 
     Raises:
         ConfigurationError: this user may not read a file, also where a reader took that for damage.
@@ -39,7 +39,7 @@ def exists(path: Path) -> bool:
     return True
 
 
-def not_permitted(error: OSError, path: Path | None) -> ConfigurationError:
+def not_permitted(error: OSError, path: object) -> ConfigurationError:
     """Returns the error that says whose permission is missing."""
     return ConfigurationError(
         f"{error.filename or path}: this user may not read it; give it permission (chmod u+r, and u+rx for folders), "

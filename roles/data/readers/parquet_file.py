@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
+from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.arrow_columns import Cells, cells_of, class_names, labels_of, select
 from adamctl.roles.data.readers.columns import in_test_part
-from adamctl.roles.data.readers.shards import Shard, arrange_shards, local_shards
+from adamctl.roles.data.readers.shards import Shard, arrange_shards, shards_at
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
@@ -100,6 +101,8 @@ class ParquetSource:
         rows = self._rows[split]
         ends = np.cumsum(self._lengths[split])
         of_group = np.searchsorted(ends, indices, side="right")
+        for shard in {self._groups[split][position].shard for position in np.unique(of_group)}:
+            self._shards[shard].ahead()
         for position in np.unique(of_group):
             group = self._groups[split][position]
             places = np.flatnonzero(of_group == position)
@@ -114,7 +117,7 @@ class ParquetSource:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def _opened(self, number: int) -> Any:
-        with self._reading(self._shards[number].origin), self._file(number, None) as file:
+        with self._reading(self._shards[number].origin), self._file(number, None, part=True) as file:
             return file.metadata
 
     def _checked_schema(self) -> Any:
@@ -152,7 +155,7 @@ class ParquetSource:
         return self._held.get((first.shard, first.number), lambda: self._read(first))
 
     def _labels_of(self, group: _Group) -> NDArray[Any]:
-        with self._naming(group), self._file(group.shard, self._metadata[group.shard]) as file:
+        with self._naming(group), self._file(group.shard, self._metadata[group.shard], part=True) as file:
             table = file.read_row_group(group.number, columns=[self._chosen.label])
             return labels_of(table.column(0), self._place(group))
 
@@ -193,9 +196,10 @@ class ParquetSource:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _file(self, number: int, metadata: Any) -> Iterator[Any]:
+    def _file(self, number: int, metadata: Any, *, part: bool = False) -> Iterator[Any]:
+        """Opens a file; `part`: only little of it is read, so that one elsewhere is not fetched for that."""
         with (
-            self._shards[number].open() as opened,
+            self._shards[number].open_part() if part else self._shards[number].open() as opened,
             pq.ParquetFile(
                 pa.PythonFile(opened, "r"),
                 metadata=metadata,
@@ -254,7 +258,7 @@ class _Held:
             return table
 
 
-def open_parquet(path: Path, input_shape: Sequence[int] | None = None, *, config: DataConfig) -> ParquetSource:
+def open_parquet(path: Path | Url, input_shape: Sequence[int] | None = None, *, config: DataConfig) -> ParquetSource:
     """Opens a file, or a folder of files that end in `.parquet`.
 
     The files are arranged as `arrange_shards` says; where none is of the test part, a fifth of the rows of each is.
@@ -265,7 +269,7 @@ def open_parquet(path: Path, input_shape: Sequence[int] | None = None, *, config
         ConfigurationError: no such columns, files or rows, or rows that do not fit the model's input.
         DamagedDataError: a file cannot be read or its rows differ in kind; the message gives file, row group and row.
     """
-    return ParquetSource(local_shards(path, ENDINGS), config, input_shape, str(path))
+    return ParquetSource(shards_at(path, ENDINGS, config), config, input_shape, str(path))
 
 
 def _shown(schema: Any) -> str:

@@ -11,15 +11,30 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import DamagedDataError
-from adamctl.roles.data.prepared.layout import MANIFEST_NAME, Kind, PreparedFile
-from adamctl.roles.data.prepared.verify import read_manifest
+from adamctl.config.data import DataConfig
+from adamctl.config.urls import Url
+from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.prepared.layout import (
+    MANIFEST_BYTES_MAX,
+    MANIFEST_NAME,
+    Kind,
+    Manifest,
+    PreparedFile,
+    decode_manifest,
+)
 from adamctl.roles.data.readers.plugins import Reader
-from adamctl.roles.data.readers.shards import LocalShard, Shard
+from adamctl.roles.data.readers.shards import Shard, shards_at
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, matching_shape
 from adamctl.wire.checksum import crc32
 
-READER: Final = Reader("prepared", (), open=f"{__name__}:open_prepared", peek=f"{__name__}:peek_prepared")
+READER: Final = Reader(
+    "prepared",
+    (),
+    open=f"{__name__}:open_prepared",
+    peek=f"{__name__}:peek_prepared",
+    reads_config=True,
+    reads_urls=True,
+)
 _WHOLE_BLOCK: Final = 8
 """A block is read as a whole if an eighth of it is wanted: reading one row costs about as much as some tens of KiB."""
 
@@ -33,17 +48,18 @@ class PreparedSource:
     format = "prepared"
     resident = False
 
-    def __init__(self, folder: Path, input_shape: Sequence[int] | None) -> None:
+    def __init__(self, shards: Sequence[Shard], input_shape: Sequence[int] | None, origin: str) -> None:
         """Raises as `open_prepared`."""
-        self.origin = str(folder)
-        self._manifest = read_manifest(folder)
+        self.origin = origin
+        found = {shard.name: shard for shard in shards}
+        self._manifest = _read_manifest(found, origin)
         manifest = self._manifest
         self.classes = manifest.classes
         self.example_shape = matching_shape(manifest.example_shape, input_shape, self.origin)
         self.dtype = np.dtype(manifest.dtype)
         self.value_max = manifest.value_max
         self.stored_bytes = sum(file.size_bytes for file in manifest.files)
-        self._shards = {file.name: _opened(folder, file) for file in manifest.files}
+        self._shards = {file.name: _shard_of(found, file, origin) for file in manifest.files}
         kind: Kind = "targets" if manifest.targets else "labels"
         self._beside = {split: self._all_rows(split, kind) for split in FILE_SPLITS}
         self._files = {split: manifest.of(split, "examples") for split in FILE_SPLITS}
@@ -68,6 +84,8 @@ class PreparedSource:
         rows = out.reshape(len(indices), prod(self.example_shape))
         starts = self._starts[split]
         of_file = np.searchsorted(starts, indices, side="right") - 1
+        for number in np.unique(of_file):
+            self._shards[self._files[split][number].name].ahead()
         for number in np.unique(of_file):
             places = np.flatnonzero(of_file == number)
             file = self._files[split][number]
@@ -144,34 +162,53 @@ class PreparedSource:
         return np.concatenate([*parts, np.empty((0, self._manifest.targets), np.float32)], dtype=np.float32)
 
 
-def _opened(folder: Path, file: PreparedFile) -> Shard:
-    path = folder / file.name
-    if not path.is_file() or path.stat().st_size != file.size_bytes:
-        found = f"{path.stat().st_size} bytes" if path.is_file() else "none"
+def _read_manifest(shards: dict[str, Shard], origin: str) -> Manifest:
+    if MANIFEST_NAME not in shards:
+        raise ConfigurationError(
+            f"{origin}: expected a folder that `adamctl data prepare` wrote, found no {MANIFEST_NAME} in it"
+        )
+    shard = shards[MANIFEST_NAME]
+    if shard.size_bytes > MANIFEST_BYTES_MAX:
+        raise DamagedDataError(f"{shard.origin}: expected at most {MANIFEST_BYTES_MAX} bytes, found {shard.size_bytes}")
+    with shard.open() as opened:
+        return decode_manifest(opened.read(), shard.origin)
+
+
+def _shard_of(shards: dict[str, Shard], file: PreparedFile, origin: str) -> Shard:
+    shard = shards.get(file.name)
+    if shard is None or shard.size_bytes != file.size_bytes:
+        found = f"{shard.size_bytes} bytes" if shard is not None else "none"
         raise DamagedDataError(
-            f"{path}: expected a file of {file.size_bytes} bytes, found {found}; "
+            f"{origin}/{file.name}: expected a file of {file.size_bytes} bytes, found {found}; "
             "prepare the set again, or restore the file"
         )
-    return LocalShard(path, file.name)
+    return shard
 
 
-def open_prepared(folder: Path, input_shape: Sequence[int] | None = None) -> PreparedSource:
-    """Opens a folder that `adamctl data prepare` wrote.
+def open_prepared(place: Path | Url, input_shape: Sequence[int] | None = None, *, config: DataConfig) -> PreparedSource:
+    """Opens a folder that `adamctl data prepare` wrote. Behind a URL, shards are fetched when they are needed.
 
     Raises:
         ConfigurationError: it is none, or its examples do not fit the model's input.
         DamagedDataError: a file is missing or has another length, or the list of files or the labels are damaged.
     """
-    if folder.name == MANIFEST_NAME:
-        folder = folder.parent
-    return PreparedSource(folder, input_shape)
+    if isinstance(place, Path) and not place.is_dir():
+        raise ConfigurationError(f"{place}: expected a folder that `adamctl data prepare` wrote, found a file")
+    return PreparedSource(shards_at(place, (), config), input_shape, str(place))
 
 
-def peek_prepared(folder: Path, input_shape: Sequence[int] | None, examples_max: int, seconds_max: float) -> Peek:
+def peek_prepared(
+    place: Path | Url,
+    input_shape: Sequence[int] | None,
+    examples_max: int,
+    seconds_max: float,
+    *,
+    config: DataConfig,
+) -> Peek:
     """Reads the list of files and all labels, and no examples: damage shows when their blocks are read.
 
     Raises:
         ConfigurationError, DamagedDataError: like `open_prepared`.
     """
-    source = open_prepared(folder, input_shape)
+    source = open_prepared(place, input_shape, config=config)
     return Peek(source.classes, {split: source.labels(split) for split in FILE_SPLITS})

@@ -75,3 +75,23 @@ def test_the_catalogues_checksums_are_those_of_the_real_files(mnist: Path) -> No
         assert len(content) == file.size_bytes
         assert hashlib.md5(content).hexdigest() == file.md5
         assert hashlib.sha256(content).hexdigest() == file.sha256
+
+
+def test_a_tar_in_a_folder_of_its_name_is_found_for_formats_that_are_read_from_tars(tmp_path: Path) -> None:
+    (tmp_path / "fsdd").mkdir()
+    (tmp_path / "fsdd" / "fsdd.tar").touch()
+    config = DataConfig(format="audio", source="fsdd")
+    assert find_source(config, [str(tmp_path)]) == tmp_path / "fsdd" / "fsdd.tar"
+    assert find_source(DataConfig(format="idx", source="fsdd"), [str(tmp_path)]) == tmp_path / "fsdd"
+    (tmp_path / "fsdd" / "fsdd.tar").unlink()
+    assert find_source(config, [str(tmp_path)]) == tmp_path / "fsdd"
+
+
+def test_a_missing_archive_says_everything_needed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        find_source(DataConfig(format="audio", source="fsdd"), [str(tmp_path)])
+    archive = CATALOGUE["fsdd"].archive
+    assert archive is not None
+    for said in (archive.sha256, archive.name, f"{tmp_path}/fsdd/fsdd.tar", *CATALOGUE["fsdd"].mirrors):
+        assert said in str(caught.value)
+    assert f"adamctl data fetch fsdd --data {tmp_path}" in str(caught.value)

@@ -10,11 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import DamagedDataError
+from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.prepared import prepare as prepare_module
 from adamctl.roles.data.prepared.prepare import prepare
 from adamctl.roles.data.readers import open_source
 from tests.roles.data.prepared.sets import numbers, prepared, source
+from tests.roles.data.speech.sounds import write_recordings
 
 
 def read(folder: Path, split: Any) -> tuple[list[int], list[int]]:
@@ -93,3 +94,13 @@ def test_an_example_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) ->
     with pytest.raises(DamagedDataError, match="here: train: expected finite numbers, found nan in example 77"):
         prepare(of, tmp_path / "set", seed=3, threads=2, made_from="")
     assert not list(tmp_path.iterdir())
+
+
+def test_examples_that_belong_together_are_refused(tmp_path: Path) -> None:
+    """A prepared set does not say which frames are of one recording, so a validation part would mix them."""
+    write_recordings(tmp_path / "set", {"yes/0.wav": 900, "no/0.wav": 900})
+    config = DataConfig(format="audio", source=str(tmp_path / "set"))
+    recordings = open_source(config, tmp_path / "set", (440,))
+    with pytest.raises(ConfigurationError, match=r'come in groups.*train from these data themselves, format = "audio"'):
+        prepare(recordings, tmp_path / "new", seed=7, threads=1, made_from="x")
+    assert not (tmp_path / "new").exists()
