@@ -99,8 +99,9 @@ class OpenDataSet:
             budget_bytes -= plan.size_bytes
             self.caches[split] = ExampleCache(plan, source, split)
         self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
-        self._orders_lock = threading.Lock()  # guards both
+        self._orders_lock = threading.Lock()  # guards the two below
         self._ownerships: OrderedDict[tuple[FileSplit, tuple[str, ...]], Ownership] = OrderedDict()
+        self._shared_by: dict[FileSplit, tuple[str, ...]] = {}
         self._blocks = {split: blocks_of(source, split) for split in FILE_SPLITS}
         self.read_at_s = time.monotonic()
 
@@ -153,16 +154,24 @@ class OpenDataSet:
         if share.rows:
             rows = np.frombuffer(share.rows, np.int32).astype(np.int64)
             indices = indices[rows]
-        found = self._ownership(split, share.servers).part(self._blocks[split].of(indices), share.server)
+        ownership = self._ownership(split, share)
+        found = ownership.part(self._blocks[split].of(indices), share.server)
         return found if rows is None else rows[found]
 
-    def _ownership(self, split: FileSplit, servers: tuple[str, ...]) -> Ownership:
+    def _ownership(self, split: FileSplit, share: Share) -> Ownership:
+        """Returns who owns what among a share's servers; the cache learns what is this one's when they change."""
         with self._orders_lock:
-            ownership = self._ownerships.get((split, servers))
+            ownership = self._ownerships.get((split, share.servers))
             if ownership is None:
-                ownership = self._ownerships[split, servers] = Ownership(f"{self.name}/{split}", servers)
+                ownership = self._ownerships[split, share.servers] = Ownership(f"{self.name}/{split}", share.servers)
                 if len(self._ownerships) > _OWNERSHIPS_MAX:
                     self._ownerships.popitem(last=False)
+            if self._shared_by.get(split) != share.servers and self.caches[split].plan.form == "part":
+                examples = len(self.source.labels(split))
+                owned = np.zeros(examples, np.bool_)
+                owned[ownership.part(self._blocks[split].of(np.arange(examples)), share.server)] = True
+                self.caches[split].own(owned)
+            self._shared_by[split] = share.servers
             return ownership
 
     def _files_of(self, draws: Indices, wanted: Range) -> tuple[FileSplit, Indices]:
