@@ -35,6 +35,11 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "leave it out: a line search compares losses, which must be of the same images; distorted copies can be stored "
         "with the data",
     ),
+    "data.on_error": (
+        ("fail",),
+        "leave it out: losses must be of the same examples, and a skipped one counts in the mean; repair the data or "
+        "leave such examples out",
+    ),
     "data.sampling": (
         ("all",),
         "leave it out: each pass would be of other examples, and a line search compares losses of the same ones; "

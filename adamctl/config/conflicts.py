@@ -59,6 +59,10 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
         refuse(key, message)
     for key, message in _replication_problems(experiment.cluster):
         refuse(f"cluster.{key}", message)
+    if data.on_error == "skip" and experiment.cluster.partitions != 1:
+        found = f'found "skip" with cluster.partitions = {show(experiment.cluster.partitions)}'
+        why = "partitions of a replica compute whole batches"
+        refuse("data.on_error", f'{found}; {why}: set it to "fail", or that to 1')
     problems += [Problem(path, message) for path, message in partition_problems(experiment)]
     problems += batch_problems(experiment)
     return problems

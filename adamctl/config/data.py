@@ -78,6 +78,9 @@ class DataConfig(Section, frozen=True):
         decoder: what decodes JPEG files: `pillow` (extra `image`), or `opencv` (also extra `opencv`), which takes less
             time. Pixels differ a little between the two. Pillow decodes PNG files, and JPEG files that are neither grey
             nor RGB, in any case.
+        on_error: what to do about a damaged example: `fail` ends the run and names it; `skip` leaves it out, names it
+            in the data server's log, and counts it in the run's result. What is damaged so that nobody knows which
+            examples there are, such as a table's header, ends the run in any case.
     """
 
     format: str = "digits"
@@ -97,3 +100,4 @@ class DataConfig(Section, frozen=True):
     columns: ColumnsConfig = ColumnsConfig()
     disk_cache: str = "20GB"
     decoder: Literal["pillow", "opencv"] = "pillow"
+    on_error: Literal["fail", "skip"] = "fail"

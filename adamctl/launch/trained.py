@@ -22,8 +22,9 @@ from adamctl.launch.live_runs import state_folder
 from adamctl.launch.metrics import Confusion, GroupSums, in_top
 from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.data.batches import without_skipped
 from adamctl.roles.data.catalogue import find_source
-from adamctl.roles.data.core import FILE_ORDER, Range
+from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Range
 from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.source import refuse_targets, target_count
@@ -153,14 +154,15 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
 
 
 def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusion | None = None) -> dict[str, Any]:
-    """Returns `examples, correct, top1, top5, loss, by_group` over a whole split.
+    """Returns `examples, correct, top1, top5, loss, skipped, by_group` over a whole split.
 
-    `top5` is None if there are no more than five classes. `by_group` has `groups, correct, top1` of groups of examples,
-    such as the frames of a recording; None if there are none, or some have several labels. Examples are counted in
-    `confusion`.
+    `skipped` are damaged and left out where `data.on_error` says so; the others are counted in `examples`. `top5` is
+    None if there are no more than five classes. `by_group` has `groups, correct, top1` of groups of examples, such as
+    the frames of a recording; None if there are none, or some have several labels. Examples are counted in `confusion`.
 
     Raises:
         ConfigurationError: the split is empty.
+        DamagedDataError: an example is damaged, or all are, and left out.
     """
     total = data.examples[split]
     if not total:
@@ -172,21 +174,30 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusi
     context = trained.network.context(training=False)
     views = trained.network.views(trained.parameters)
     by_group = _group_sums(data, split, trained.classes)
-    loss_sum, correct, in_top5 = 0.0, 0, 0
+    loss_sum, correct, in_top5, skipped = 0.0, 0, 0, 0
     for start in range(0, total, BATCH):
         size = min(BATCH, total - start)
         data.gather(Range(split, FILE_ORDER, start, start + size), raw[:size], labels[:size])
         data.scaling.write(raw[:size], images[:size])
-        batch = images[:size].reshape(size, *shape)
-        measured, outputs = trained.network.measure(context, views, batch, labels[:size])
+        values, wanted = without_skipped(images[:size], labels[:size])
+        skipped += size - len(wanted)
+        if not len(wanted):
+            continue
+        measured, outputs = trained.network.measure(context, views, values.reshape(-1, *shape), wanted)
         loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
-        in_top5 += in_top(outputs, labels[:size], 5)
+        in_top5 += in_top(outputs, wanted, 5)
         if confusion is not None:
-            confusion.add(outputs, labels[:size])
+            confusion.add(outputs, wanted)
         if by_group is not None:
-            by_group.add(start, trained.network.loss.finish(outputs))
-    top5 = in_top5 / total if trained.classes > 5 else None
-    result = {"examples": total, "correct": correct, "top1": correct / total, "top5": top5, "loss": loss_sum / total}
+            finished = np.zeros((size, outputs.shape[1]), np.float32)  # what is skipped adds nothing to its group
+            finished[labels[:size] != SKIPPED] = trained.network.loss.finish(outputs)
+            by_group.add(start, finished)
+    seen = total - skipped
+    if not seen:
+        raise DamagedDataError(f"--split {split}: each of its {total} examples is damaged")
+    top5 = in_top5 / seen if trained.classes > 5 else None
+    result = {"examples": seen, "correct": correct, "top1": correct / seen, "top5": top5, "loss": loss_sum / seen}
+    result["skipped"] = skipped
     return result | {"by_group": None if by_group is None else by_group.result()}
 
 

@@ -139,6 +139,7 @@ def _facts(progress: RunProgress) -> Sequence[tuple[str, str]]:
         ("examples", count(progress.examples)),
         trained,
         ("time left", duration(progress.eta_seconds)),
+        *((("skipped", count(progress.skipped)),) if progress.skipped else ()),
     )
 
 
@@ -212,7 +213,8 @@ def progress_line(progress: RunProgress) -> str:
 def evaluation_line(job: str, result: EvaluationResult) -> str:
     """Returns one plain line about an evaluation."""
     where = f"pass {result.passes:.2f}, {duration(result.train_seconds)} of training"
-    return printable(f"{job}: {result.split} top-1 {share(result.top1)}, loss {_loss(result.loss)} ({where})")
+    skipped = f", damaged and skipped: {result.skipped:,}" if result.skipped else ""
+    return printable(f"{job}: {result.split} top-1 {share(result.top1)}, loss {_loss(result.loss)} ({where}){skipped}")
 
 
 def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -> list[str]:
@@ -225,9 +227,20 @@ def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -
         lines.extend(f"  {label:<14} {text}" for label, text in batch_closing(progress.batch))
     trained = f"{duration(progress.train_seconds)}, {count(progress.images_per_s)} images/s"
     lines.append(f"  {'trained':<14} {trained}, {count(progress.connections_per_s)} connections/s")
+    lines.extend(f"  {'skipped':<14} {text}" for text in _skipped(progress))
     lines.append(f"  {'run folder':<14} {folder}")
     lines.extend(f"  {'next' if index == 0 else '':<14} {command}" for index, command in enumerate(commands))
     return list(map(printable, lines))
+
+
+def _skipped(progress: RunProgress) -> list[str]:
+    """Returns what was left out as damaged, nothing where nothing was."""
+    parts = []
+    if progress.skipped:
+        parts.append(f"{progress.skipped:,} of {progress.examples:,} training examples, all passes together")
+    if evaluated := max((result.skipped for result in progress.evaluations), default=0):
+        parts.append(f"{evaluated:,} of the {_split(progress)} split")
+    return [f"damaged: {', '.join(parts)}; the data servers' logs name them"] if parts else []
 
 
 def _loss(loss: float | None) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adamctl.errors import ProtocolError
 from adamctl.net.pool import SIZE_BYTES_MAX, BufferPool, PooledBuffer
 from adamctl.net.transport import Reply
-from adamctl.roles.data.core import Range
+from adamctl.roles.data.core import SKIPPED, Range
 from adamctl.roles.data.data_set import DataSet
 from adamctl.roles.data.form import BodyLayout, ExampleForm
 from adamctl.roles.data.scaling import Scaling
@@ -89,6 +89,12 @@ class BatchMemory:
 
     def _take(self, size_bytes: int) -> PooledBuffer | None:
         return self._pool.try_allocate(size_bytes) if 0 < size_bytes <= SIZE_BYTES_MAX else None
+
+
+def without_skipped(images: NDArray[np.float32], labels: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Returns the examples that data servers have not left out, in order; the arrays themselves if none was."""
+    there = labels != SKIPPED if labels.dtype.kind == "i" else ~np.isnan(labels[:, 0])
+    return (images, labels) if there.all() else (images[there], labels[there])
 
 
 def nothing() -> None:

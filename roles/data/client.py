@@ -26,6 +26,7 @@ from adamctl.roles.data.batches import (
     check_into,
     new_arrays,
     receiving_views,
+    without_skipped,
 )
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.data_set import DataSet, elsewhere, open_on, request_range, same_data
@@ -39,7 +40,17 @@ from adamctl.wire.messages import DataReadRequest
 if TYPE_CHECKING:
     from adamctl.roles.context import RoleContext
 
-__all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto", "refuse_targets"]
+__all__ = [
+    "FILE_ORDER",
+    "Batch",
+    "DataClient",
+    "DataSet",
+    "Range",
+    "ReadAhead",
+    "ReadInto",
+    "refuse_targets",
+    "without_skipped",
+]
 
 OPEN_DEADLINE_S: Final = 120.0
 OPEN_AGAIN_S: Final = 20.0

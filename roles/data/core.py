@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 
 FILE_ORDER: Final = -1  # pass number: in the order of the files
+SKIPPED: Final = -1
+"""The label of an example that is damaged and left out (`data.on_error = "skip"`); its values are zero."""
 _ORDER_STREAM: Final = 0x4441_5441 << 32  # "DATA": keeps these Philox streams apart from those of initial weights
 VALIDATION_STREAM: Final = 0x5641_4C49 << 32  # "VALI"
 _TRANSLATION_STREAM: Final = 0x5452_414E << 32  # "TRAN"

@@ -17,6 +17,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import (
     FILE_ORDER,
+    SKIPPED,
     Indices,
     Range,
     pass_order,
@@ -38,6 +39,7 @@ from adamctl.roles.data.readers.source import (
 )
 from adamctl.roles.data.sampling import WeightedPasses, hold_out, weights_of
 from adamctl.roles.data.scaling import scaling_for
+from adamctl.roles.data.skipping import SkippingSource
 
 _ORDERS_MAX: Final = 4
 _OWNERSHIPS_MAX: Final = 16
@@ -65,6 +67,8 @@ class OpenDataSet:
             raise ConfigurationError(f"data.translate = {config.translate}: {problem}")
         self.name = name
         self.config = config
+        self._skipping = SkippingSource(source) if config.on_error == "skip" else None
+        source = self._skipping or source
         self.source = source
         self.seed = seed
         self.form = ExampleForm(prod(source.example_shape), source.dtype.name, target_count(source))
@@ -187,7 +191,8 @@ class OpenDataSet:
         With `positions` [n], only the examples at these places of the range.
 
         Raises:
-            DamagedDataError: a file cannot be decoded.
+            DamagedDataError: a file cannot be decoded, and `data.on_error` does not say to skip it. A skipped
+                example has the label SKIPPED.
 
         In a shuffled pass over the training split each example is changed as the augmenter says; one that comes again
         in a pass is changed otherwise.
@@ -202,6 +207,8 @@ class OpenDataSet:
         targets = targets_of(self.source, file_split)
         known = self.source.labels(file_split) if targets is None else targets
         np.take(known, indices, axis=0, out=labels, mode="clip")
+        if self._skipping is not None:
+            labels[self._skipping.damaged(file_split, indices)] = SKIPPED if targets is None else np.nan
 
     def fill_tasks(self) -> list[Callable[[], None]]:
         """Returns tasks with which the source prepares examples before they are requested; most have none."""

@@ -29,11 +29,13 @@ from adamctl.roles.data.readers.source import (
     target_count,
 )
 from adamctl.roles.data.sampling import hold_out, weights_of
+from adamctl.roles.data.skipping import SkippingSource
 
 EXAMPLES_MAX: Final = 1000
 LOOK_S_MAX: Final = 0.3
 """Time limit for decoding images, each of which takes milliseconds."""
 _BLOCK_EXAMPLES: Final = 1024
+_NAMED_MAX: Final = 10
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,15 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     """
     path = find_source(config)
     source: Source | Peek
+    skips, damaged = config.on_error == "skip", 0
     if full or not can_peek(config.format) or config.sampling == "weights":
-        source = open_source(config, path, needs.input_shape)
+        opened = open_source(config, path, needs.input_shape)
+        source = SkippingSource(opened) if skips else opened
         for split in FILE_SPLITS:
-            _read(source, split, None if full else EXAMPLES_MAX)
+            damaged += _read(source, split, None if full else EXAMPLES_MAX)
     else:
         assert path is not None
-        source = peek_source(config, path, needs.input_shape, EXAMPLES_MAX, LOOK_S_MAX)
+        source = peek_source(config, path, needs.input_shape, 0 if skips else EXAMPLES_MAX, LOOK_S_MAX)
     origin = str(path or config.format)
     refuse_targets(target_count(source), origin)
     for split in FILE_SPLITS:
@@ -94,14 +98,21 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
             f"set train.batch to {len(train)} or less"
         )
     of_classes = np.bincount(source.labels("train")[train], minlength=len(source.classes))
-    warnings = tuple(_warnings(source, validation, needs.outputs, origin))
-    return Looked(counts, len(source.classes), warnings, source.classes, tuple(of_classes.tolist()))
+    warnings = list(_warnings(source, validation, needs.outputs, origin))
+    if damaged:
+        warnings.append(f"{origin}: {damaged} examples that were looked at are damaged; they will be skipped")
+    return Looked(counts, len(source.classes), tuple(warnings), source.classes, tuple(of_classes.tolist()))
 
 
 def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: str) -> Iterator[str]:
     labels = source.labels("train")
-    present = len(np.unique(labels))
-    if len(source.classes) < outputs or present < len(source.classes):
+    counts = np.bincount(labels, minlength=len(source.classes))
+    present = int(np.count_nonzero(counts))
+    absent = [name for name, count in zip(source.classes, counts.tolist(), strict=False) if not count]
+    if absent:
+        shown = ", ".join(absent[:_NAMED_MAX]) + (", ..." if len(absent) > _NAMED_MAX else "")
+        yield f"{origin}: {len(absent)} of {len(source.classes)} classes have no training example: {shown}"
+    if len(source.classes) < outputs:
         yield f"{origin}: training examples of {present} classes, the model has {outputs} outputs; some never occur"
     held_out = len(np.unique(labels[validation]))
     if held_out < present and len(validation) >= present:
@@ -123,8 +134,9 @@ def check_labels_fit(labels: Labels, outputs: int, origin: str) -> None:
         )
 
 
-def _read(source: Source, split: FileSplit, examples_max: int | None) -> None:
-    """Decodes examples and checks that they are finite."""
+def _read(source: Source, split: FileSplit, examples_max: int | None) -> int:
+    """Decodes examples and checks that they are finite. Returns how many of them will be skipped."""
+    damaged = 0
     examples = len(source.labels(split))
     until_s = time.monotonic() + LOOK_S_MAX
     count = examples if examples_max is None else min(examples, examples_max)
@@ -135,6 +147,10 @@ def _read(source: Source, split: FileSplit, examples_max: int | None) -> None:
         indices = chosen[start : start + block]
         part = values[: len(indices)]
         source.load(split, indices, part)
-        check_finite(part, indices, f"{source.origin}: {split}")
+        if isinstance(source, SkippingSource):
+            damaged += int(np.count_nonzero(source.damaged(split, indices)))
+        else:
+            check_finite(part, indices, f"{source.origin}: {split}")
         if examples_max is not None and time.monotonic() > until_s:
-            return
+            break
+    return damaged

@@ -9,8 +9,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.errors import DamagedDataError
 from adamctl.roles.data.core import Indices
 from adamctl.roles.data.readers.source import FileSplit, Source, check_finite
+from adamctl.roles.data.skipping import SkippingSource
 
 STATISTICS_EXAMPLES_MAX: Final = 2048
 """For sources that decode files, mean and deviation come from this many evenly spaced training examples."""
@@ -64,6 +66,7 @@ def mean_and_deviation(source: Source, indices: Indices, split: FileSplit = "tra
     """Returns mean and standard deviation of the raw values of examples, one of each over all pixels.
 
     Block by block: counts, means and squared deviations combine as in Chan, Golub, LeVeque 1979, eq. 2.1.
+    Raises DamagedDataError.
     """
     if not source.resident and len(indices) > STATISTICS_EXAMPLES_MAX:
         indices = indices[:: -(-len(indices) // STATISTICS_EXAMPLES_MAX)]
@@ -74,7 +77,11 @@ def mean_and_deviation(source: Source, indices: Indices, split: FileSplit = "tra
         block = indices[start : start + _BLOCK_EXAMPLES]
         values = buffer[: len(block)]
         source.load(split, block, values.reshape(len(block), *source.example_shape))
-        if source.dtype.kind == "f":
+        if isinstance(source, SkippingSource):
+            values = values[~source.damaged(split, block)]
+            if not len(values):
+                continue
+        elif source.dtype.kind == "f":
             check_finite(values, block, f"{source.origin}: {split}")
         block_mean = float(values.mean(dtype=np.float64))
         block_squares = float(values.var(dtype=np.float64)) * values.size
@@ -82,4 +89,6 @@ def mean_and_deviation(source: Source, indices: Indices, split: FileSplit = "tra
         squares += block_squares + delta * delta * total * values.size / (total + values.size)
         total += values.size
         mean += delta * values.size / total
+    if not total:
+        raise DamagedDataError(f"{source.origin}: every example of {split} that was read for its mean is damaged")
     return mean, sqrt(squares / total)

@@ -15,9 +15,10 @@ from adamctl.config.schedule import learning_rate
 from adamctl.errors import RunFailedError
 from adamctl.kernels.numeric.mix import step_key
 from adamctl.roles.data.client import Batch as Examples
+from adamctl.roles.data.client import without_skipped
 from adamctl.roles.ps.client.parameter_client import Place
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
-from adamctl.roles.worker.core.batches import Task, TaskLedger, cut
+from adamctl.roles.worker.core.batches import Task, TaskLedger, cut, damaged_step, fill
 from adamctl.roles.worker.core.grants import FlightGrants
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.downpour import Downpour
@@ -237,17 +238,20 @@ class SessionRunner:
             await asyncio.shield(self._freshening)
         lead = self._session.lead
         cuts = cut(task, self._session.batch if lead is None or isinstance(task, TrainTask) else lead.batch)
-        report = self._ledger.begin(task, len(cuts))
+        skips = self._session.experiment.data.on_error == "skip"
+        filled = fill(cuts, examples.images, examples.labels, without_skipped if skips else None)
+        if len(filled) < len(cuts) and self._lockstep is not None and isinstance(task, TrainTask):
+            self.fail(damaged_step(task))
+            return
+        report = self._ledger.begin(task, len(filled), len(examples.labels) - sum(len(each[2]) for each in filled))
         if report is not None:
             self._finish(task, report)
             return
-        siblings = None if self._lockstep is not None else Siblings(len(cuts))
+        siblings = None if self._lockstep is not None else Siblings(len(filled))
         optimizer = self._session.experiment.optimizer
-        for number, piece in enumerate(cuts):
+        for number, (piece, images, labels) in enumerate(filled):
             rate = learning_rate(optimizer.lr, optimizer.schedule, piece.progress) / self._session.shares
             local = self._local_rate if self._local_factor is None else self._local_factor * rate
-            part = slice(piece.start, piece.stop)
-            images, labels = examples.images[part], examples.labels[part]
             key = step_key(self._session.experiment.seed, pass_number, task.start + piece.start)
             batch = Batch(task, images, labels, rate, local, siblings, key)
             if self._lockstep is not None and isinstance(task, TrainTask):

@@ -218,6 +218,23 @@ def test_a_tar_file_is_known_by_its_name(tmp_path: Path) -> None:
         adam.fit(adam.Sequential([adam.Softmax(CLASSES)], input_shape=(4, 4, 3)), tmp_path / "x.tar", runs=tmp_path)
 
 
+@pytest.mark.slow
+def test_damaged_examples_are_skipped_and_counted(tmp_path: Path) -> None:
+    x_train, y_train, x_test, y_test = arrays()
+    x_train[[3, 70, 71]] = np.nan
+    x_test[5] = np.inf
+    np.savez(tmp_path / "a.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)  # type: ignore[arg-type]
+    data = adam.DataConfig(format="npz", source=str(tmp_path / "a.npz"), scale="none", on_error="skip")
+    keys: dict[str, Any] = {"passes": 2, "batch": 1, "threads": 1, "runs": tmp_path / "runs", "quiet": True}
+    run = adam.fit(NET, data, optimizer=adam.SGD(0.05), pass_fraction=1.0, **keys)
+    assert run.result["examples"] == 300 and run.result["skipped"] == 6 and run.result["evaluation_skipped"] == 1
+    assert run.result["test_top1"] > 0.8
+    x_train[:] = np.nan
+    np.savez(tmp_path / "a.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)  # type: ignore[arg-type]
+    with pytest.raises(RunFailedError, match="every example of pass 1 is damaged"):
+        adam.fit(NET, data, optimizer=adam.SGD(0.05), **keys)
+
+
 def test_labels_beyond_the_classes_are_refused_before_anything_starts(tmp_path: Path) -> None:
     x_train, y_train, x_test, y_test = arrays()
     with pytest.raises(ConfigurationError, match=f"has label {CLASSES}, .* last layer has {CLASSES} units"):

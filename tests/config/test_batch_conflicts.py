@@ -22,6 +22,7 @@ CASES = {
     'optimizer.schedule.type="cosine"': "leave it out: a line search",
     "optimizer.momentum=0.5": "leave it out: the algorithm chooses its own directions",
     "optimizer.clip_norm=1.0": "leave it out: a clipped gradient is not that of the loss",
+    "data.on_error=skip": "leave it out: losses must be of the same examples",
     "data.sampling=balanced": "leave it out: each pass would be of other examples",
     "data.translate=1": "set it to 0: a line search compares losses, which must be of the same images",
     "data.augment.rotate=10": "leave it out: a line search compares losses, which must be of the same images",

@@ -245,3 +245,13 @@ def test_units() -> None:
     assert [size(v) for v in (5, 2048, 3 << 20)] == ["5 B", "2.0 KiB", "3.0 MiB"]
     assert [duration(v) for v in (None, 4.25, 119.6, 7500)] == ["-", "4.2 s", "2 min 00 s", "2 h 05 min"]
     assert share(0.5) == "50.00%"
+
+
+def test_skipped_examples_are_in_the_closing_lines_and_in_the_view() -> None:
+    evaluation = msgspec.structs.replace(EVALUATION, skipped=2)
+    progress = msgspec.structs.replace(PROGRESS, examples=1200, skipped=30, evaluations=(evaluation,))
+    (line,) = [line for line in closing_lines(progress, "folder", []) if "skipped" in line]
+    assert "damaged: 30 of 1,200 training examples, all passes together, 2 of the test split" in line
+    assert dict(view_of(progress, {}).facts)["skipped"] == "30"
+    assert "damaged and skipped: 2" in evaluation_line("x", evaluation)
+    assert not any("skipped" in line for line in closing_lines(PROGRESS, "folder", []))

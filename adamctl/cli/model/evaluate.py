@@ -70,5 +70,7 @@ def command(
     row |= {"top-1": share(result["top1"])} | top5 | by_group | {"loss": f"{result['loss']:.4f}"}
     echo(f"{trained.experiment.name}, {trained.checkpoint}")
     echo(table(tuple(row), [tuple(row.values())], right=range(1, len(row))))
+    if result["skipped"]:
+        echo(f"damaged and skipped: {result['skipped']:,} further examples")
     if confusion and counts is not None:
         echo("\n" + matrix.as_tables(counts, opened.classes, shutil.get_terminal_size().columns))

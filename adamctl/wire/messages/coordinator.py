@@ -128,7 +128,10 @@ class EvaluateTask(Message, frozen=True):
 
 
 class TaskReport(Message, frozen=True):
-    """A worker's report of one finished task. Sums, not means; `wait_s` is the time that compute waited for data."""
+    """A worker's report of one finished task. Sums, not means; `wait_s` is the time that compute waited for data.
+
+    `skipped`: further examples of the task, which are damaged and were left out.
+    """
 
     id: int
     examples: int
@@ -137,6 +140,7 @@ class TaskReport(Message, frozen=True):
     steps: int = 0
     compute_s: float = 0.0
     wait_s: float = 0.0
+    skipped: int = 0
 
 
 class NextTaskRequest(Message, frozen=True):

@@ -46,6 +46,7 @@ class RunStats:
     def __init__(self) -> None:
         self.examples = 0
         self.duplicates = 0
+        self.skipped = 0
         self.steps = 0
         self.updates = 0
         self.compute_s = 0.0
@@ -56,7 +57,7 @@ class RunStats:
 
     def restore(self, snapshot: RunSnapshot) -> None:
         """Goes on counting from a checkpoint."""
-        self.examples, self.duplicates = snapshot.examples, snapshot.duplicates
+        self.examples, self.duplicates, self.skipped = snapshot.examples, snapshot.duplicates, snapshot.skipped
         self.steps, self.updates = snapshot.steps, snapshot.updates
         self.compute_s, self.wait_s = snapshot.compute_seconds, snapshot.wait_seconds
         self.staleness, self.ages = list(snapshot.staleness), list(snapshot.gradient_ages)
@@ -75,6 +76,7 @@ class RunStats:
         self.steps += report.steps
         if progress:
             self.examples += examples
+            self.skipped += report.skipped
             self._recent.append((report.examples, report.loss_sum, report.correct))
         else:
             self.duplicates += examples

@@ -32,18 +32,20 @@ class Evaluation:
         step = EVALUATION_RANGE_EXAMPLES
         self.left = [(at, min(at + step, self.examples)) for at in range(0, self.examples, step)]
         self.out: dict[int, int] = {}
-        self.seen = self.correct = 0
+        self.seen = self.correct = self.skipped = 0
         self.loss_sum = 0.0
 
     def result(self, split: str) -> EvaluationResult:
-        """Returns top-1 as a share and the mean loss per example."""
+        """Returns top-1 as a share and the mean loss per example; of no example, 0 and None."""
+        examples = self.examples - self.skipped
         return EvaluationResult(
             passes=self.passes,
             progress=self.progress,
             train_seconds=self.train_seconds,
             split=split,
-            top1=self.correct / self.examples,
-            loss=mean_loss(self.loss_sum, self.examples),
+            top1=self.correct / max(examples, 1),
+            loss=mean_loss(self.loss_sum, examples),
+            skipped=self.skipped,
         )
 
 
@@ -94,6 +96,7 @@ class EvaluationQueue:
             return None
         current.seen += current.out.pop(report.id)
         current.correct += report.correct
+        current.skipped += report.skipped
         current.loss_sum += report.loss_sum
         if current.seen < current.examples:
             return None

@@ -89,6 +89,7 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pass_examples: int
     examples: int = 0
     duplicates: int = 0
+    skipped: int = 0
     steps: int = 0
     updates: int = 0
     train_seconds: float = 0.0

@@ -21,7 +21,8 @@ def mean_loss(loss_sum: float, examples: int) -> float | None:
 class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
     """One evaluation on a held-out split. `passes` (in JSON: `pass`): passes handed out by then, for example 0.25.
 
-    `loss` is the mean over the split, None where it is not finite: the run has diverged.
+    `loss` is the mean over the split, None where it is not finite: the run has diverged. Of the split, `skipped`
+    examples were damaged and left out of both.
     """
 
     passes: float = msgspec.field(name="pass")
@@ -30,6 +31,7 @@ class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
     split: str
     top1: float
     loss: float | None
+    skipped: int = 0
 
 
 class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +141,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
         waiting_share: share of the compute threads' time spent waiting for data.
         eta_seconds: estimated training seconds left; None while there is nothing to estimate from.
         duplicates: examples processed twice because a worker was declared dead.
+        skipped: training examples that were damaged and left out, in all passes (`data.on_error`).
         messages: what the run waits for and other messages, latest last.
         failure: the first cause, if the state is `failed`; the reason, if `stopped`.
         step_waits, step_wait_seconds: how often, and how long, replicas waited for others before a step.
@@ -179,6 +182,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     waiting_share: float = 0.0
     eta_seconds: float | None = None
     duplicates: int = 0
+    skipped: int = 0
     roles: tuple[RoleRow, ...] = ()
     messages: tuple[str, ...] = ()
     failure: str = ""

@@ -39,6 +39,11 @@ from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import NextTaskReply, NextTaskRequest
 
+ALL_SKIPPED = (
+    'is damaged and was left out (data.on_error = "skip"): nothing can be learnt or measured; '
+    "the data servers' logs name the files"
+)
+
 
 class RunCore:
     """Decides for one run: `step` takes an event, `run` is read.
@@ -166,6 +171,9 @@ class RunCore:
                 run.evaluated &= self._saving.wanted
                 if worker is not None:
                     self._run_steps.note_progress(key, worker, run.tally.examples - before, report)
+                if run.work.skipped_pass is not None:
+                    self._finish("failed", f"every example of pass {run.work.skipped_pass + 1} {ALL_SKIPPED}")
+                    return
                 if run.ending is not None and run.ending.reason != "stop":
                     run.ending.wait_until_s = run.now_s + run.plan.finish_wait_s
                 continue
@@ -184,6 +192,9 @@ class RunCore:
     def _on_evaluated(self, result: EvaluationResult, alone: bool) -> None:
         """`alone`: nothing was trained meanwhile."""
         run = self.run
+        if result.skipped >= run.desk.examples:
+            self._finish("failed", f"every example of the {result.split} split {ALL_SKIPPED}")
+            return
         self._out.put(Evaluated(result))
         run.evaluated = True
         enough = enough_seen(run.plan, run.desk.results) if run.ending is None else None

@@ -262,6 +262,7 @@ class RunState:
             pass_examples=self.book.examples,
             examples=tally.examples,
             duplicates=tally.duplicates,
+            skipped=tally.skipped,
             steps=tally.steps,
             updates=tally.updates,
             train_seconds=self.train_seconds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,6 +33,7 @@ class TrainingWork:
         self.book, self.clock, self.tally = book, clock, tally
         self.assignments: dict[int, Assignment] = {}
         self._out: dict[WorkerKey, int] = {}
+        self._skipped: Counter[int] = Counter()  # by pass
 
     def out(self, worker: WorkerKey) -> int:
         """How many ranges a worker has and has not reported."""
@@ -64,7 +66,14 @@ class TrainingWork:
             self._return(worker, now_s)
         progress = self.book.finish(assignment.given)
         self.tally.add_report(report, assignment.given.examples, progress)
+        if progress and report.skipped:
+            self._skipped[assignment.given.pass_number] += report.skipped
         return True
+
+    @property
+    def skipped_pass(self) -> int | None:
+        """A pass of which every example is damaged and was left out; None if there is none."""
+        return next((number for number, count in self._skipped.items() if count >= self.book.examples), None)
 
     def lose(self, worker: WorkerKey, now_s: float) -> int:
         """Takes back what a worker has, to be handed out again first; returns the number of examples."""

@@ -33,6 +33,8 @@ SHOWN_SHAPE: Final = (64, 64, 3)
 """Images become so large where no model says how large."""
 _BLOCK_EXAMPLES: Final = 1024
 _ARRAY: Final = ".npy"
+_DAMAGED: Final = -1
+"""The shard of the first example that is none but a damaged place; -2 of the second, and so on."""
 
 
 class TarSource:
@@ -52,7 +54,8 @@ class TarSource:
             pairs = [(None, shard) for shard in shards]
         indexes = [index_of(shard) for _, shard in pairs]
         damages = [damage for index in indexes for damage in index.damages]
-        if damages:
+        self._damages = damages
+        if damages and config.on_error == "fail":
             more = f" (and {len(damages) - 1} more places)" if len(damages) > 1 else ""
             raise DamagedDataError(f"{damages[0]}{more}")
         holds_arrays = _arrays(indexes, self.origin)
@@ -62,6 +65,8 @@ class TarSource:
             self.classes, placed = _by_label(indexes, sides, self._files.paths, config, self.origin)
         else:
             self.classes, placed = _by_name(indexes, sides, config, self.origin)
+        # What is damaged counts as an example of the first class, which `load` refuses: so it is named and counted.
+        placed["train"] += [(_DAMAGED - number, 0, 0, 0) for number in range(len(damages))]
         self._places = {split: np.array(placed[split], np.int64).reshape(-1, 4)[:, :3] for split in FILE_SPLITS}
         self._labels = {split: np.array([each[3] for each in placed[split]], np.int32) for split in FILE_SPLITS}
         self.stored_bytes = sum(index.size_bytes for index in indexes)
@@ -81,7 +86,8 @@ class TarSource:
 
     def blocks(self, split: FileSplit) -> NDArray[np.int64]:
         """Returns the lengths of runs of examples that lie together: at most 1,024 of one shard."""
-        _, counts = np.unique(self._places[split][:, 0], return_counts=True)
+        shards = self._places[split][:, 0]
+        _, counts = np.unique(np.where(shards < 0, len(self._files.paths), shards), return_counts=True)
         lengths = [min(_BLOCK_EXAMPLES, count - at) for count in counts for at in range(0, count, _BLOCK_EXAMPLES)]
         return np.array(lengths, np.int64)
 
@@ -97,12 +103,14 @@ class TarSource:
         """Returns (height, width, channels) of each image of a split; none for arrays."""
         if self._images is None:
             return []
-        everything = np.arange(len(self._labels[split]))
+        everything = np.flatnonzero(self._places[split][:, 0] >= 0)
         return [image_size(content, origin) for _, content, origin in self._contents(split, everything)]
 
     def _contents(self, split: FileSplit, indices: NDArray[np.int64]) -> Iterator[tuple[int, bytes, Place]]:
         """Yields row, content and place of examples."""
         for row, (shard, offset, size) in enumerate(self._places[split][indices].tolist()):
+            if shard < 0:
+                raise DamagedDataError(self._damages[_DAMAGED - shard])
             origin = self._files.place(shard, offset)
             if size > FILE_BYTES_MAX:
                 raise DamagedDataError(f"{origin}: {size:,} bytes, more than an example may have, {FILE_BYTES_MAX:,}")

@@ -35,7 +35,8 @@ def read_flac_header(content: bytes, size_bytes: int, name: str) -> FlacHeader:
     """Reads the first HEADER_BYTES of a file of `size_bytes`.
 
     Raises:
-        DamagedDataError: it is no FLAC file, or does not say how long it is. The message gives the name and the byte.
+        DamagedDataError: it is no FLAC file, or does not say how long it is, or says more than it can hold. The message
+            gives the name and the byte.
     """
     if content[:4] != b"fLaC":
         raise DamagedDataError(f"{name}: byte 0: expected 'fLaC', found {content[:4]!r}")

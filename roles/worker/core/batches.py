@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.errors import DamagedDataError
 from adamctl.wire.messages import EvaluateTask, TaskReport, TrainTask
 
 Task = TrainTask | EvaluateTask
+Floats = NDArray[np.float32]
+Labels = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,25 @@ def cut(task: Task, batch: int) -> list[Cut]:
     return cuts
 
 
+def fill(
+    cuts: list[Cut], images: Floats, labels: Labels, keep: Callable[[Floats, Labels], tuple[Floats, Labels]] | None
+) -> list[tuple[Cut, Floats, Labels]]:
+    """Returns batches with their examples. With `keep`, only with those that it returns; none is empty."""
+    batches = [(one, images[one.start : one.stop], labels[one.start : one.stop]) for one in cuts]
+    if keep is None:
+        return batches
+    kept = [(one, *keep(its_images, its_labels)) for one, its_images, its_labels in batches]
+    return [batch for batch in kept if len(batch[2])]
+
+
+def damaged_step(task: TrainTask) -> DamagedDataError:
+    """Returns the error of a task with a batch of which every example is damaged, where others wait for its step."""
+    return DamagedDataError(
+        f"all examples of a batch of pass {task.pass_number + 1}, from example {task.start} on, are damaged, and "
+        "replicas in step cannot pass over one; repair the data (the data servers' logs name the files)"
+    )
+
+
 def parts_of(examples: int, size: int) -> list[tuple[int, int]]:
     """Returns the first example of each part of a batch, of up to `size` examples, and the one after its last."""
     return [(start, min(start + size, examples)) for start in range(0, examples, size)]
@@ -46,6 +73,7 @@ class _Open:
     steps: int = 0
     compute_s: float = 0.0
     wait_s: float = 0.0
+    skipped: int = 0
 
 
 @dataclass
@@ -59,11 +87,16 @@ class TaskLedger:
     shares: int = 1
     _open: dict[int, _Open] = field(default_factory=dict)
 
-    def begin(self, task: Task, batches: int) -> TaskReport | None:
-        """Takes a task; returns its report at once if it is empty."""
+    def begin(self, task: Task, batches: int, skipped: int = 0) -> TaskReport | None:
+        """Takes a task; returns its report at once if it is empty.
+
+        Args:
+            batches: those with an example in them.
+            skipped: examples of the task that are damaged and left out.
+        """
         if batches == 0:
-            return TaskReport(task.id, 0, 0.0, 0)
-        self._open[task.id] = _Open(task, batches)
+            return TaskReport(task.id, 0, 0.0, 0, skipped=skipped)
+        self._open[task.id] = _Open(task, batches, skipped=skipped)
         return None
 
     def add(
@@ -82,7 +115,16 @@ class TaskLedger:
             return None
         del self._open[task.id]
         steps = -(-entry.steps // self.shares)
-        return TaskReport(task.id, entry.examples, entry.loss_sum, entry.correct, steps, entry.compute_s, entry.wait_s)
+        return TaskReport(
+            task.id,
+            entry.examples,
+            entry.loss_sum,
+            entry.correct,
+            steps,
+            entry.compute_s,
+            entry.wait_s,
+            entry.skipped,
+        )
 
     def __len__(self) -> int:
         return len(self._open)

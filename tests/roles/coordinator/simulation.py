@@ -187,13 +187,20 @@ class Simulation:
         )
         self.step(events.TasksWanted(token, request))
 
+    def skipped(self, task: TrainTask | EvaluateTask) -> int:
+        """How many examples of a task are damaged and left out."""
+        return 0
+
     def finish_task(self, worker: SimulatedWorker) -> None:
         task = worker.tasks.pop(0)
         count = task.stop - task.start
         evaluate = isinstance(task, EvaluateTask)
         correct = round(self.accuracy * count) if evaluate else 0
         steps = 0 if evaluate else -(-count // self.plan.batch)
-        worker.reports.append(TaskReport(task.id, count, 0.25 * count, correct, steps, 1.0, 0.5))
+        skipped = self.skipped(task)
+        trained = count - skipped
+        correct = min(correct, trained)
+        worker.reports.append(TaskReport(task.id, trained, 0.25 * trained, correct, steps, 1.0, 0.5, skipped))
         if not evaluate:
             for example in range(task.start, task.stop):
                 self.reported[task.pass_number, example] += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from adamctl.roles.worker.core.batches import TaskLedger, cut
+import numpy as np
+
+from adamctl.roles.worker.core.batches import TaskLedger, cut, damaged_step, fill
 from adamctl.wire.messages import EvaluateTask, TrainTask
 
 TRAIN = TrainTask(7, 0, 100, 170, 0.5, 0.6)
@@ -40,3 +42,26 @@ def test_shares_of_a_batch_are_reported_as_steps_of_whole_ones() -> None:
     ledger.begin(TRAIN, len(pieces))
     reports = [ledger.add(TRAIN, piece.stop - piece.start, 1.0, 1, 0.1, 0.0) for piece in pieces]
     assert reports[-1] is not None and (reports[-1].examples, reports[-1].steps) == (70, 3)
+
+
+def test_damaged_examples_are_in_the_report() -> None:
+    ledger = TaskLedger()
+    ledger.begin(TRAIN, 1, skipped=3)
+    report = ledger.add(TRAIN, 67, 3.0, 30, 0.1, 0.01)
+    assert report is not None and (report.examples, report.skipped) == (67, 3)
+    report = TaskLedger().begin(TRAIN, 0, skipped=70)
+    assert report is not None and (report.examples, report.steps, report.skipped) == (0, 0, 70)
+
+
+def test_batches_are_filled_with_what_is_to_be_kept_and_none_is_empty() -> None:
+    images = np.arange(70, dtype=np.float32)[:, None]
+    labels = np.where(np.arange(70) < 33, -1, 1).astype(np.int32)
+    cuts = cut(TRAIN, 32)
+    whole = fill(cuts, images, labels, None)
+    assert [len(of_batch) for _, _, of_batch in whole] == [32, 32, 6] and np.shares_memory(whole[0][1], images)
+    filled = fill(cuts, images, labels, lambda some, of_some: (some[of_some > 0], of_some[of_some > 0]))
+    assert [(one.start, its_images[0, 0], len(of_batch)) for one, its_images, of_batch in filled] == [
+        (32, 33, 31),
+        (64, 64, 6),
+    ]
+    assert "batch of pass 1, from example 100 on" in str(damaged_step(TRAIN))
