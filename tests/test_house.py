@@ -104,6 +104,7 @@ ELSEWHERE = (
     Elsewhere(
         "roles/controller/conformance.py", ("wire/changes",), "a struct, as every configuration service fills it"
     ),
+    Elsewhere("bench/data/test_serving.py", ("bench/data/serve", "bench/data/wire"), "both read from data servers"),
     Elsewhere("roles/test_driver.py", ("roles/context", "roles/process"), "what the driver gives a role"),
     Elsewhere("roles/test_registry.py", ("roles/*/role",), "a description of a role, without logic"),
     Elsewhere(

@@ -18,6 +18,7 @@ from adamctl.api.source import Source
 from adamctl.config.conflicts import experiment_problems
 from adamctl.config.data import DataConfig
 from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.config.urls import checked_url, is_url
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.step.network import Network
 from adamctl.launch.front import Outcome
@@ -100,7 +101,8 @@ def fit(
         model: from `Sequential`, or a `Model`.
         data: `digits`; a bare name such as `mnist`, looked up in `search` and ADAMCTL_DATA; a path to IDX files, an
             npz file or another file whose ending names its format, a folder of npy files, folders of images, or a
-            prepared set; a `DataConfig`; arrays (x_train, y_train, x_test, y_test); or a `Source`.
+            prepared set; a URL of such a file or of a prepared set; a `DataConfig`; arrays (x_train, y_train, x_test,
+            y_test); or a `Source`.
         optimizer: an update rule, `SGD`, `Momentum`, `Adagrad`, `RMSProp` or `Adam`; or a batch algorithm, `LBFGS`,
             `CG`, `OWLQN` or another package's by `Optimizer`; default SGD(0.05).
         passes, batch, target: see `TrainConfig`; its other fields may be given by name.
@@ -170,6 +172,9 @@ def _data_config(
     path = Path(data)
     if str(data) == "digits":
         return DataConfig()
+    if is_url(str(data)):
+        reader = find_by_suffix(checked_url(str(data)).name)
+        return DataConfig(format=reader.name if reader else "prepared", source=str(data), search=folders)
     if path.suffix and (reader := find_by_suffix(path.name)) is not None:
         return DataConfig(format=reader.name, source=str(path.absolute()), search=folders)
     if (path / MANIFEST_NAME).exists():

@@ -46,7 +46,7 @@ class TrainedModel:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the outputs; numbers if the data, which hold the names, are missing."""
+        """Names of the outputs; numbers if neither the checkpoint nor the data tell any."""
         return self._ready.classes
 
     def parameters(self) -> dict[str, NDArray[np.float32]]:

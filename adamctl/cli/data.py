@@ -48,9 +48,12 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
     Raises:
         ConfigurationError: there is no such format, or it cannot be guessed.
     """
+    import msgspec
+
     from adamctl.config.check import suggestion
     from adamctl.config.data import DataConfig
     from adamctl.config.formats import formats, is_format
+    from adamctl.roles.data.catalogue import CATALOGUE
 
     if format_ is None:
         format_ = _guessed_format(source)
@@ -60,7 +63,8 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
         raise ConfigurationError(f"--format: found {format_!r}; expected one of {', '.join(names)}.{near}")
     folders = [*data, *(folder for folder in os.environ.get("ADAMCTL_DATA", "").split(os.pathsep) if folder)]
     search = tuple(str(Path(folder).expanduser().absolute()) for folder in folders)
-    return DataConfig(format=format_, source=source, search=search)
+    settings = CATALOGUE[source].settings if source in CATALOGUE and CATALOGUE[source].format == format_ else {}
+    return msgspec.convert({"format": format_, "source": source, "search": search, **settings}, DataConfig)
 
 
 def _guessed_format(source: str) -> str:
@@ -82,15 +86,21 @@ def _guessed_format(source: str) -> str:
 
 
 def _print(described: dict[str, Any]) -> None:
-    from adamctl.live.units import size
+    from adamctl.live.units import share, size
 
     echo(f"{described['source']}: {described['format']}, from {described['path'] or 'an installed package'}")
     echo(
         f"examples of shape {'x'.join(map(str, described['shape']))}, {described['dtype']}; "
         f"{size(described['stored_bytes'])} stored, {size(described['decoded_bytes'])} decoded"
     )
+    if described["order"] == "blocks":
+        window = f"{described['window_blocks']} to a window of up to {size(described['window_bytes'])}"
+        echo(f"visited in block order: {described['blocks']:,} blocks, {window}")
     if "decoder" in described:
         echo(_images(described))
+    groups = {split: values["groups"] for split, values in described["splits"].items() if "groups" in values}
+    if groups:
+        echo("in groups: " + ", ".join(f"{count:,} of {split}" for split, count in groups.items()))
     rows = []
     for split, values in described["splits"].items():
         figures = [f"{values[key]:.4g}" if key in values else "-" for key in ("min", "max", "mean", "std")]
@@ -103,9 +113,16 @@ def _print(described: dict[str, Any]) -> None:
         return
     names = described["classes"]
     counts = {split: values.get("classes", {}) for split, values in described["splits"].items()}
-    class_rows = [(name, *(f"{counts[split].get(name, 0):,}" for split in counts)) for name in names]
+    of_all = {split: max(sum(of_split.values()), 1) for split, of_split in counts.items()}
+    class_rows = []
+    for name in names:
+        found = [(counts[split].get(name, 0), of_all[split]) for split in counts]
+        class_rows.append((name, *(cell for count, of in found for cell in (f"{count:,}", share(count / of)))))
     echo()
-    echo(table(("class", *counts), class_rows, right=tuple(range(1, 1 + len(counts)))))
+    header = [cell for split in counts for cell in (split, f"of {split}")]
+    echo(table(("class", *header), class_rows, right=tuple(range(1, 1 + len(header)))))
+    for advice in described["balance"]["advice"]:
+        echo(f"\nnote: {advice}")
 
 
 def _images(described: dict[str, Any]) -> str:
@@ -151,6 +168,7 @@ class _Progress:
 
     def __call__(self, name: str, there_bytes: int, total_bytes: int) -> None:
         now_s = time.monotonic()
-        if there_bytes >= total_bytes or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
+        if 0 < total_bytes <= there_bytes or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
             self._last_s = now_s
-            echo(f"{name}: {there_bytes:,} of {total_bytes:,} bytes", err=True)
+            of_all = f" of {total_bytes:,}" if total_bytes else ""
+            echo(f"{name}: {there_bytes:,}{of_all} bytes", err=True)

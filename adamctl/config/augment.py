@@ -23,6 +23,23 @@ class ElasticConfig(Section, frozen=True):
     alpha: float = 0.0
 
 
+class SoundConfig(Section, frozen=True):
+    """What each pass does to every training example of `format = "audio"`; [speech.md](speech.md) has the formulas.
+
+    Attributes:
+        gain: decibels, up to this either way; without `data.features.center`, which takes it out again.
+        noise: the largest power of added noise, as a share of the example's own: 0.1 is a ratio of 10 decibels.
+        shift: frames, up to this either way; at most `data.features.context`.
+        mask_frames, mask_bands: the most consecutive frames, and bands, that an example loses; fewer than it has.
+    """
+
+    gain: float = 0.0
+    noise: float = 0.0
+    shift: int = 0
+    mask_frames: int = 0
+    mask_bands: int = 0
+
+
 class AugmentConfig(Section, frozen=True):
     """What each pass does to every training image, anew (Adam 3.1). Validation and test images stay as they are.
 
@@ -58,6 +75,7 @@ class AugmentConfig(Section, frozen=True):
     reuse: int = 1
     use: tuple[str, ...] = ()
     settings: dict[str, dict[str, SettingValue]] = msgspec.field(default_factory=dict)
+    sound: SoundConfig = SoundConfig()
 
     @property
     def warps(self) -> bool:
@@ -69,6 +87,11 @@ class AugmentConfig(Section, frozen=True):
     def changes_values(self) -> bool:
         """Whether pixels change their values."""
         return bool(self.brightness or self.contrast)
+
+    @property
+    def changes_sound(self) -> bool:
+        """Whether sound is changed."""
+        return self.sound != SoundConfig()
 
 
 IMAGE_KEYS = ("rotate", "scale", "shear", "translate", "reflect", "elastic", "brightness", "contrast", "crop")
@@ -96,3 +119,22 @@ def augment_problems(augment: AugmentConfig, shape: Sequence[int]) -> Iterator[t
         yield "translate", f"found {augment.translate:g}; expected less than half of {size}"
     if augment.crop >= min(shape[:2]):
         yield "crop", f"found {augment.crop}; expected less than {size}"
+
+
+def sound_problems(sound: SoundConfig, context: int, bands: int, *, center: bool) -> Iterator[tuple[str, str]]:
+    """Yields (key of `data.augment.sound`, what is wrong with it) for frames with `context` neighbours on each side."""
+    if sound.gain and center:
+        yield (
+            "gain",
+            f"found {sound.gain:g} with data.features.center = true, which takes it out again; set one of them to 0 or "
+            "false",
+        )
+    if sound.shift > context:
+        yield "shift", f"found {sound.shift}; expected at most data.features.context, {context}"
+    if sound.mask_frames > 2 * context:
+        yield (
+            "mask_frames",
+            f"found {sound.mask_frames}; expected fewer than the {2 * context + 1} frames of an example",
+        )
+    if sound.mask_bands >= bands:
+        yield "mask_bands", f"found {sound.mask_bands}; expected fewer than data.features.bands, {bands}"

@@ -21,6 +21,7 @@ from adamctl.config.conflicts import cross_problems
 from adamctl.config.data import DataConfig
 from adamctl.config.experiment import Experiment
 from adamctl.config.lines import KeyPath, dotted, key_lines
+from adamctl.config.urls import is_url, without_file_scheme
 from adamctl.errors import ConfigurationError
 from adamctl.model.shapes import infer
 
@@ -239,8 +240,8 @@ def _search(
 
 def _source(data: DataConfig, file: Path) -> str:
     """Returns the source: a bare name unchanged, a path absolute, in the experiment's folder if it exists there."""
-    if data.format == "digits" or "/" not in data.source:
+    if data.format == "digits" or is_url(data.source) or "/" not in data.source:
         return data.source
-    written = Path(data.source).expanduser()
+    written = Path(without_file_scheme(data.source)).expanduser()
     beside = file.absolute().parent / written
     return str(beside.resolve() if beside.exists() else written.absolute())

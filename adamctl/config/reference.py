@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from adamctl.config.augment import AugmentConfig, ElasticConfig
+from adamctl.config.augment import AugmentConfig, ElasticConfig, SoundConfig
 from adamctl.config.check import LIMITS
 from adamctl.config.data import ColumnsConfig, DataConfig, FeaturesConfig
 from adamctl.config.experiment import (
@@ -35,6 +35,7 @@ SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("data.features", FeaturesConfig),
     ("data.augment", AugmentConfig),
     ("data.augment.elastic", ElasticConfig),
+    ("data.augment.sound", SoundConfig),
     ("data.columns", ColumnsConfig),
     ("model", Model),
     ("optimizer", OptimizerConfig),

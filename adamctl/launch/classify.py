@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.launch.metrics import PROBABILITY_MIN
 from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
 from adamctl.roles.data.readers.audio import AudioSource
@@ -85,7 +85,8 @@ def classify_recordings(trained: Trained, files: Sequence[Path], data: Sequence[
         opened.scaling.apply(values)
         logarithms = np.log(np.maximum(predict(trained, values), PROBABILITY_MIN)).mean(axis=0)
         scores = np.exp(logarithms - logarithms.max())
-        results.append(_described(str(file), scores / scores.sum(), opened.classes, top))
+        names = trained.class_names or opened.classes
+        results.append(_described(str(file), scores / scores.sum(), names, top))
     return results
 
 
@@ -98,7 +99,7 @@ def predict(trained: Trained, values: Floats) -> Floats:
 
 
 def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
-    """Returns how to prepare values, and the names of classes; numbers if only the missing data have names.
+    """Returns how to prepare values, and the names of classes, which the checkpoint has, or else the data.
 
     `data` are folders that are searched first for the data.
 
@@ -109,15 +110,15 @@ def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
     as_they_are = Scaling(1.0, 0.0)
     try:
         opened = open_data(trained.experiment, config)
-    except ConfigurationError:
+    except (ConfigurationError, UnreachableError):
         if config.scale != "unit":
             raise
-        names = tuple(map(str, range(trained.classes)))
+        names = trained.class_names or tuple(map(str, range(trained.classes)))
         return Ready(Scaling(1.0 / BYTE_MAX, 0.0), as_they_are, names)
     scaling = opened.scaling
     whole = scaling.factor * opened.source.value_max
     numbers = as_they_are if config.scale == "none" else Scaling(whole, scaling.shift)
-    return Ready(Scaling(whole / BYTE_MAX, scaling.shift), numbers, opened.classes)
+    return Ready(Scaling(whole / BYTE_MAX, scaling.shift), numbers, trained.class_names or opened.classes)
 
 
 def fitting(raw: NDArray[Any], shape: Sequence[int], origin: str) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from adamctl.config.experiment import Experiment
+from adamctl.config.urls import is_url, without_file_scheme
 from adamctl.launch.process import RoleCommand
 
 CONTROLLER = "controller"
@@ -64,10 +65,11 @@ def _checkpoint_roots(experiment: Experiment, run_folder: Path, resume: str) -> 
 
 def _data_roots(experiment: Experiment) -> tuple[str, ...]:
     """Returns the flags that let data servers read the run's data and nothing else."""
-    source = experiment.data.source
-    places = [source] if "/" in source or source.startswith("~") else []
+    source = without_file_scheme(experiment.data.source)
+    places = [source] if not is_url(source) and ("/" in source or source.startswith("~")) else []
     folders = [Path(place).expanduser().absolute() for place in (*places, *experiment.data.search)]
-    return tuple(part for folder in folders or [Path("/nowhere")] for part in ("--data-root", str(folder)))
+    roots = [*map(str, folders), *([source] if is_url(source) else [])]
+    return tuple(part for root in roots or ["/nowhere"] for part in ("--data-root", root))
 
 
 def _store(experiment: Experiment, run_folder: Path, node: str) -> tuple[str, ...]:

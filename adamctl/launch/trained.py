@@ -19,7 +19,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.kernels.step.network import Network
 from adamctl.launch.finding import find_trained_run
 from adamctl.launch.live_runs import state_folder
-from adamctl.launch.metrics import Counts, GroupSums, count_confusion, in_top
+from adamctl.launch.metrics import Confusion, GroupSums, in_top
 from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.data.batches import without_skipped
@@ -39,13 +39,17 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Trained:
-    """A model's parameters, the experiment that produced them and the checkpoint they were read from."""
+    """A model's parameters, the experiment that produced them and the checkpoint they were read from.
+
+    `class_names` are those of the outputs; empty if the checkpoint tells none.
+    """
 
     experiment: Experiment
     checkpoint: Path
     network: Network
     parameters: Floats
     chosen: str = ""
+    class_names: tuple[str, ...] = ()
 
     @property
     def classes(self) -> int:
@@ -64,8 +68,9 @@ def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
     described = read_manifest(folder)
     try:
         experiment = msgspec.convert(described["experiment"], Experiment)
+        names = msgspec.convert(described.get("classes", ()), tuple[str, ...])
     except (KeyError, *UNREADABLE) as error:
-        raise DamagedDataError(f"{folder / MANIFEST_NAME}: its experiment cannot be read: {error}") from error
+        raise DamagedDataError(f"{folder / MANIFEST_NAME}: cannot be read: {error}") from error
     network = Network(experiment.model, BATCH)
     flat = np.zeros(network.flat_size, np.float32)
     found = load_parameters(folder)
@@ -75,7 +80,7 @@ def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
             shape = "nothing" if values is None else str(list(values.shape))
             raise DamagedDataError(f"checkpoint {folder}: {tensor.name}: expected {list(tensor.shape)}; found {shape}")
         view[...] = values
-    return Trained(experiment, folder, network, flat, chosen)
+    return Trained(experiment, folder, network, flat, chosen, names)
 
 
 def find_checkpoint(place: str, runs: Path) -> Path:
@@ -148,13 +153,12 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
     return OpenDataSet("local", config, source, experiment.seed, CACHE_BYTES_MAX)
 
 
-def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts | None = None) -> dict[str, Any]:
+def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusion | None = None) -> dict[str, Any]:
     """Returns `examples, correct, top1, top5, loss, skipped, by_group` over a whole split.
 
     `skipped` are damaged and left out where `data.on_error` says so; the others are counted in `examples`. `top5` is
     None if there are no more than five classes. `by_group` has `groups, correct, top1` of groups of examples, such as
-    the frames of a recording; None if there are none, or some have several labels. Examples are added to `confusion`
-    [label, predicted].
+    the frames of a recording; None if there are none, or some have several labels. Examples are counted in `confusion`.
 
     Raises:
         ConfigurationError: the split is empty.
@@ -183,7 +187,7 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Counts 
         loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
         in_top5 += in_top(outputs, wanted, 5)
         if confusion is not None:
-            count_confusion(confusion, outputs, wanted)
+            confusion.add(outputs, wanted)
         if by_group is not None:
             finished = np.zeros((size, outputs.shape[1]), np.float32)  # what is skipped adds nothing to its group
             finished[labels[:size] != SKIPPED] = trained.network.loss.finish(outputs)

@@ -40,6 +40,7 @@ class Losses:
 
     Attributes:
         core: the state machine whose instructions are carried out.
+        any_data_server: workers read from every data server of the cluster, not only from those the run began with.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Losses:
         self._members = Membership(dict((*core.servers, *core.data)))
         self._spawn, self._fail, self._attach = spawn, fail, attach
         self._loop = asyncio.get_running_loop()
+        self.any_data_server = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
 
@@ -98,6 +100,9 @@ class Losses:
     async def _read_keys(self, wait: int, nodes: tuple[str, ...]) -> None:
         records: list[NodeRecord] = []
         with contextlib.suppress(UnreachableError):
+            if self.any_data_server and nodes == self.core.data_nodes:
+                found_nodes = nodes_of((await self._store.read("/nodes/"))[1], "data")
+                nodes = tuple(record.node for record in found_nodes)
             for node in nodes:
                 found = await read_record(self._store, node_key(node), NodeRecord)
                 if found is not None:

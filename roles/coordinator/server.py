@@ -219,6 +219,7 @@ class Coordinator:
             await self._writer.prepare()
             with Waiting("the data set to be opened", log=self.context.log):
                 data = await opening
+            self._writer.classes = data.classes
         finally:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
@@ -278,6 +279,8 @@ class Coordinator:
         service.join_reply = RunJoinReply(
             self.job, self.layout.hash, experiment.cluster.ps, 0, data.dataset, len(data.classes)
         )
+        if self._losses is not None:
+            self._losses.any_data_server = data.by_block
         service.role_counts |= {"ps": len(servers.parameter), "data": len(servers.data)}
         advice = "" if self.tended else " (start one with: adamctl worker start)"
         if service.core.run.plan.partitions == 1:

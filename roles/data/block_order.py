@@ -25,12 +25,19 @@ _WINDOW_STREAM: Final = 0x5749_4E44 << 32  # "WIND": the order inside its window
 class Run(NamedTuple):
     """Examples that follow one another in a pass and lie in one window.
 
-    `blocks` and `indices`, both [n]: example k is number `indices[k]` of block `blocks[k]`.
+    `blocks` and `indices`, both [n]: example k is number `indices[k]` of block `blocks[k]`. `repeats` [n]: how often it
+    was drawn before in this pass; None: never, as each is drawn once.
     """
 
     window: int
     blocks: Indices
     indices: Indices
+    repeats: Indices | None = None
+
+    def part(self, part: slice) -> Run:
+        """Returns some of its examples."""
+        repeats = None if self.repeats is None else self.repeats[part]
+        return Run(self.window, self.blocks[part], self.indices[part], repeats)
 
 
 class _Layout(NamedTuple):
@@ -79,8 +86,7 @@ class BlockOrder:
             window = int(np.searchsorted(starts, start, side="right")) - 1
             first, end = int(starts[window]), min(int(starts[window + 1]), stop)
             whole = self._window(pass_number, window)
-            part = slice(start - first, end - first)
-            runs.append(Run(window, whole.blocks[part], whole.indices[part]))
+            runs.append(whole.part(slice(start - first, end - first)))
             start = end
         return runs
 
@@ -95,7 +101,7 @@ class BlockOrder:
         return self._layout_of(pass_number).blocks[window * self.window_blocks :][: self.window_blocks]
 
     def start(self, pass_number: int, window: int) -> int:
-        """Returns the position in a pass of a window's first example."""
+        """Returns the position in a pass of a window's first example; of `windows`, where the pass ends."""
         return int(self._layout_of(pass_number).starts[window])
 
     def in_file_order(self, run: Run) -> Indices:
@@ -107,8 +113,7 @@ class BlockOrder:
             if held.pass_number == pass_number:
                 return held
         blocks = self._permuted(len(self.lengths), _BLOCK_STREAM, pass_number, 0)
-        lengths = np.add.reduceat(self.lengths[blocks], np.arange(0, len(blocks), self.window_blocks))
-        layout = _Layout(pass_number, blocks, np.concatenate(([0], np.cumsum(lengths))))
+        layout = _Layout(pass_number, blocks, self._starts(pass_number, blocks))
         self._layouts = (layout, *self._layouts[: _HELD_MAX - 1])
         return layout
 
@@ -116,13 +121,26 @@ class BlockOrder:
         for held_pass, held in self._held:
             if held_pass == pass_number and held.window == window:
                 return held
-        blocks = self.blocks_of(pass_number, window)
-        ends = np.cumsum(self.lengths[blocks])
-        drawn = self._permuted(int(ends[-1]), _WINDOW_STREAM, pass_number, window)
-        places = np.repeat(np.arange(len(blocks)), self.lengths[blocks])[drawn]
-        run = Run(window, blocks[places], drawn - (ends - self.lengths[blocks])[places])
+        run = self._draw(pass_number, window)
         self._held = ((pass_number, run), *self._held[: _HELD_MAX - 1])
         return run
+
+    def _starts(self, pass_number: int, blocks: Indices) -> Indices:
+        """Returns the position of each window of a pass with blocks in this order, and its end, [windows + 1]."""
+        lengths = np.add.reduceat(self.lengths[blocks], np.arange(0, len(blocks), self.window_blocks))
+        return np.concatenate(([0], np.cumsum(lengths)))
+
+    def _draw(self, pass_number: int, window: int) -> Run:
+        """Returns all that a pass has of a window, in its order."""
+        blocks = self.blocks_of(pass_number, window)
+        drawn = self._permuted(int(self.lengths[blocks].sum()), _WINDOW_STREAM, pass_number, window)
+        return self._run(window, blocks, drawn)
+
+    def _run(self, window: int, blocks: Indices, drawn: Indices, repeats: Indices | None = None) -> Run:
+        """Returns examples of blocks by their numbers when these are counted through one after the other."""
+        ends = np.cumsum(self.lengths[blocks])
+        places = np.repeat(np.arange(len(blocks)), self.lengths[blocks])[drawn]
+        return Run(window, blocks[places], drawn - (ends - self.lengths[blocks])[places], repeats)
 
     def _permuted(self, count: int, stream: int, pass_number: int, part: int) -> Indices:
         if pass_number == FILE_ORDER:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from adamctl.config.check import suggestion
 from adamctl.config.data import DataConfig
+from adamctl.config.urls import Url, checked_url, is_url, without_file_scheme
 from adamctl.errors import ConfigurationError
+from adamctl.roles.data.readers.access import exists, reported
 from adamctl.roles.data.readers.plugins import find
 from adamctl.roles.data.readers.tar_shards import is_pattern
+
+_NAMES_MAX: Final = 1000
+_NAMES_SHOWN_MAX: Final = 5
 
 
 @dataclass(frozen=True)
@@ -24,8 +31,31 @@ class CatalogueFile:
 
 
 @dataclass(frozen=True)
+class CatalogueArchive:
+    """A `.tar.gz` that its publisher packs anew at will, so that only what is in it has a checksum.
+
+    Attributes:
+        name: of the archive, below a mirror's address.
+        folder, ending: the files that are wanted, as their paths in the archive, below its first folder, begin and end.
+        files, size_bytes: how many there are, and their bytes together.
+        sha256: checksum of their contents and names (`contents_checksum` in `adamctl.roles.data.fetch_archive`).
+    """
+
+    name: str
+    folder: str
+    ending: str
+    files: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class CatalogueEntry:
-    """A data set. `mirrors` are base addresses that end in a slash; they are tried in order."""
+    """A data set. `mirrors` are base addresses that end in a slash; they are tried in order.
+
+    It is of `files`, or of an `archive` whose files are kept in a tar NAME.tar. `settings` are keys of `[data]` that it
+    is read with unless an experiment says otherwise.
+    """
 
     name: str
     format: str
@@ -33,6 +63,8 @@ class CatalogueEntry:
     licence: str
     files: tuple[CatalogueFile, ...]
     mirrors: tuple[str, ...]
+    archive: CatalogueArchive | None = None
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 CATALOGUE: Final[dict[str, CatalogueEntry]] = {
@@ -73,30 +105,54 @@ CATALOGUE: Final[dict[str, CatalogueEntry]] = {
             "http://yann.lecun.com/exdb/mnist/",
         ),
     ),
+    "fsdd": CatalogueEntry(
+        name="fsdd",
+        format="audio",
+        about="spoken digits, 3,000 recordings of 8 kHz by six speakers; numbers 0 to 4 of each are the test part",
+        licence="CC BY-SA 4.0 (Z. Jackson and contributors)",
+        files=(),
+        mirrors=("https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/",),
+        archive=CatalogueArchive(
+            "v1.0.10.tar.gz",
+            "recordings/",
+            ".wav",
+            3000,
+            21128848,
+            "a2e8a660492f28d9eed6270b290d26cbc5c81d6077ce87d3c0ad5adf4d4ee696",
+        ),
+        settings={"class_from": "name", "test_files": "*_[0-4].wav"},
+    ),
 }
 
 
-def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
-    """Returns the path of a configuration's data; None for `digits`, which is installed with scikit-learn.
+def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | Url | None:
+    """Returns the path or URL of a configuration's data; None for `digits`, which is installed with scikit-learn.
 
+    A URL is checked, not reached. `file://` is a path.
     A path (anything with a slash, or ~) is used as it is. A bare name is looked up in `config.search`, then in
-    `search`; the first match wins: DIR/NAME, DIR/NAME with a suffix of the
-    format (.npz for npz), or DIR itself if it contains the named data
-    set's files.
+    `search`; the first match wins: DIR/NAME (DIR/NAME/NAME.tar, if there is one and the format is read from tars),
+    DIR/NAME with a suffix of the format (.npz for npz), or DIR itself if it contains the named data set's files.
 
     Raises:
-        ConfigurationError: it was not found; the message says where it was looked for and, for a data set of the
-            catalogue, names its files, sources and checksums, and the command that fetches them. Or there is no such
-            format.
+        ConfigurationError: this user may not look there, there is no such format, or it was not found. Then the
+            message says where it was looked for and, for a data set of the catalogue, names its files, sources and
+            checksums, and the command that fetches them.
     """
     if config.format == "digits":
         return None
-    source = config.source
+    if is_url(config.source):
+        return checked_url(config.source)
+    source = without_file_scheme(config.source)
+    with reported(Path(source).expanduser()):
+        return _found(config, source, search)
+
+
+def _found(config: DataConfig, source: str, search: Iterable[str]) -> Path:
     if "/" in source or source.startswith("~") or source in (".", ".."):
         path = Path(source).expanduser()
-        if path.exists() or (config.format == "tar" and is_pattern(source)):
+        if exists(path) or (config.format == "tar" and is_pattern(source)):
             return path
-        raise ConfigurationError(f"data.source: {path} does not exist (looked for from {Path.cwd()})")
+        raise ConfigurationError(f"data.source: {path} does not exist (looked for from {Path.cwd()}).{_near(path)}")
     folders = tuple(dict.fromkeys((*config.search, *search)))
     suffixes = find(config.format).suffixes
     for folder in (Path(name).expanduser() for name in folders):
@@ -105,12 +161,29 @@ def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
     raise ConfigurationError(_not_found(source, folders))
 
 
+def _near(path: Path) -> str:
+    """Returns what is called almost so or what else is there, or which folder on the way is missing."""
+    folder = path.parent
+    if not folder.is_dir():
+        while not folder.is_dir() and folder != folder.parent:
+            path, folder = folder, folder.parent
+        return f" The first part of that that is missing is {path}."
+    names = sorted(entry.name for entry in islice(folder.iterdir(), _NAMES_MAX))
+    shown = ", ".join(names[:_NAMES_SHOWN_MAX]) or "nothing"
+    return (
+        suggestion(path.name, names)
+        or f" In {folder} there is {shown}{', ...' if len(names) > _NAMES_SHOWN_MAX else ''}."
+    )
+
+
 def _find_in(folder: Path, name: str, suffixes: Iterable[str]) -> Path | None:
+    if ".tar" in suffixes and (folder / name / f"{name}.tar").is_file():
+        return folder / name / f"{name}.tar"
     for found in (folder / f"{name}{suffix}" for suffix in ("", *suffixes)):
-        if found.exists():
+        if exists(found):
             return found
     entry = CATALOGUE.get(name)
-    if entry is not None and all(_have(folder, file.name) for file in entry.files):
+    if entry is not None and entry.files and all(_have(folder, file.name) for file in entry.files):
         return folder
     return None
 
@@ -130,10 +203,13 @@ def _not_found(name: str, folders: tuple[str, ...]) -> str:
             f"as in ./{name}; names that can be fetched: {known}"
         )
     target = folders[0] if folders else "DIR"
-    lines = [
-        f"data.source: the data set {name!r} was not found ({where}).",
-        f"It consists of these files, which belong in {target}/{name}:",
-    ]
+    lines = [f"data.source: the data set {name!r} was not found ({where})."]
+    if entry.archive is None:
+        lines.append(f"It consists of these files, which belong in {target}/{name}:")
+    else:
+        count, size_bytes = entry.archive.files, entry.archive.size_bytes
+        lines.append(f"It consists of {count:,} files, {size_bytes:,} bytes, in a tar {target}/{name}/{name}.tar; in")
+        lines.append(f"  {entry.archive.name}  sha256 of their contents {entry.archive.sha256}")
     lines += [f"  {file.name}  {file.size_bytes} bytes  md5 {file.md5}  sha256 {file.sha256}" for file in entry.files]
     lines += ["from any of:", *(f"  {mirror}" for mirror in entry.mirrors)]
     lines += [f"This fetches and verifies them: adamctl data fetch {name} --data {target}", f"({advice}.)"]

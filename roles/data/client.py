@@ -73,6 +73,13 @@ class DataClient:
         self._begin([DataServerLink(each.peer_name, connector_over(each)) for each in connections])
 
     @classmethod
+    def over(cls, links: Sequence[DataServerLink]) -> DataClient:
+        """Reads over these links. Raises like `from_context`."""
+        client = cls.__new__(cls)
+        client._begin(list(links))
+        return client
+
+    @classmethod
     def from_context(cls, context: RoleContext, nodes: Sequence[str]) -> DataClient:
         """Returns a client of the named nodes, in an order that should be the same for every client.
 
@@ -107,7 +114,8 @@ class DataClient:
     ) -> DataSet:
         """Opens a data set on every reachable server.
 
-        If none can be reached, it keeps trying for a while, since servers may be restarting.
+        If none can be reached, it keeps trying for a while, since servers may be restarting, and tries those of the
+        cluster that it was not told of.
 
         Raises:
             ConfigurationError, DamagedDataError: a server found an error, or the servers have different data.
@@ -121,6 +129,7 @@ class DataClient:
             except UnreachableError:
                 if loop.time() >= give_up_s:
                     raise
+                self._links += await self.servers.others()
                 await asyncio.sleep(_OPEN_RETRY_S)
 
     async def _open_once(self, config: DataConfig, shape: tuple[int, ...], seed: int, deadline_s: float) -> DataSet:

@@ -38,9 +38,9 @@ class DataSet:
         dataset: its name in reads.
         examples: train, validation and test mapped to their counts.
         dtype: of the values that servers send; `scaling` makes of them what a model is trained on.
+        class_examples: how many training examples each of `classes` has.
         targets: how many numbers each example has to come close to; 0 where it has a class.
         by_block: servers decode it, and share it out by block; else each of them has all of it in memory.
-        class_examples: how many training examples each of `classes` has.
     """
 
     dataset: str
@@ -51,9 +51,9 @@ class DataSet:
     seed: int
     dtype: str = "float32"
     scaling: Scaling = field(default_factory=Scaling)
+    class_examples: tuple[int, ...] = ()
     targets: int = 0
     by_block: bool = False
-    class_examples: tuple[int, ...] = ()
 
     @property
     def form(self) -> ExampleForm:
@@ -76,15 +76,15 @@ def data_set_of(
         seed,
         reply.dtype,
         Scaling(reply.factor, reply.shift),
+        reply.class_examples,
         reply.targets,
         reply.by_block,
-        reply.class_examples,
     )
 
 
 def same_data(one: DataSet, other: DataSet) -> bool:
     """Machines of different kinds add up in different orders, so statistics may differ in their last digits."""
-    known = ("dataset", "examples", "classes", "dtype", "targets", "by_block", "class_examples")
+    known = ("dataset", "examples", "classes", "dtype", "class_examples", "targets", "by_block")
     pairs = ((one.scaling.factor, other.scaling.factor), (one.scaling.shift, other.scaling.shift))
     return all(getattr(one, name) == getattr(other, name) for name in known) and all(
         isclose(*pair, rel_tol=1e-5) for pair in pairs

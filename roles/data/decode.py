@@ -38,9 +38,10 @@ class ExampleCache:
         self._values: NDArray[Any] = np.empty((plan.examples, self._elements), source.dtype)
         self._filled = np.zeros(plan.examples, np.bool_)
         self._checked = np.zeros(examples if source.resident and source.dtype.kind == "f" else 0, np.bool_)
-        self._lock = threading.Lock()  # guards _slots and _used, which a cache of a part has
+        self._lock = threading.Lock()  # guards _slots and _used, which a cache of a part has, and loaded_examples
         self._slots = np.full(examples if plan.form == "part" else 0, -1, np.int64)
         self._used = 0
+        self.loaded_examples = 0
 
     @property
     def filled_bytes(self) -> int:
@@ -72,6 +73,9 @@ class ExampleCache:
     def _load(self, indices: Indices, out: NDArray[Any]) -> None:
         """Raises DamagedDataError: an example cannot be decoded, or is not finite."""
         self._source.load(self._split, indices, out.reshape(len(indices), *self._source.example_shape))
+        if not self._source.resident:
+            with self._lock:
+                self.loaded_examples += len(indices)
         if self._source.dtype.kind != "f" or (len(self._checked) and self._checked[indices].all()):
             return
         check_finite(out, indices, f"{self._source.origin}: {self._split}")

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import http.client
-import os
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
-from adamctl.roles.data.catalogue import CATALOGUE, CatalogueEntry, CatalogueFile
+from adamctl.errors import ConfigurationError
+from adamctl.roles.data.catalogue import CATALOGUE, CatalogueArchive, CatalogueEntry, CatalogueFile
+from adamctl.roles.data.fetch_archive import fetch_archive, holds
+from adamctl.roles.data.transfer import PIECE_BYTES, Progress, TransferError, failure, only_one, reason_of, sync
 
 TIMEOUT_S: Final = 30.0
-_PIECE_BYTES: Final = 256 << 10
 _HTTP_PARTIAL: Final = 206
-
-Progress = Callable[[str, int, int], None]
-"""Called with a file's name, the bytes present so far, and its total bytes."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +57,13 @@ def fetch(
         raise ConfigurationError(f"expected one of the data sets {', '.join(sorted(CATALOGUE))}, found {name!r}")
     bases = entry.mirrors if base_url is None else (base_url.rstrip("/") + "/",)
     folder = data_folder.expanduser() / name
+    if entry.archive is not None:
+        return _fetch_in_archive(name, folder, entry.archive, bases, progress, timeout_s)
     kept: list[str] = []
     downloaded: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _only_one(folder):
+        with only_one(folder):
             for file in entry.files:
                 if is_right(folder / file.name, file):
                     kept.append(file.name)
@@ -78,9 +73,33 @@ def fetch(
                 if progress is not None:
                     progress(file.name, file.size_bytes, file.size_bytes)
     except OSError as error:
-        raise ConfigurationError(f"{folder} cannot be written: {error}; choose another folder with --data") from error
+        raise _cannot_write(folder, error) from error
     size_bytes = sum(file.size_bytes for file in entry.files if file.name in downloaded)
     return Fetched(folder, tuple(kept), tuple(downloaded), size_bytes)
+
+
+def _fetch_in_archive(
+    name: str,
+    folder: Path,
+    archive: CatalogueArchive,
+    bases: tuple[str, ...],
+    progress: Progress | None,
+    timeout_s: float,
+) -> Fetched:
+    tar = folder / f"{name}.tar"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with only_one(folder):
+            if holds(tar, archive):
+                return Fetched(folder, (tar.name,), (), 0)
+            received_bytes = fetch_archive(tar, archive, bases, progress, timeout_s)
+            return Fetched(folder, (), (tar.name,), received_bytes)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def _cannot_write(folder: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(f"{folder} cannot be written: {error}; choose another folder with --data")
 
 
 def is_right(path: Path, file: CatalogueFile) -> bool:
@@ -93,24 +112,6 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-@contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Locks the folder, since two fetches into it would write the same temporary files."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigurationError(f"another `adamctl data fetch` is writing into {folder}; wait for it") from error
-        yield
-    finally:
-        os.close(handle)
-
-
-class _TransferError(Exception):
-    """A mirror did not give the complete file."""
-
-
 def _fetch_file(
     folder: Path, file: CatalogueFile, bases: tuple[str, ...], progress: Progress | None, timeout_s: float
 ) -> None:
@@ -121,28 +122,21 @@ def _fetch_file(
         url = base + file.name
         try:
             _download(url, part, file, progress, timeout_s)
-        except _TransferError as error:
+        except TransferError as error:
             reasons.append(f"  {url}: {error}")
             continue
         found = _sha256(part)
         if found == file.sha256:
-            _sync(part)
+            sync(part)
             part.replace(folder / file.name)
             return
         part.unlink()
         damaged.append(f"  {url}: expected sha256 {file.sha256}, found {found}")
-    if damaged:
-        lines = "\n".join((*damaged, *reasons))
-        raise DamagedDataError(f"{file.name}: no mirror gave the right file; nothing was replaced\n{lines}")
-    lines = "\n".join(reasons)
-    raise UnreachableError(
-        f"{file.name} could not be downloaded; run the command again to continue, or give another source with --url\n"
-        f"{lines}"
-    )
+    raise failure(file.name, damaged, reasons)
 
 
 def _download(url: str, part: Path, file: CatalogueFile, progress: Progress | None, timeout_s: float) -> None:
-    """Downloads a file to `part`, continuing what is there. Raises _TransferError unless it is then complete."""
+    """Downloads a file to `part`, continuing what is there. Raises TransferError unless it is then complete."""
     there = part.stat().st_size if part.exists() else 0
     if there >= file.size_bytes:
         part.unlink()
@@ -153,16 +147,16 @@ def _download(url: str, part: Path, file: CatalogueFile, progress: Progress | No
     try:
         answer = urllib.request.urlopen(request, timeout=timeout_s)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise _TransferError(_reason(error)) from error
+        raise TransferError(reason_of(error)) from error
     with answer, part.open("ab") as stream:
         if there and answer.status != _HTTP_PARTIAL:
             stream.truncate(0)  # this mirror only sends whole files
             there = 0
         while there <= file.size_bytes:
             try:
-                piece = answer.read(min(_PIECE_BYTES, file.size_bytes + 1 - there))
+                piece = answer.read(min(PIECE_BYTES, file.size_bytes + 1 - there))
             except (OSError, http.client.HTTPException) as error:
-                raise _TransferError(f"{_reason(error)} after {there} of {file.size_bytes} bytes") from error
+                raise TransferError(f"{reason_of(error)} after {there} of {file.size_bytes} bytes") from error
             if not piece:
                 break
             stream.write(piece)
@@ -170,17 +164,4 @@ def _download(url: str, part: Path, file: CatalogueFile, progress: Progress | No
             if progress is not None:
                 progress(file.name, min(there, file.size_bytes), file.size_bytes)
     if there < file.size_bytes:
-        raise _TransferError(f"expected {file.size_bytes} bytes, found {there}: the answer was cut short")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        return f"HTTP {error.code} {error.reason}"
-    if isinstance(error, urllib.error.URLError):
-        return str(error.reason)
-    return f"{type(error).__name__}: {error}"
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
+        raise TransferError(f"expected {file.size_bytes} bytes, found {there}: the answer was cut short")

@@ -15,6 +15,7 @@ import numpy as np
 
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import Indices
+from adamctl.roles.data.readers.source import FileSplit, Source, groups_of
 
 Score = tuple[bytes, str]
 
@@ -22,6 +23,9 @@ SERVERS_MAX: Final = 1024
 BLOCK_EXAMPLES_MAX: Final = 1024
 BLOCKS_MIN: Final = 1024
 """Servers' parts of 1,024 blocks differ by a few hundredths; of the few blocks of a small set they would by much."""
+
+FETCHED_MIN: Final = 16
+"""With fewer files than these, servers' parts would differ too much."""
 
 
 class Share(NamedTuple):
@@ -57,9 +61,39 @@ def share_problem(share: Share | None, examples: int) -> str | None:
     return None
 
 
-def block_examples(examples: int) -> int:
-    """Returns how long the blocks of a set are whose source has none of its own."""
-    return min(max(examples // BLOCKS_MIN, 1), BLOCK_EXAMPLES_MAX)
+class Blocks:
+    """Which block each example of a set is in: as its source reads them, else so many that follow one another."""
+
+    def __init__(self, examples: int, groups: Indices | None = None, lengths: Indices | None = None) -> None:
+        """Args:
+        groups: [examples], equal for those that are read together, such as frames of one recording.
+        lengths: [blocks] of what is read at once, such as row groups; without both, blocks are short.
+        """
+        self._groups = groups
+        self._ends = None if groups is not None or lengths is None else np.cumsum(lengths)
+        self._length = min(max(examples // BLOCKS_MIN, 1), BLOCK_EXAMPLES_MAX)
+
+    def of(self, indices: Indices) -> Indices:
+        """Returns the numbers of the blocks that examples are in; `indices` are their places in the files."""
+        if self._groups is not None:
+            return self._groups[indices]
+        if self._ends is not None:
+            return np.searchsorted(self._ends, indices, side="right")
+        return indices // self._length
+
+
+def blocks_of(source: Source, split: FileSplit) -> Blocks:
+    """Returns the blocks of a source that servers share out: short ones, unless it must be read by its own.
+
+    Files that are fetched are owned whole, if there are enough of them: then no two servers fetch the same. A source
+    says so by a method `fetched(split)`, the lengths of what is fetched at once, [files], or None.
+    """
+    fetched = getattr(source, "fetched", None)
+    lengths = None if fetched is None else fetched(split)
+    if lengths is None or len(lengths) < FETCHED_MIN:
+        blocks = getattr(source, "blocks", None) if getattr(source, "sequential", False) else None
+        lengths = None if blocks is None else blocks(split)
+    return Blocks(len(source.labels(split)), groups_of(source, split), lengths)
 
 
 class Ownership:

@@ -116,7 +116,6 @@ class WeightedPasses:
         mixed = mixed[np.argsort(labels[members[mixed]], kind="stable")]
         self._members = members[mixed]
         self._ends = np.cumsum(expected_draws(weights)[mixed])
-        self._first = int(random_bits(seed, _SAMPLING_STREAM, 1)[0])
 
     def order(self, pass_number: int) -> Indices:
         """Returns what a pass is of, [n]: file index + k x examples of the file for the draw k, from 0, of an example.
@@ -125,12 +124,16 @@ class WeightedPasses:
         """
         if pass_number == FILE_ORDER:
             return self._plain
-        point = (self._first + pass_number * _STEP) % ONE
-        ends = (self._ends + point) // ONE
+        ends = (self._ends + grid_point(self._seed, pass_number)) // ONE
         counts = np.diff(ends, prepend=0)
         draws = np.arange(len(self._members)) - np.repeat(ends - counts, counts)
         drawn = np.repeat(self._members, counts) + draws * self._every
         return drawn[pass_order(len(drawn), self._seed, pass_number)]
+
+
+def grid_point(seed: int, pass_number: int) -> int:
+    """Returns how far the grid of a pass has moved, in units of 1 / ONE, below ONE."""
+    return (int(random_bits(seed, _SAMPLING_STREAM, 1)[0]) + pass_number * _STEP) % ONE
 
 
 def expected_draws(weights: Weights) -> NDArray[np.int64]:

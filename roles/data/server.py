@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import BackpressureError, ConfigurationError, ProtocolError
+from adamctl.config.urls import checked_url, is_inside, is_url, without_file_scheme
+from adamctl.errors import BackpressureError, ConfigurationError, ProtocolError, RemoteError
 from adamctl.net.handler import report_failure
 from adamctl.net.transport import Request
 from adamctl.roles.data.core import Range
 from adamctl.roles.data.dataset import OpenDataSet
+from adamctl.roles.data.memory import memory_of_option
 from adamctl.roles.data.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
 from adamctl.roles.data.store import DataStore
@@ -40,9 +42,10 @@ class DataServer:
     """Serves one `DataStore`. All methods are called on the event loop's thread and do not block."""
 
     def __init__(self, store: DataStore, loop: asyncio.AbstractEventLoop, roots: Sequence[str] = ()) -> None:
-        """`roots`: folders inside which other processes may name a path."""
+        """`roots`: folders and URLs inside which other processes may name data."""
         self.store = store
-        self._roots = Roots(roots, "--data-root")
+        self._urls = tuple(root for root in roots if is_url(root))
+        self._roots = Roots((root for root in roots if root not in self._urls), "--data-root")
         self._loop = loop
         self._openers = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="open")
         self._opening = 0
@@ -115,7 +118,7 @@ class DataServer:
     def _open_in_thread(self, request: Request, config: DataConfig, input_shape: tuple[int, ...], seed: int) -> None:
         result: OpenDataSet | Exception
         try:
-            result = self.store.open(within_roots(config, self._roots), input_shape, seed)
+            result = self.store.open(within_roots(config, self._roots, self._urls), input_shape, seed)
         except Exception as error:
             result = error
         self._post(partial(self._answer_open, request, result))
@@ -148,13 +151,23 @@ class DataServer:
             self._loop.call_soon_threadsafe(action)
 
 
-def within_roots(config: DataConfig, roots: Roots) -> DataConfig:
-    """Returns the configuration without the search folders that lie outside the roots.
+def within_roots(config: DataConfig, roots: Roots, urls: Sequence[str] = ()) -> DataConfig:
+    """Returns the configuration without the search folders that lie outside the roots; `urls` are roots, too.
+
+    A URL is fetched only if it is one of the roots or below one: whoever may ask a server for data must not make it
+    call any address, with the server's credentials.
 
     Raises:
-        RemoteError: NOT_ALLOWED, its source is a path outside the roots.
+        RemoteError: NOT_ALLOWED, its source is a path or a URL outside the roots.
     """
-    source = config.source
+    if is_url(config.source):
+        if not is_inside(checked_url(config.source), urls):
+            raise RemoteError(
+                ErrorCode.NOT_ALLOWED,
+                f"{config.source[:200]!a} is none of the URLs given by --data-root, and below none; add it there",
+            )
+        return config
+    source = without_file_scheme(config.source)
     if config.format != "digits" and ("/" in source or source.startswith("~") or source in (".", "..")):
         source = roots.inside(source)
     search = tuple(found for found in map(roots.found_inside, config.search) if found)
@@ -166,7 +179,14 @@ async def run(context: RoleContext) -> None:
     options = context.options
     threads = options.get("threads") or max(1, (os.cpu_count() or 2) // 2)
     ahead = options.get("ahead")
-    store = DataStore(options.get("data") or (), threads=threads, ahead=8 if ahead is None else ahead)
+    memory = memory_of_option(options.get("memory"))
+    store = DataStore(
+        options.get("data") or (),
+        threads=threads,
+        ahead=8 if ahead is None else ahead,
+        memory_bytes=None if memory is None else memory.examples_bytes,
+        buffers_bytes=None if memory is None else memory.buffers_bytes,
+    )
     roots = options.get("data_root") or (*(options.get("data") or ()), ".")
     server = DataServer(store, asyncio.get_running_loop(), roots)
     context.status = server.status

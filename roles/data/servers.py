@@ -65,6 +65,23 @@ class DataServers:
             self._serving[data.dataset].discard(name)
             self._revive(name, data)
 
+    async def others(self) -> list[DataServerLink]:
+        """Returns new links to data servers of the cluster that there are none to; none if it cannot be asked."""
+        from adamctl.roles.configuration import nodes
+
+        if self._context is None:
+            return []
+        assert self._context.controller is not None
+        try:
+            found = await nodes(self._context.controller, "data")
+        except UnreachableError:
+            return []
+        return [self._link(self._context, record.node) for record in found if record.node not in self.links]
+
+    def _link(self, context: RoleContext, name: str) -> DataServerLink:
+        link = self.links[name] = DataServerLink(name, connector_of_node(context, name))
+        return link
+
     async def wait_for_any(self, deadline: float) -> None:
         """Returns when a server has come, come back, or the deadline has passed."""
         self._news.clear()
@@ -132,7 +149,7 @@ class DataServers:
     def _came(self, context: RoleContext, record: NodeRecord) -> None:
         name = record.node
         if name not in self.links:
-            self.links[name] = DataServerLink(name, connector_of_node(context, name))
+            self._link(context, name)
         for data in self._shared.values():
             if name not in self._serving[data.dataset]:
                 self._revive(name, data)

@@ -142,13 +142,13 @@ class ComputeThreads:
             except BaseException as failure:  # reported: the event loop ends the worker with it
                 self._done(BatchDone(batch, 0.0, 0, 0.0, 0.0, None, failure))
                 return
-            idle_since = clock()
-            step_s = (idle_since - started) / len(batches)
+            step_s = (clock() - started) / len(batches)
             last = batches[-1]
             for batch, (loss_sum, correct, _) in zip(batches, made, strict=True):
                 its = actions if batch is last or actions is None else NOTHING
                 self._done(BatchDone(batch, loss_sum, correct, step_s, wait_s, its))
                 wait_s = 0.0
+            idle_since = clock()  # reporting is no waiting for a batch, however long a busy machine makes it
 
     def _together(self, thread: int, steps: Steps, first: Batch, limit: int) -> tuple[list[Batch], Batch | None]:
         """Returns batches to train on before anything else is due, and a batch taken that does not belong to them.

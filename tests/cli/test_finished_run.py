@@ -39,6 +39,7 @@ checkpoint_keep = 1
 threads = 1
 """
 EXAMPLES = 160
+NAMES = np.array(["bottom", "middle", "top"])
 
 
 def write_data(path: Path) -> None:
@@ -48,7 +49,7 @@ def write_data(path: Path) -> None:
     pictures = random.integers(0, 120, (EXAMPLES, 4, 4, 1), np.uint8)
     pictures[np.arange(EXAMPLES), labels] += 100
     noisy = np.where(random.random(EXAMPLES) < 0.1, (labels + 1) % 3, labels)
-    np.savez(path, x_train=pictures, y_train=noisy, x_test=pictures[:30], y_test=labels[:30])
+    np.savez(path, x_train=pictures, y_train=NAMES[noisy], x_test=pictures[:30], y_test=NAMES[labels[:30]])
 
 
 @pytest.fixture(scope="session")
@@ -129,8 +130,8 @@ def test_load_reads_a_run_for_use_in_python(
     with np.load("small.npz") as data:
         outputs, labels = model.predict(data["x_test"]), data["y_test"]
         flat = model.predict(data["x_test"].reshape(30, -1).astype(np.float32) / 255)
-    assert outputs.shape == (30, 3) and model.classes == ("0", "1", "2")
-    assert (outputs.argmax(axis=1) == labels).sum() == found["correct"]
+    assert outputs.shape == (30, 3) and model.classes == tuple(NAMES)
+    assert (NAMES[outputs.argmax(axis=1)] == labels).sum() == found["correct"]
     np.testing.assert_allclose(outputs, flat, rtol=1e-4)
     assert adam.load("small", checkpoint="last").checkpoint.name == adam.load("small", checkpoint=4).checkpoint.name
     with pytest.raises(ConfigurationError, match=r"expected numbers \[n, 4, 4, 1\]"):
@@ -145,11 +146,22 @@ def test_predict_takes_archives_and_writes_csv(folder: Path) -> None:
     rows = list(csv.DictReader(result.stdout.splitlines()))
     assert len(rows) == 60 and rows[29]["image"] == "new.npz[29]"
     assert list(rows[0]) == ["image", "class_1", "score_1", "class_2", "score_2"]
-    right = sum(int(row["class_1"]) == label for row, label in zip(rows, labels, strict=False))
+    right = sum(row["class_1"] == label for row, label in zip(rows, labels, strict=False))
     assert right == adam.load(folder / "runs/small/001", search=[folder]).evaluate("test")["correct"]
     np.savez(folder / "two.npz", a=pictures, b=pictures)
     refused = adamctl("predict", "small", "two.npz", cwd=folder)
     assert refused.returncode == 2 and "expected one array, or one called x, x_test" in refused.stderr
+
+
+def test_names_of_classes_come_with_the_run_and_need_no_data(folder: Path) -> None:
+    with np.load(folder / "small.npz") as data:
+        np.savez(folder / "new.npz", x=data["x_test"])
+        labels = data["y_test"]
+    (folder / "small.npz").unlink()
+    result = adamctl("predict", "runs/small/001", "new.npz", "--csv", "--top", "1", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    found = [row["class_1"] for row in csv.DictReader(result.stdout.splitlines())]
+    assert set(found) <= set(NAMES) and np.mean(np.array(found) == labels) > 0.5
 
 
 def test_a_finished_run_says_why_it_does_not_go_on(trained: tuple[Path, dict[str, Any]]) -> None:

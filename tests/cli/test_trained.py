@@ -13,13 +13,17 @@ from adamctl.cli.main import application
 from adamctl.config.data import DataConfig, FeaturesConfig
 from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.launch.classify import predict
 from adamctl.launch.run_folder import create_run_folder
+from adamctl.launch.trained import load_trained, open_data
 from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import build_layout
+from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
 from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from tests.roles.data.speech.sounds import RATE_HZ, wav_bytes, write_recordings
+from tests.roles.manifests_for_tests import change_manifest
 
 SIDE, CLASSES = 4, 4
 
@@ -157,6 +161,18 @@ def test_predict_names_a_picture_that_is_none(run: Path, tmp_path: Path) -> None
     assert "text.png" in str(error)
 
 
+def test_names_of_classes_are_those_of_the_checkpoint(run: Path, tmp_path: Path) -> None:
+    """Also where the data have gone, and if they have other names now."""
+    pixels = np.zeros((1, SIDE, SIDE, 1), np.uint8)
+    pixels[0, :2, 2:] = 255
+    np.savez(tmp_path / "new.npz", pixels)
+    change_manifest(run / "checkpoints" / "000001", {"classes": ["nw", "ne", "sw", "se"]})
+    for _ in range(2):
+        found = json.loads(invoke("predict", str(run), str(tmp_path / "new.npz"), "--json").stdout)
+        assert found["predictions"][0]["classes"][0]["class"] == "ne"
+        (tmp_path / "quarters.npz").unlink(missing_ok=True)
+
+
 def test_a_flipped_bit_is_damage(run: Path) -> None:
     file = run / "checkpoints" / "000001" / "shards-ps-1.adam"
     content = bytearray(file.read_bytes())
@@ -197,7 +213,7 @@ def heard(tmp_path: Path) -> Path:
     )
     folder = create_run_folder(tmp_path / "runs", "heard")
     (folder / "experiment.toml").touch()
-    weights = np.array([[1, -1], [1, -1], [-1, 1], [-1, 1]], np.float32)
+    weights = 0.3 * np.array([[1, -1], [1, -1], [-1, 1], [-1, 1]], np.float32)
     experiment = Experiment(name="heard", model=Model((4,), (Softmax(2),)), data=data)
     write_checkpoint(folder / "checkpoints" / "000001", experiment, weights.T.copy())
     return folder
@@ -231,6 +247,20 @@ def test_predict_of_recordings(heard: Path, tmp_path: Path) -> None:
         ("low.wav", "0"),
     ]
     assert all(abs(sum(each["score"] for each in one["classes"]) - 1) < 1e-5 for one in found)
+
+
+def test_a_score_is_the_geometric_mean_over_frames_as_in_training(heard: Path, tmp_path: Path) -> None:
+    trained = load_trained(str(heard), tmp_path)
+    data = open_data(trained.experiment, trained.experiment.data)
+    count = data.examples["train"]
+    values, labels = np.empty((count, 4), np.float32), np.empty(count, np.int32)
+    data.gather(Range("train", FILE_ORDER, 0, count), values, labels)
+    data.scaling.apply(values)
+    means = np.exp(np.log(predict(trained, values[: count // 2])).mean(axis=0))  # the first of two recordings
+    found = json.loads(invoke("predict", str(heard), str(tmp_path / "set" / "0_a_0.wav"), "--json").stdout)
+    scores = {one["class"]: one["score"] for one in found["predictions"][0]["classes"]}
+    np.testing.assert_allclose([scores["0"], scores["1"]], means / means.sum(), atol=2e-6)
+    assert 1e-4 < scores["1"] < 0.4
 
 
 def test_predict_of_recordings_of_another_rate_or_kind_is_refused(heard: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adamctl.config.augment import IMAGE_KEYS, AugmentConfig, ElasticConfig
+from adamctl.config.augment import IMAGE_KEYS, AugmentConfig, ElasticConfig, SoundConfig
 from adamctl.config.data import ColumnsConfig, DataConfig, FeaturesConfig
 from adamctl.config.data_conflicts import data_problems
 
@@ -23,7 +23,16 @@ from adamctl.config.data_conflicts import data_problems
             'with format = "digits"; expected "parquet" or "imagefolder" or "tar":',
         ),
         (DataConfig(stratify=True), "stratify", "found true but data.validation is 0; set data.validation"),
+        (DataConfig(order="blocks", validation=0.1, stratify=True), "order", "whole blocks are held out"),
+        (DataConfig(order="examples", window_blocks=8), "window_blocks", 'expected "auto" or "blocks"'),
         (DataConfig(sampling={}), "sampling", 'found an empty table; give classes weights, or set it to "all"'),
+        (DataConfig(format="npz", source="s3://b/x", disk_cache="much"), "disk_cache", "expected a size above 0"),
+        (
+            DataConfig(format="npz", source="./x", disk_cache="1GB"),
+            "disk_cache",
+            "data.source is no URL",
+        ),
+        (DataConfig(format="npz", source="s3://b/../x"), "source", "expected one URL such as"),
         (DataConfig(translate=4), "translate", "expected less than half of the images' height and width, 8 x 8"),
     ],
 )
@@ -106,6 +115,12 @@ def test_a_pattern_of_names_has_no_folders() -> None:
     assert not data_problems(DataConfig(format="theirs", source="./x", test_files="*.jpg"), (8, 8, 3))
 
 
+def test_windows_are_of_blocks() -> None:
+    assert not data_problems(DataConfig(order="blocks", window_blocks=8, validation=0.1), (8, 8, 1))
+    assert not data_problems(DataConfig(window_blocks=8), (8, 8, 1))
+    assert not data_problems(DataConfig(order="blocks", sampling="balanced"), (8, 8, 1))
+
+
 @pytest.mark.parametrize(
     ("keys", "shape", "path", "said"),
     [
@@ -133,3 +148,32 @@ def test_only_sound_has_features_and_alignments(keys: dict[str, Any]) -> None:
     (problem,) = data_problems(DataConfig(format="npz", source="frames", **keys), (440,))
     assert problem.path == ("data", next(iter(keys))) and 'with format = "npz"; expected "audio"' in problem.message
     assert not data_problems(DataConfig(format="theirs", source="frames", **keys), (440,))
+
+
+@pytest.mark.parametrize(
+    ("sound", "key", "said"),
+    [
+        (SoundConfig(gain=6), "gain", "found 6 with data.features.center = true, which takes it out again"),
+        (SoundConfig(shift=6), "shift", "found 6; expected at most data.features.context, 5"),
+        (SoundConfig(mask_frames=11), "mask_frames", "expected fewer than the 11 frames of an example"),
+        (SoundConfig(mask_bands=40), "mask_bands", "expected fewer than data.features.bands, 40"),
+    ],
+)
+def test_augmentation_of_sound_fits_its_frames(sound: SoundConfig, key: str, said: str) -> None:
+    data = DataConfig(format="audio", source="fsdd", augment=AugmentConfig(sound=sound))
+    (problem,) = data_problems(data, (440,))
+    assert problem.path == ("data", "augment", "sound", key) and said in problem.message
+
+
+def test_augmentation_of_sound_is_refused_for_other_examples() -> None:
+    augment = AugmentConfig(sound=SoundConfig(noise=0.1))
+    (problem,) = data_problems(DataConfig(augment=augment), (64,))
+    assert str(problem) == 'data.augment.sound: with format = "digits"; expected "audio": leave it out'
+    assert not data_problems(DataConfig(format="audio", source="fsdd", augment=augment), (440,))
+    uncentred = DataConfig(
+        format="audio",
+        source="fsdd",
+        features=FeaturesConfig(center=False),
+        augment=AugmentConfig(sound=SoundConfig(gain=6)),
+    )
+    assert not data_problems(uncentred, (440,))

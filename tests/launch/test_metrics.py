@@ -5,20 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adamctl.launch.metrics import (
-    ClassMetrics,
-    Confused,
-    Counts,
-    GroupSums,
-    count_confusion,
-    empty_confusion,
-    in_top,
-    most_confused,
-    named,
-    of_classes,
-)
+from adamctl.launch import metrics
+from adamctl.launch.metrics import ClassMetrics, Confused, Confusion, GroupSums, in_top, mean_of, named
 
-BY_HAND = np.array([[5, 0, 1], [2, 3, 0], [2, 0, 0]], np.int64)
+BY_HAND = Confusion.of(np.array([[5, 0, 1], [2, 3, 0], [2, 0, 0]], np.int64))
 
 
 def drawn(examples: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -30,15 +20,15 @@ def drawn(examples: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
     return outputs, labels
 
 
-def counted(outputs: np.ndarray, labels: np.ndarray, batch: int) -> Counts:
-    counts = empty_confusion(outputs.shape[1])
+def counted(outputs: np.ndarray, labels: np.ndarray, batch: int) -> Confusion:
+    counts = Confusion(outputs.shape[1])
     for start in range(0, len(labels), batch):
-        count_confusion(counts, outputs[start : start + batch], labels[start : start + batch])
+        counts.add(outputs[start : start + batch], labels[start : start + batch])
     return counts
 
 
 def test_classes_by_hand() -> None:
-    cat, dog, owl = of_classes(BY_HAND, ("cat", "dog", "owl"))
+    cat, dog, owl = BY_HAND.of_classes(("cat", "dog", "owl"))
     assert cat == ClassMetrics("cat", examples=6, predicted=9, correct=5)
     assert (cat.precision, cat.recall, cat.f1) == (5 / 9, 5 / 6, 10 / 15)
     assert (dog.precision, dog.recall, dog.f1) == (1.0, 3 / 5, 6 / 8)
@@ -52,17 +42,16 @@ def test_a_ratio_of_0_to_0_is_none() -> None:
 
 
 def test_rows_are_labels_and_columns_predictions() -> None:
-    counts = empty_confusion(3)
-    count_confusion(counts, np.eye(3, dtype=np.float32)[[1, 1, 2]], np.array([0, 0, 2], np.int32))
-    assert counts.tolist() == [[0, 2, 0], [0, 0, 0], [0, 0, 1]]
-    assert counts.dtype == np.int64
+    counts = counted(np.eye(3, dtype=np.float32)[[1, 1, 2]], np.array([0, 0, 2], np.int32), 3)
+    assert counts.matrix().tolist() == [[0, 2, 0], [0, 0, 0], [0, 0, 1]]
+    assert [part.tolist() for part in counts.cells()] == [[0, 2], [1, 2], [2, 1]]
 
 
 def test_of_equal_outputs_the_first_is_larger() -> None:
     level = np.zeros((4, 4), np.float32)
     labels = np.arange(4, dtype=np.int32)
     assert [in_top(level, labels, k) for k in range(5)] == [0, 1, 2, 3, 4]
-    assert counted(level, labels, 4)[:, 0].tolist() == [1, 1, 1, 1]
+    assert counted(level, labels, 4).matrix()[:, 0].tolist() == [1, 1, 1, 1]
 
 
 def test_top_k_of_outputs_that_are_no_numbers() -> None:
@@ -78,11 +67,12 @@ def test_top_k_beside_scikit_learn(k: int) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 64, 1000])
-def test_confusion_beside_scikit_learn(batch: int) -> None:
+def test_confusion_beside_scikit_learn(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_PENDING_MAX", 100)
     peer = pytest.importorskip("sklearn.metrics")
     outputs, labels = drawn(300, 7)
     assert np.array_equal(
-        counted(outputs, labels, batch), peer.confusion_matrix(labels, outputs.argmax(axis=1), labels=range(7))
+        counted(outputs, labels, batch).matrix(), peer.confusion_matrix(labels, outputs.argmax(axis=1), labels=range(7))
     )
 
 
@@ -90,7 +80,7 @@ def test_precision_recall_and_f1_beside_scikit_learn() -> None:
     peer = pytest.importorskip("sklearn.metrics")
     outputs, labels = drawn(300, 7)
     outputs[:, 2] = -1  # a class that is never predicted
-    found = of_classes(counted(outputs, labels, 50), ())
+    found = counted(outputs, labels, 50).of_classes(())
     expected = peer.precision_recall_fscore_support(
         labels, outputs.argmax(axis=1), labels=range(7), zero_division=np.nan
     )
@@ -99,10 +89,43 @@ def test_precision_recall_and_f1_beside_scikit_learn() -> None:
     assert np.isnan(ours[0, 2]) and np.isnan(ours[1, 6])
 
 
+def test_means_beside_scikit_learn() -> None:
+    """Over the classes that are labels: the last one is only predicted, one is never."""
+    peer = pytest.importorskip("sklearn.metrics")
+    outputs, labels = drawn(300, 7)
+    outputs[:, 2] = -1
+    mean = mean_of(counted(outputs, labels, 50).of_classes(()))
+    predicted = outputs.argmax(axis=1)
+    assert mean is not None and mean.classes == 6 and (predicted == 6).any()
+    kinds = {"average": "macro", "labels": range(6), "zero_division": 0}
+    expected = peer.precision_recall_fscore_support(labels, predicted, **kinds)[:3]
+    np.testing.assert_allclose(mean[1:], expected, rtol=1e-14)
+    with pytest.warns(UserWarning, match="not in y_true"):
+        peers = peer.balanced_accuracy_score(labels, predicted)
+    assert mean.balanced_accuracy == pytest.approx(peers, rel=1e-14)
+
+
+def test_without_examples_there_is_no_mean() -> None:
+    assert mean_of(Confusion(3).of_classes(())) is None
+
+
+def test_very_many_classes_take_the_memory_of_their_cells() -> None:
+    """A matrix of this size would be 512 MiB."""
+    classes, labels = 8192, np.repeat(np.arange(0, 8192, 512, dtype=np.int32), 10)
+    counts = Confusion(classes)
+    for start in range(0, len(labels), 40):
+        outputs = np.zeros((40, classes), np.float32)
+        outputs[:, 8191] = 1
+        counts.add(outputs, labels[start : start + 40])
+    found, predicted, count = counts.cells()
+    assert (found.tolist(), set(predicted.tolist()), set(count.tolist())) == ([*range(0, 8192, 512)], {8191}, {10})
+    assert counts.most_confused(1) == [Confused(0, 8191, 10, 10)]
+
+
 def test_pairs_that_are_confused_most() -> None:
-    assert most_confused(BY_HAND, 10) == [Confused(1, 0, 2, 5), Confused(2, 0, 2, 2), Confused(0, 2, 1, 6)]
-    assert most_confused(BY_HAND, 1) == [Confused(1, 0, 2, 5)]
-    assert most_confused(np.diag([3, 4]), 10) == []
+    assert BY_HAND.most_confused(10) == [Confused(1, 0, 2, 5), Confused(2, 0, 2, 2), Confused(0, 2, 1, 6)]
+    assert BY_HAND.most_confused(1) == [Confused(1, 0, 2, 5)]
+    assert Confusion.of(np.diag([3, 4])).most_confused(10) == []
 
 
 def test_classes_without_a_name_have_their_number() -> None:

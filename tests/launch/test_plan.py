@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from adamctl.config.data import DataConfig
 from adamctl.config.experiment import ClusterConfig, Experiment
 from adamctl.launch.plan import controller_address, local_roles
 from adamctl.launch.process import RoleCommand
@@ -72,3 +75,20 @@ def test_parameter_servers_keep_their_part_in_the_run_folder_unless_told_not_to(
     assert option(planned["ps-2"], "--loss-window-s") == "0.5"
     assert option(planned["ps-2"], "--loss-window-bytes") == "7000000"
     assert "--store" not in commands(ClusterConfig(store="none"))["ps-1"].arguments
+
+
+@pytest.mark.parametrize(
+    ("source", "roots"),
+    [
+        ("s3://bucket/set", ["s3://bucket/set"]),
+        ("file:///data/set", ["/data/set"]),
+        ("/data/set", ["/data/set"]),
+        ("mnist", ["/nowhere"]),
+    ],
+)
+def test_data_servers_may_read_the_runs_data_and_nothing_else(source: str, roots: list[str]) -> None:
+    data = DataConfig(format="npz", source=source)
+    experiment = Experiment(name="small", model=Model((4,), (Softmax(2),)), data=data)
+    planned = local_roles(experiment, Path("/r/experiment.toml"), Path("/r"), PRIVATE, 8, "auto")
+    (flags,) = [command.arguments for command in planned if command.role == "data"]
+    assert [flags[place + 1] for place, flag in enumerate(flags) if flag == "--data-root"] == roots

@@ -30,7 +30,8 @@ def cuts(content: bytes) -> Iterator[bytes]:
 def as_version_1(content: bytes) -> bytes:
     """Returns a manifest as it was written before there were checksums."""
     described = decode_manifest(content) | {"format_version": 1}
-    del described["checksum"]
+    for later in ("checksum", "classes"):
+        described.pop(later, None)
     return msgspec.json.format(msgspec.json.encode(described), indent=1)
 
 

@@ -62,7 +62,7 @@ def test_one_of_before_there_were_checksums_is_read(sound: bytes) -> None:
     old = as_version_1(sound)
     assert b'"written_at"' in old.splitlines()[-2]
     described = decode_manifest(sound) | {"format_version": 1}
-    del described["checksum"]
+    del described["checksum"], described["classes"]
     assert decode_manifest(old) == described
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import RemoteError
+from adamctl.errors import ConfigurationError, RemoteError
 from adamctl.roles.data.server import within_roots
 from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
@@ -63,3 +63,24 @@ def test_data_are_looked_for_in_the_roots_alone(roots: Roots, tmp_path: Path) ->
     config = within_roots(DataConfig(format="npz", source="mnist", search=(outside, inside, "/")), roots)
     assert config.search == (inside,) and config.source == "mnist"
     assert within_roots(DataConfig(format="npz", source=inside), roots).source == inside
+
+
+def test_a_data_server_fetches_only_from_urls_that_it_was_given() -> None:
+    urls = ("s3://bucket/sets", "https://host/x.npz")
+    for source in ("s3://bucket/sets/a", "S3://bucket/sets/", "https://host/x.npz"):
+        config = DataConfig(format="npz", source=source)
+        assert within_roots(config, Roots((), "--data-root"), urls) == config
+    for source in ("s3://bucket/other", "https://host/y.npz", "http://169.254.169.254/latest", "memory://x"):
+        with pytest.raises(RemoteError, match="is none of the URLs given by --data-root, and below none; add it there"):
+            within_roots(DataConfig(format="npz", source=source), Roots(("/",), "--data-root"), urls)
+    for source in ("s3://bucket/sets/../other", "filecache::s3://bucket/sets/a"):
+        with pytest.raises(ConfigurationError, match="expected one URL"):
+            within_roots(DataConfig(format="npz", source=source), Roots(("/",), "--data-root"), urls)
+
+
+def test_a_file_url_is_a_path_like_any_other(tmp_path: Path) -> None:
+    roots = Roots((tmp_path / "root",), "--data-root")
+    with pytest.raises(RemoteError, match="is in none of the folders given by --data-root"):
+        within_roots(DataConfig(format="npz", source="file:///etc/passwd"), roots, ("s3://bucket",))
+    inside = tmp_path / "root" / "x.npz"
+    assert within_roots(DataConfig(format="npz", source=f"file://{inside}"), roots).source == str(inside)

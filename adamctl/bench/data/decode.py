@@ -133,7 +133,7 @@ class _Reader:
 def _unpack(settings: DataSettings, folder: Path) -> list[str]:
     """Unpacks caltech-10 and returns its files. Raises ConfigurationError: it was not found."""
     found = find_source(DataConfig(format="tar", source="caltech-10", search=settings.data))
-    assert found is not None
+    assert isinstance(found, Path)
     archives = [found] if found.is_file() else sorted(found.glob("*.tar"))
     for path in archives:
         with tarfile.open(path) as archive:

@@ -58,6 +58,17 @@ PARTS: Mapping[str, Part] = {
             "warps-opencv": Bar("the same, against OpenCV", 3, at_least=True),
         },
     ),
+    "wire": Part(
+        "adamctl.bench.data.wire:measure",
+        {
+            "wire-bytes": Bar("bytes sent for an image of bytes, against one of float32", 0.27),
+            "wire-rate": Bar("images of bytes read and scaled in a second, against float32", 1.0, at_least=True),
+        },
+    ),
+    "serve": Part(
+        "adamctl.bench.data.serve:measure",
+        {"serve": Bar("photographs from two data servers of one thread each, against one", 1.7, at_least=True)},
+    ),
     "decode": Part(
         "adamctl.bench.data.decode:measure",
         {
@@ -68,5 +79,13 @@ PARTS: Mapping[str, Part] = {
     "waiting": Part(
         "adamctl.bench.data.waiting:measure",
         {"waiting": Bar("share of its time that a worker waits, distorted MNIST from one core's data server", 0.02)},
+    ),
+    "stream": Part(
+        "adamctl.bench.data.stream:measure",
+        {
+            "stream-rate": Bar("a set of four times the memory given, against the set in memory", 0.9, at_least=True),
+            "stream-memory": Bar("growth of the data server's resident memory, of what it was given", 1),
+            "stream-bytes": Bar("bytes read in all passes, of the set once a pass and two windows ahead", 1),
+        },
     ),
 }

@@ -15,7 +15,7 @@ from adamctl.cli.output import echo, print_json, say_which, table
 @click.argument("checkpoint", required=False)
 @options.checkpoint_option
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), default="test", show_default=True)
-@click.option("--confusion", is_flag=True, help="Add the confusion matrix, and precision, recall and F1 of each class.")
+@click.option("--confusion", is_flag=True, help="Add the confusion matrix, precision, recall and F1.")
 @click.option(
     "--confusion-picture",
     "picture",
@@ -40,18 +40,20 @@ def command(
 
     Without CHECKPOINT, uses the newest run in --run-dir that has a checkpoint. Of a run, uses the checkpoint that was
     best on its validation part, or else the last one, and prints which. With more than five classes, top-5 is measured
-    too; where examples come in groups of one label, such as the frames of a recording, so is top-1 by group. Where the
-    confusion matrix is wider than the terminal, the ten pairs of classes confused most are shown; --json has all.
+    too; where examples come in groups of one label, such as the frames of a recording, so is top-1 by group.
+    --confusion also shows balanced accuracy, the mean recall of the classes. Where the confusion matrix is wider than
+    the terminal, the ten pairs of classes confused most are shown, and of many classes those with the lowest recall;
+    --json has all.
     """
     from adamctl.cli.model import confusion as matrix
-    from adamctl.launch.metrics import empty_confusion
+    from adamctl.launch.metrics import Confusion
     from adamctl.launch.trained import data_of, evaluate, load_trained, open_data
     from adamctl.live.units import share
 
     trained = load_trained(checkpoint, Path(run_dir), which)
     say_which(trained.checkpoint, trained.chosen)
     opened = open_data(trained.experiment, data_of(trained.experiment, data))
-    counts = empty_confusion(trained.classes) if confusion or picture else None
+    counts = Confusion(trained.classes) if confusion or picture else None
     result = evaluate(trained, opened, split, counts)
     if picture and counts is not None:
         matrix.draw(counts, opened.classes, f"{trained.experiment.name}, {split}", picture)

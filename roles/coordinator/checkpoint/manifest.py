@@ -65,6 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         layout_hash, servers_expected: of the parameter layout it was written with. Any number of servers can read it.
         state: the state of the run, from which it can be resumed.
         complete: the run had done everything that it was asked for; there is nothing to resume.
+        classes: names of the outputs, as the data told them; empty if nobody did.
     """
 
     format_version: int
@@ -79,6 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     experiment: Experiment
     complete: bool = False
     written_at: str = ""
+    classes: tuple[str, ...] = ()
 
 
 def checkpoint_folder(checkpoints: Path, number: int) -> Path:

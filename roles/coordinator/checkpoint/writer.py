@@ -32,7 +32,11 @@ _GO_ON = {
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run into `RUN/checkpoints`, one at a time."""
+    """Writes the checkpoints of one run into `RUN/checkpoints`, one at a time.
+
+    Attributes:
+        classes: names of the classes, once the data are open.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class CheckpointWriter:
         self.folder = (run_folder / manifest.CHECKPOINTS_NAME).absolute()
         self._job, self._experiment, self._layout = job, experiment, layout
         self._parameters = parameters
+        self.classes: tuple[str, ...] = ()
 
     async def prepare(self) -> None:
         """Removes what a crash left unfinished, so that numbers can be reused."""
@@ -76,6 +81,7 @@ class CheckpointWriter:
                 experiment=self._experiment,
                 complete=complete,
                 written_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                classes=self.classes,
             )
 
         try:

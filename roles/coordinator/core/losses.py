@@ -6,7 +6,8 @@
     a server that keeps its part on a disk      the run waits for its next process, and clients attach; else it fails
     a server with neither                       the run fails
     a data server, with others left             the run continues
-    the last data server                        the run waits for any of them; else it fails
+    the last data server                        the run waits for any of them, or, where servers share the data out,
+                                                for any of the cluster; else it fails
 
 A process that is known to be gone never counts as one that came back, even if its key still exists.
 """
@@ -116,13 +117,14 @@ class LossCore:
     Attributes:
         servers: the parameter servers that are present.
         data: the data servers that are present.
+        data_nodes: the names of those that the run began with.
     """
 
     def __init__(self, plan: LossPlan, servers: Sequence[NodeRecord], data: Sequence[NodeRecord]) -> None:
         self.plan = plan
         self.servers = {(record.node, record.incarnation): record for record in servers}
         self.data = {(record.node, record.incarnation) for record in data}
-        self._data_nodes = tuple(record.node for record in data)
+        self.data_nodes = tuple(record.node for record in data)
         self._names = {record.node for record in (*servers, *data)}
         self._gone: set[ProcessKey] = set()
         self._waits: dict[int, Wait] = {}
@@ -201,12 +203,14 @@ class LossCore:
         self._say(f"data server {key[0]} is gone")
         if not self.data:
             cause = f"data server {key[0]} is gone, and it was the last one"
-            self._wait(self._data_nodes, None, cause, now_s + self.plan.data_again_s, now_s)
+            self._wait(self.data_nodes, None, cause, now_s + self.plan.data_again_s, now_s)
 
     def _data_back(self, found: Sequence[NodeRecord]) -> None:
         for record in found:
             self.data.add((record.node, record.incarnation))
-            self._say(f"data server {record.node} is back")
+            new = record.node not in self._names
+            self._names.add(record.node)
+            self._say(f"data server {record.node} {'takes its place' if new else 'is back'}")
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 

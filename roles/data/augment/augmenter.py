@@ -17,6 +17,7 @@ from adamctl.kernels.numeric.warp import warp
 from adamctl.roles.data.augment.chance import Floats, Indices, keys_of
 from adamctl.roles.data.augment.drawing import check, draw_tones, draw_warps, ranges_of
 from adamctl.roles.data.augment.plugins import Examples, open_augmenter
+from adamctl.roles.data.augment.sound import augment_sound
 from adamctl.roles.data.core import translations
 from adamctl.roles.data.translation import translate
 
@@ -35,6 +36,7 @@ class Augmenter:
         border: float,
         white: float = 1.0,
         translate: int = 0,
+        bands: int = 0,
     ) -> None:
         """Compiles what it needs, or loads it: not in the middle of a run.
 
@@ -43,6 +45,7 @@ class Augmenter:
             border: what a zero byte is.
             white: what the largest byte is.
             translate: `DataConfig.translate`.
+            bands: numbers of a frame, where examples are frames of sound.
 
         Raises:
             ConfigurationError: these examples cannot be augmented so.
@@ -60,13 +63,18 @@ class Augmenter:
         self._seed, self._border, self._white, self._translate = seed, border, white, translate
         examples = Examples(self._shape, dtype, white)
         self._others = {name: open_augmenter(name, config.settings.get(name, {}), examples) for name in config.use}
+        self._bands = bands
+        if config.changes_sound and not bands:
+            raise ConfigurationError("data.augment.sound: these examples are no frames of sound: leave it out")
         if config.warps and backend.choose() == "numba":
             backend.load(WARP_KERNELS)
 
     @property
     def changes(self) -> bool:
         """Whether it does anything."""
-        return bool(self._translate or self._config.warps or self._config.changes_values or self._others)
+        config = self._config
+        of_values = config.warps or config.changes_values or config.changes_sound
+        return bool(self._translate or of_values or self._others)
 
     def apply(self, images: NDArray[Any], indices: Indices, pass_number: int) -> None:
         """Changes images in place, from what they are to what the pass trains on.
@@ -85,6 +93,9 @@ class Augmenter:
         if config.changes_values:
             tones = draw_tones(keys_of(indices, self._seed, variant), config.brightness, config.contrast)
             self._tone(images.reshape(len(indices), prod(self._shape)), *tones)
+        if config.changes_sound:
+            frames = images.reshape(len(indices), -1, self._bands)
+            augment_sound(frames, keys_of(indices, self._seed, variant), config.sound)
         for name, other in self._others.items():
             other.apply(whole, keys_of(indices, self._seed, variant, name))
 

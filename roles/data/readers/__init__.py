@@ -8,12 +8,13 @@ from typing import cast
 
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
+from adamctl.config.urls import Url
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.readers.plugins import GuardedSource, call, check_source, find
 from adamctl.roles.data.readers.source import Peek, Source
 
 
-def open_source(config: DataConfig, path: Path | None, input_shape: Sequence[int] | None) -> Source:
+def open_source(config: DataConfig, path: Path | Url | None, input_shape: Sequence[int] | None) -> Source:
     """Opens the examples at `path` (None only for `digits`, which has none), as `config.format` says.
 
     `input_shape` is the model's input; None takes what the files have (not possible for folders of images).
@@ -41,7 +42,7 @@ def can_peek(format: str) -> bool:
 
 
 def peek_source(
-    config: DataConfig, path: Path, input_shape: Sequence[int], examples_max: int, seconds_max: float
+    config: DataConfig, path: Path | Url, input_shape: Sequence[int], examples_max: int, seconds_max: float
 ) -> Peek:
     """As `open_source`, but reads headers, all labels, and no more examples than are allowed.
 

@@ -26,6 +26,7 @@ from adamctl.roles.data.speech.recordings import Place, Recording, list_places, 
 
 _FILL_RECORDINGS: Final = 32  # one task for a thread: some 10 ms of work
 _MEMORY_SHARE_MAX: Final = 0.9
+CONTEXT_MAX: Final = 100
 
 READER: Final = Reader(
     "audio",
@@ -59,6 +60,10 @@ class AudioSource:
         features = config.features
         self.origin = str(path)
         self.example_shape = (_elements(config),)
+        if not 0 <= features.context <= CONTEXT_MAX:
+            raise ConfigurationError(
+                f"data.features.context: expected from 0 to {CONTEXT_MAX} frames, found {features.context}"
+            )
         if input_shape is not None and tuple(input_shape) != self.example_shape:
             raise ConfigurationError(
                 f"the model's input is {list(input_shape)}, but {2 * features.context + 1} frames of {features.bands} "
@@ -90,7 +95,7 @@ class AudioSource:
         self._labels: dict[FileSplit, Labels] = {}
         self._index("train", marked[: self._split_at])
         self._index("test", marked[self._split_at :])
-        self.resident = self._store.kept == len(self._recordings)
+        self.resident = self._store.all_fit
         self.stored_bytes = sum(place.size_bytes for place in places.values())
         self.resident_bytes = self._store.size_bytes + sum(
             labels.nbytes + self._frames[split].nbytes for split, labels in self._labels.items()
@@ -137,11 +142,12 @@ class AudioSource:
         return out
 
     def fill_tasks(self) -> list[Callable[[], None]]:
-        """Returns tasks that compute the frames of all recordings for which there is memory."""
-        return [
-            partial(self._store.fill, start, start + _FILL_RECORDINGS)
-            for start in range(0, self._store.kept, _FILL_RECORDINGS)
-        ]
+        """Returns tasks that compute the frames of all recordings; none if there is not memory for all.
+
+        Then those are kept that are read first: this server may be asked for a part of them only.
+        """
+        count = len(self._recordings) if self.resident else 0
+        return [partial(self._store.fill, at, at + _FILL_RECORDINGS) for at in range(0, count, _FILL_RECORDINGS)]
 
     def _new_store(self, recordings: Sequence[Recording], budget_bytes: int, origin: str) -> FrameStore:
         return FrameStore(

@@ -123,7 +123,7 @@ def _check_dimensions(path: Path, found: int) -> None:
 def _files(folder: Path) -> dict[FileSplit, tuple[Path, Path]]:
     """Returns the image and label files of each split; the test split may be missing."""
     if not folder.is_dir():
-        raise ConfigurationError(f"expected a folder with IDX files, found a file: {folder}")
+        raise ConfigurationError(f"expected a folder with IDX files, found a file: {folder}; name its folder")
     prefixes = {
         split: prefix for split, prefix in _NAMES.items() if split == "train" or any(folder.glob(f"{prefix}-*"))
     }
@@ -142,7 +142,8 @@ def _find(folder: Path, stem: str) -> Path:
                 return path
     dimensions = 3 if stem.endswith("images") else 1
     raise ConfigurationError(
-        f"expected {stem}-idx{dimensions}-ubyte or {stem}-idx{dimensions}-ubyte.gz in {folder}, found neither"
+        f"expected {stem}-idx{dimensions}-ubyte or {stem}-idx{dimensions}-ubyte.gz in {folder}, found neither; "
+        "look whether that is the folder you mean"
     )
 
 

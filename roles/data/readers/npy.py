@@ -181,7 +181,9 @@ def _tables(folder: Path) -> _Folder:
         del paths["test"]
     for path in (path for pair in paths.values() for path in pair):
         if not path.is_file():
-            raise ConfigurationError(f"{folder}: expected a folder with {path.name}, found no such file")
+            raise ConfigurationError(
+                f"{folder}: expected a folder with {path.name}, found no such file; name the folder that has it"
+            )
     tables: dict[FileSplit, _Table] = {split: _map(pair[0]) for split, pair in paths.items()}
     for path, values, _ in tables.values():
         check_numbers(values.dtype, values.shape, str(path))

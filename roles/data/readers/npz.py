@@ -174,7 +174,10 @@ def _opened(path: Path) -> Iterator[tuple[Any, tuple[str, ...]]]:
         ConfigurationError, DamagedDataError: like `open_npz`.
     """
     if not path.is_file():
-        raise ConfigurationError(f"expected an .npz file, found a folder: {path}")
+        raise ConfigurationError(
+            f"expected an .npz file, found a folder: {path}; name a file in it, or set data.format to what the folder "
+            "holds, such as imagefolder"
+        )
     try:
         with np.load(path, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -191,7 +194,9 @@ def _opened(path: Path) -> Iterator[tuple[Any, tuple[str, ...]]]:
                 raise ConfigurationError(f"{path}: expected labels or targets of the training set once, found {found}")
             yield archive, keys
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise DamagedDataError(f"{path}: expected an .npz archive of plain arrays, found: {error}") from error
+        raise DamagedDataError(
+            f"{path}: expected an .npz archive of plain arrays, found: {error}; write or copy it again"
+        ) from error
 
 
 def _has_targets(keys: tuple[str, ...]) -> bool:

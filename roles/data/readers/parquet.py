@@ -12,4 +12,5 @@ READER: Final = Reader(
     open="adamctl.roles.data.readers.parquet_file:open_parquet",
     extra="parquet",
     reads_config=True,
+    reads_urls=True,
 )

@@ -19,10 +19,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
+from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.arrow_columns import Cells, cells_of, class_names, labels_of, select
 from adamctl.roles.data.readers.columns import in_test_part
-from adamctl.roles.data.readers.shards import Shard, arrange_shards, local_shards
+from adamctl.roles.data.readers.late_file import ReadCounter
+from adamctl.roles.data.readers.shards import Shard, arrange_shards, shards_at
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
@@ -69,6 +71,7 @@ class ParquetSource:
         schema = self._checked_schema()
         self._chosen = select(schema, config.columns, origin)
         groups = list(self._row_groups())
+        self._counter = ReadCounter()
         self._held = _Held(_HELD_BYTES_MAX)
         texts = [self._labels_of(group) for group in groups]
         self._cells: Cells = cells_of(schema, self._chosen, input_shape, self._sample(groups), config, origin)
@@ -86,12 +89,26 @@ class ParquetSource:
         held = (*self._labels.values(), *(rows for rows in self._rows.values() if rows is not None))
         self.resident_bytes = sum(values.nbytes for values in held) + _HELD_BYTES_MAX
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the inputs' columns that were read from files."""
+        return self._counter.total_bytes
+
     def labels(self, split: FileSplit) -> Labels:
         return self._labels[split]
 
     def blocks(self, split: FileSplit) -> NDArray[np.int64]:
         """Returns how many examples each row group has of a split, [B]."""
         return self._lengths[split]
+
+    def fetched(self, split: FileSplit) -> NDArray[np.int64] | None:
+        """Returns how many examples of a split each file has, if files are fetched, [files]."""
+        if not any(shard.fetched for shard in self._shards):
+            return None
+        lengths = dict.fromkeys((group.shard for group in self._groups[split]), 0)
+        for group, length in zip(self._groups[split], self._lengths[split], strict=True):
+            lengths[group.shard] += int(length)
+        return np.array(list(lengths.values()), np.int64)
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Raises DamagedDataError with file, row group and row."""
@@ -100,6 +117,8 @@ class ParquetSource:
         rows = self._rows[split]
         ends = np.cumsum(self._lengths[split])
         of_group = np.searchsorted(ends, indices, side="right")
+        for shard in {self._groups[split][position].shard for position in np.unique(of_group)}:
+            self._shards[shard].ahead()
         for position in np.unique(of_group):
             group = self._groups[split][position]
             places = np.flatnonzero(of_group == position)
@@ -107,14 +126,17 @@ class ParquetSource:
                 wanted = indices[places] - (ends[position] - group.rows)
             else:
                 wanted = rows[indices[places]]
-            values = self._held.get((group.shard, group.number), lambda group=group: self._read(group))  # type: ignore[misc]
+            values = self._held.get((group.shard, group.number), lambda group=group: self._prepared(group))  # type: ignore[misc]
+            if isinstance(values, np.ndarray):
+                out[places] = values[wanted].reshape(len(places), *out.shape[1:])
+                continue
             with self._naming(group):
                 self._cells.write(values, wanted, out, places, self._place(group))
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def _opened(self, number: int) -> Any:
-        with self._reading(self._shards[number].origin), self._file(number, None) as file:
+        with self._reading(self._shards[number].origin), self._file(number, None, part=True) as file:
             return file.metadata
 
     def _checked_schema(self) -> Any:
@@ -149,10 +171,10 @@ class ParquetSource:
         first = next((group for group in groups if group.rows), None)
         if first is None:
             raise ConfigurationError(f"{self.origin}: expected rows, found none")
-        return self._held.get((first.shard, first.number), lambda: self._read(first))
+        return self._read(first)
 
     def _labels_of(self, group: _Group) -> NDArray[Any]:
-        with self._naming(group), self._file(group.shard, self._metadata[group.shard]) as file:
+        with self._naming(group), self._file(group.shard, self._metadata[group.shard], part=True) as file:
             table = file.read_row_group(group.number, columns=[self._chosen.label])
             return labels_of(table.column(0), self._place(group))
 
@@ -193,9 +215,10 @@ class ParquetSource:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _file(self, number: int, metadata: Any) -> Iterator[Any]:
+    def _file(self, number: int, metadata: Any, *, part: bool = False) -> Iterator[Any]:
+        """Opens a file; `part`: only little of it is read, so that one elsewhere is not fetched for that."""
         with (
-            self._shards[number].open() as opened,
+            self._shards[number].open_part() if part else self._shards[number].open() as opened,
             pq.ParquetFile(
                 pa.PythonFile(opened, "r"),
                 metadata=metadata,
@@ -210,7 +233,18 @@ class ParquetSource:
             table = file.read_row_group(group.number, columns=self._chosen.inputs, use_threads=False)
             if table.num_rows != group.rows:
                 raise DamagedDataError(f"{self._place(group)}: expected {group.rows} rows, found {table.num_rows}")
+            described = self._metadata[group.shard].row_group(group.number)
+            columns = [described.column(number) for number in range(described.num_columns)]
+            chosen = [one for one in columns if one.path_in_schema.partition(".")[0] in self._chosen.inputs]
+            self._counter.add(sum(one.total_compressed_size for one in chosen))
             return table.combine_chunks()
+
+    def _prepared(self, group: _Group) -> Any:
+        """Reads a row group: all its examples, if they are alike, or else its table."""
+        table = self._read(group)
+        with self._naming(group):
+            dense = self._cells.dense(table)
+        return table if dense is None else dense
 
     def _place(self, group: _Group) -> str:
         return f"{self._shards[group.shard].origin}: row group {group.number}"
@@ -254,7 +288,7 @@ class _Held:
             return table
 
 
-def open_parquet(path: Path, input_shape: Sequence[int] | None = None, *, config: DataConfig) -> ParquetSource:
+def open_parquet(path: Path | Url, input_shape: Sequence[int] | None = None, *, config: DataConfig) -> ParquetSource:
     """Opens a file, or a folder of files that end in `.parquet`.
 
     The files are arranged as `arrange_shards` says; where none is of the test part, a fifth of the rows of each is.
@@ -265,7 +299,7 @@ def open_parquet(path: Path, input_shape: Sequence[int] | None = None, *, config
         ConfigurationError: no such columns, files or rows, or rows that do not fit the model's input.
         DamagedDataError: a file cannot be read or its rows differ in kind; the message gives file, row group and row.
     """
-    return ParquetSource(local_shards(path, ENDINGS), config, input_shape, str(path))
+    return ParquetSource(shards_at(path, ENDINGS, config), config, input_shape, str(path))
 
 
 def _shown(schema: Any) -> str:

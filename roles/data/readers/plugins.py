@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, formats, installed
+from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.source import (
     CLASSES_MAX,
     FILE_SPLITS,
@@ -30,6 +32,7 @@ from adamctl.roles.data.readers.source import (
     target_count,
     targets_of,
 )
+from adamctl.roles.data.remote.files import RemoteFiles
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -49,6 +52,8 @@ class Reader:
         extra: the extra of the package that installs what that module imports; empty: the package suffices.
         peek: `module:function` of (path, input_shape, examples_max, seconds_max) that reads headers, all labels and no
             more examples than allowed, and returns a `Peek`; empty: data are opened to be checked.
+        reads_urls: both functions take a `Url` in place of a path, and fetch its files one by one; without, all files
+            are fetched first, and the path is of the copy.
         reads_config: both functions also take `config`, the `DataConfig` of the experiment, as a keyword.
     """
 
@@ -58,6 +63,7 @@ class Reader:
     extra: str = ""
     peek: str = ""
     reads_config: bool = False
+    reads_urls: bool = False
 
 
 def find(name: str) -> Reader:
@@ -92,19 +98,25 @@ def find_by_suffix(file_name: str) -> Reader | None:
     return next((reader for reader in _all() if file_name.lower().endswith(reader.suffixes)), None)
 
 
-def call(reader: Reader, function: str, config: DataConfig, path: Path | None, *arguments: Any) -> Any:
+def call(reader: Reader, function: str, config: DataConfig, path: Path | Url | None, *arguments: Any) -> Any:
     """Calls `reader.open` or `reader.peek`, given as `function`.
 
     Raises:
-        ConfigurationError: the function cannot be imported, or as it raises itself.
-        DamagedDataError: as it raises itself; another package's: also for any error that is not of adamctl.
+        ConfigurationError: the function cannot be imported, a file may not be read, or as it raises itself.
+        DamagedDataError: as it raises itself, or a file cannot be read; another package's: also for any error that is
+            not of adamctl.
+        UnreachableError: files behind a URL cannot be fetched.
     """
     called = _import(reader, function)
+    if isinstance(path, Url) and not reader.reads_urls:
+        path = RemoteFiles(path, config).whole()
     keywords = {"config": config} if reader.reads_config else {}
     if reader.name in BUILT_IN:
-        return called(path, *arguments, **keywords)
+        with reported(path):
+            return called(path, *arguments, **keywords)
     try:
-        return called(path, *arguments, **keywords)
+        with reported(path):
+            return called(path, *arguments, **keywords)
     except AdamctlError:
         raise
     except ImportError as error:

@@ -11,15 +11,42 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import DamagedDataError
-from adamctl.roles.data.prepared.layout import MANIFEST_NAME, Kind, PreparedFile
-from adamctl.roles.data.prepared.verify import read_manifest
+from adamctl.config.data import DataConfig
+from adamctl.config.urls import Url
+from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.prepared.layout import (
+    BESIDE,
+    MANIFEST_BYTES_MAX,
+    MANIFEST_NAME,
+    Kind,
+    Manifest,
+    PreparedFile,
+    decode_manifest,
+)
+from adamctl.roles.data.readers.late_file import ReadCounter
 from adamctl.roles.data.readers.plugins import Reader
-from adamctl.roles.data.readers.shards import LocalShard, Shard
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, matching_shape
+from adamctl.roles.data.readers.shards import Shard, shards_at
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Groups,
+    Labels,
+    Peek,
+    Targets,
+    groups_of,
+    matching_shape,
+    target_count,
+)
 from adamctl.wire.checksum import crc32
 
-READER: Final = Reader("prepared", (), open=f"{__name__}:open_prepared", peek=f"{__name__}:peek_prepared")
+READER: Final = Reader(
+    "prepared",
+    (),
+    open=f"{__name__}:open_prepared",
+    peek=f"{__name__}:peek_prepared",
+    reads_config=True,
+    reads_urls=True,
+)
 _WHOLE_BLOCK: Final = 8
 """A block is read as a whole if an eighth of it is wanted: reading one row costs about as much as some tens of KiB."""
 
@@ -33,41 +60,65 @@ class PreparedSource:
     format = "prepared"
     resident = False
 
-    def __init__(self, folder: Path, input_shape: Sequence[int] | None) -> None:
+    def __init__(self, shards: Sequence[Shard], input_shape: Sequence[int] | None, origin: str) -> None:
         """Raises as `open_prepared`."""
-        self.origin = str(folder)
-        self._manifest = read_manifest(folder)
+        self.origin = origin
+        found = {shard.name: shard for shard in shards}
+        self._manifest = _read_manifest(found, origin)
         manifest = self._manifest
         self.classes = manifest.classes
         self.example_shape = matching_shape(manifest.example_shape, input_shape, self.origin)
         self.dtype = np.dtype(manifest.dtype)
         self.value_max = manifest.value_max
         self.stored_bytes = sum(file.size_bytes for file in manifest.files)
-        self._shards = {file.name: _opened(folder, file) for file in manifest.files}
+        self._counter = ReadCounter()
+        self._shards = {file.name: _shard_of(found, file, origin) for file in manifest.files}
         kind: Kind = "targets" if manifest.targets else "labels"
         self._beside = {split: self._all_rows(split, kind) for split in FILE_SPLITS}
+        self._groups = {split: self._all_rows(split, "groups") for split in FILE_SPLITS}
+        if manifest.of("train", "weights"):
+            weights = self._all_rows("train", "weights")
+            self.weights = lambda split: weights
         self._files = {split: manifest.of(split, "examples") for split in FILE_SPLITS}
         self._starts = {split: np.cumsum([0, *(file.rows for file in files)]) for split, files in self._files.items()}
         self._checked = {file.name: np.zeros(len(file.checksums), np.bool_) for file in manifest.files}
-        held = (*self._beside.values(), *self._checked.values())
+        held = (*self._beside.values(), *self._groups.values(), *self._checked.values())
         self.resident_bytes = sum(values.nbytes for values in held)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that were read from files since it was opened."""
+        return self._counter.total_bytes
 
     def labels(self, split: FileSplit) -> Labels:
         return np.zeros(len(self._beside[split]), np.int32) if self._manifest.targets else self._beside[split]
 
-    def targets(self, split: FileSplit) -> NDArray[np.float32] | None:
+    def targets(self, split: FileSplit) -> Targets | None:
         """Returns a split's targets [examples, k]; None if its examples have classes."""
         return self._beside[split] if self._manifest.targets else None
+
+    def groups(self, split: FileSplit) -> Groups | None:
+        """Returns which examples belong together, as `groups_of` says."""
+        return self._groups[split] if self._manifest.of("train", "groups") else None
 
     def blocks(self, split: FileSplit) -> NDArray[np.int64]:
         """Returns how many examples each block has, [B]."""
         return np.array([rows for file in self._files[split] for rows in file.block_lengths()], np.int64)
+
+    def fetched(self, split: FileSplit) -> NDArray[np.int64] | None:
+        """Returns how many examples each file has, if files are fetched, [files]."""
+        files = self._files[split]
+        if not any(self._shards[file.name].fetched for file in files):
+            return None
+        return np.array([file.rows for file in files], np.int64)
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Raises DamagedDataError with file, block and bytes if a block is not as it was written."""
         rows = out.reshape(len(indices), prod(self.example_shape))
         starts = self._starts[split]
         of_file = np.searchsorted(starts, indices, side="right") - 1
+        for number in np.unique(of_file):
+            self._shards[self._files[split][number].name].ahead()
         for number in np.unique(of_file):
             places = np.flatnonzero(of_file == number)
             file = self._files[split][number]
@@ -108,12 +159,13 @@ class PreparedSource:
         self, handle: int, file: PreparedFile, block: int, start: int, stop: int, into: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Reads bytes [start, stop) of a file as rows."""
-        dtype = {"examples": self._manifest.values, "labels": np.dtype("<i4"), "targets": np.dtype("<f4")}[file.kind]
+        dtype = self._manifest.values if file.kind == "examples" else BESIDE[file.kind]
         values = np.empty((stop - start) // dtype.itemsize, dtype) if into is None else into
         try:
             found = os.preadv(handle, [values.data.cast("B")], start)
         except OSError as error:
             raise self._damaged(file, block, str(error)) from error
+        self._counter.add(found)
         if found != stop - start:
             raise self._damaged(file, block, f"only {found} of {stop - start} bytes")
         return values.reshape((stop - start) // file.row_bytes, -1)
@@ -139,39 +191,62 @@ class PreparedSource:
                     parts.append(self._rows(opened.fileno(), file, block, *file.block_range(block)))
                     if crc32(parts[-1].data.cast("B")) != checksum:
                         raise self._damaged(file, block, "another checksum")
-        if kind == "labels":
-            return np.concatenate([*(part[:, 0] for part in parts), np.empty(0, np.int32)], dtype=np.int32)
-        return np.concatenate([*parts, np.empty((0, self._manifest.targets), np.float32)], dtype=np.float32)
+        if kind == "targets":
+            return np.concatenate([*parts, np.empty((0, self._manifest.targets), np.float32)], dtype=np.float32)
+        dtype = BESIDE[kind].newbyteorder("=")
+        return np.concatenate([*(part[:, 0] for part in parts), np.empty(0, dtype)], dtype=dtype)
 
 
-def _opened(folder: Path, file: PreparedFile) -> Shard:
-    path = folder / file.name
-    if not path.is_file() or path.stat().st_size != file.size_bytes:
-        found = f"{path.stat().st_size} bytes" if path.is_file() else "none"
+def _read_manifest(shards: dict[str, Shard], origin: str) -> Manifest:
+    if MANIFEST_NAME not in shards:
+        raise ConfigurationError(
+            f"{origin}: expected a folder that `adamctl data prepare` wrote, found no {MANIFEST_NAME} in it"
+        )
+    shard = shards[MANIFEST_NAME]
+    if shard.size_bytes > MANIFEST_BYTES_MAX:
+        raise DamagedDataError(f"{shard.origin}: expected at most {MANIFEST_BYTES_MAX} bytes, found {shard.size_bytes}")
+    with shard.open() as opened:
+        return decode_manifest(opened.read(), shard.origin)
+
+
+def _shard_of(shards: dict[str, Shard], file: PreparedFile, origin: str) -> Shard:
+    shard = shards.get(file.name)
+    if shard is None or shard.size_bytes != file.size_bytes:
+        found = f"{shard.size_bytes} bytes" if shard is not None else "none"
         raise DamagedDataError(
-            f"{path}: expected a file of {file.size_bytes} bytes, found {found}; "
+            f"{origin}/{file.name}: expected a file of {file.size_bytes} bytes, found {found}; "
             "prepare the set again, or restore the file"
         )
-    return LocalShard(path, file.name)
+    return shard
 
 
-def open_prepared(folder: Path, input_shape: Sequence[int] | None = None) -> PreparedSource:
-    """Opens a folder that `adamctl data prepare` wrote.
+def open_prepared(place: Path | Url, input_shape: Sequence[int] | None = None, *, config: DataConfig) -> PreparedSource:
+    """Opens a folder that `adamctl data prepare` wrote. Behind a URL, shards are fetched when they are needed.
 
     Raises:
         ConfigurationError: it is none, or its examples do not fit the model's input.
         DamagedDataError: a file is missing or has another length, or the list of files or the labels are damaged.
     """
-    if folder.name == MANIFEST_NAME:
-        folder = folder.parent
-    return PreparedSource(folder, input_shape)
+    if isinstance(place, Path) and not place.is_dir():
+        raise ConfigurationError(f"{place}: expected a folder that `adamctl data prepare` wrote, found a file")
+    return PreparedSource(shards_at(place, (), config), input_shape, str(place))
 
 
-def peek_prepared(folder: Path, input_shape: Sequence[int] | None, examples_max: int, seconds_max: float) -> Peek:
+def peek_prepared(
+    place: Path | Url,
+    input_shape: Sequence[int] | None,
+    examples_max: int,
+    seconds_max: float,
+    *,
+    config: DataConfig,
+) -> Peek:
     """Reads the list of files and all labels, and no examples: damage shows when their blocks are read.
 
     Raises:
         ConfigurationError, DamagedDataError: like `open_prepared`.
     """
-    source = open_prepared(folder, input_shape)
-    return Peek(source.classes, {split: source.labels(split) for split in FILE_SPLITS})
+    source = open_prepared(place, input_shape, config=config)
+    labels = {split: source.labels(split) for split in FILE_SPLITS}
+    found = {split: groups_of(source, split) for split in FILE_SPLITS}
+    groups = {split: numbers for split, numbers in found.items() if numbers is not None}
+    return Peek(source.classes, labels, groups or None, target_count(source))

@@ -7,8 +7,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, Protocol
 
+from adamctl.config.data import DataConfig
+from adamctl.config.urls import Url
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.source import FileSplit
+from adamctl.roles.data.remote.files import RemoteFiles
 
 _TEST_PREFIX: Final = "test"
 
@@ -20,7 +23,11 @@ class Shard(Protocol):
         name: its path below the source, with slashes.
         origin: its whole path or URL, for messages.
         size_bytes: its length when the set was opened.
+        fetched: whether it must be fetched from elsewhere to be read.
     """
+
+    @property
+    def fetched(self) -> bool: ...
 
     @property
     def name(self) -> str: ...
@@ -31,17 +38,28 @@ class Shard(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
+    def ahead(self) -> None:
+        """Begins to fetch it, if it is not on this machine."""
+        ...
+
     def open(self) -> BinaryIO:
-        """Opens it for reading; the caller closes it.
+        """Opens it for reading, with a descriptor; the caller closes it.
 
         Raises:
             DamagedDataError: it has changed since the set was opened.
+            ConfigurationError, UnreachableError: it cannot be fetched.
         """
+        ...
+
+    def open_part(self) -> BinaryIO:
+        """Like `open`, but fetches no more than what is read; it may have no descriptor."""
         ...
 
 
 class LocalShard:
     """A file of this machine. A run that reads it notices if it changes."""
+
+    fetched = False
 
     def __init__(self, path: Path, name: str) -> None:
         """Raises ConfigurationError if it is no file."""
@@ -53,6 +71,12 @@ class LocalShard:
         found = path.stat()
         self.size_bytes = found.st_size
         self._changed_ns = found.st_mtime_ns
+
+    def ahead(self) -> None:
+        pass
+
+    def open_part(self) -> BinaryIO:
+        return self.open()
 
     def open(self) -> BinaryIO:
         try:
@@ -68,19 +92,30 @@ class LocalShard:
         )
 
 
+def shards_at(place: Path | Url, endings: Sequence[str], config: DataConfig) -> list[Shard]:
+    """Returns like `local_shards`, of a path or a URL.
+
+    Raises:
+        ConfigurationError: there is none, or no way to fetch it.
+        UnreachableError: files behind a URL cannot be listed.
+    """
+    return list(RemoteFiles(place, config).shards(endings)) if isinstance(place, Url) else local_shards(place, endings)
+
+
 def local_shards(place: Path, endings: Sequence[str]) -> list[Shard]:
-    """Returns a file as it is, or the files of a folder and of folders in it with these endings, in order.
+    """Returns a file as it is, or the files of a folder and of folders in it with these endings (empty: all), in order.
 
     Raises:
         ConfigurationError: there is none.
     """
     if place.is_file():
         return [LocalShard(place, place.name)]
-    paths = [path for path in place.rglob("*") if path.suffix.lower() in endings and path.is_file()]
+    paths = [path for path in place.rglob("*") if (not endings or path.suffix.lower() in endings) and path.is_file()]
     names = {path.relative_to(place).as_posix(): path for path in paths}
     shards: list[Shard] = [LocalShard(names[name], name) for name in sorted(names) if not _hidden(name)]
     if not shards:
-        raise ConfigurationError(f"{place}: expected files that end in {' or '.join(endings)}, found none")
+        wanted = f"files that end in {' or '.join(endings)}" if endings else "files"
+        raise ConfigurationError(f"{place}: expected {wanted}, found none")
     return shards
 
 

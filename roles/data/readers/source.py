@@ -34,6 +34,9 @@ class Source(Protocol):
         resident_bytes: memory that the source itself holds.
         stored_bytes: size of the files.
         origin: where the examples are, for messages.
+
+    It may also have `blocks(split)`, the lengths [B] of the runs of examples that it reads at once; `sequential`, True
+    if an example alone costs as much to read as its block; and `read_bytes`, how much it has read from files so far.
     """
 
     format: str
@@ -276,8 +279,13 @@ def checked_labels(values: NDArray[Any], examples: int, origin: str) -> Labels:
         )
     if not np.issubdtype(values.dtype, np.integer):
         raise DamagedDataError(f"{origin}: expected whole numbers as labels, found {values.dtype}")
-    if examples and (int(values.min()) < 0 or int(values.max()) >= 2**31):
-        raise DamagedDataError(f"{origin}: expected labels from 0, found {int(values.min())} to {int(values.max())}")
+    bad = np.flatnonzero((values < 0) | (values >= 2**31))
+    if len(bad):
+        others = f", and {len(bad):,} such in all" if len(bad) > 1 else ""
+        raise DamagedDataError(
+            f"{origin}: expected labels from 0, found {int(values[bad[0]])} in example {bad[0]}{others}; number the "
+            "classes from 0, or leave such examples out"
+        )
     return values.astype(np.int32)
 
 

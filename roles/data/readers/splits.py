@@ -117,24 +117,31 @@ def files_below(folder: Path, endings: Sequence[str], config: DataConfig, kind: 
         ConfigurationError: it is no folder, or it or one of its classes has no such file.
     """
     if not folder.is_dir():
-        raise ConfigurationError(f"expected a folder of {kind}, found a file: {folder}")
+        raise ConfigurationError(
+            f"expected a folder of {kind}, found a file: {folder}; name its folder, or set data.format to what it is"
+        )
     if config.class_from == "name":
         found = [path for path in folder.rglob("*") if _is_one(path, endings)]
         names = [path.relative_to(folder).as_posix() for path in found]
         names = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
         if not names:
-            raise ConfigurationError(f"{folder}: expected {kind}, found none")
+            raise ConfigurationError(f"{folder}: expected {kind}, found none; look whether that is the folder you mean")
         return sorted(names)
     train = folder / "train" if any(_folders(folder / "train")) else folder
     names = []
     for part in (train, folder / "test") if train != folder else (train,):
         of_part = list(_folders(part))
         if part == train and not of_part:
-            raise ConfigurationError(f"{folder}: expected one folder of {kind} per class, found no folder")
+            raise ConfigurationError(
+                f"{folder}: expected one folder of {kind} per class, found no folder; name the folder that holds those "
+                "of the classes"
+            )
         for inner in of_part:
             found = [path for path in inner.iterdir() if _is_one(path, endings) and not path.name.startswith(".")]
             if part == train and not found:
-                raise ConfigurationError(f"{inner}: expected {kind} of class {inner.name!r}, found none")
+                raise ConfigurationError(
+                    f"{inner}: expected {kind} of class {inner.name!r}, found none; add some, or remove the folder"
+                )
             names += [path.relative_to(folder).as_posix() for path in found]
     return sorted(names)
 

@@ -1,11 +1,15 @@
 """Frames of recordings, computed once and kept as far as memory allows; contexts are gathered when they are read.
 
+Those kept are the first to be read, and none is dropped for another: each is needed once a pass in random order. So a
+server that serves a part of the recordings keeps those of its part.
+
 A context of 11 frames is 11 times its frame, so what is kept are frames. Those of a recording lie one after the other,
 with its first and last frame repeated at the edges: a context is then one piece of memory, copied as it is.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -27,8 +31,8 @@ class FrameStore:
 
     Attributes:
         counts: [recordings], how many frames each has.
-        kept: how many recordings have a place in memory: the first ones, as many as fit.
-        size_bytes: memory of that place.
+        all_fit: whether there is memory for all of them.
+        size_bytes: that memory.
     """
 
     def __init__(
@@ -54,14 +58,15 @@ class FrameStore:
         self._center = center
         self._origin = origin
         self.counts: Indices = np.array([log_mel.frame_count(one.samples) for one in recordings], np.int64)
-        padded = self.counts + 2 * context
-        ends = np.cumsum(padded)
-        self.kept = int(np.searchsorted(ends, budget_bytes // (4 * log_mel.bands), side="right"))
-        rows = int(ends[self.kept - 1]) if self.kept else 0
-        self._starts: Indices = np.where(np.arange(len(padded)) < self.kept, ends - padded, _NOT_KEPT)
+        wanted = int(self.counts.sum()) + 2 * context * len(recordings)
+        rows = min(wanted, budget_bytes // (4 * log_mel.bands))
+        self.all_fit = rows == wanted
         self._rows = np.empty((rows, log_mel.bands), np.float32)  # what is never written takes no memory
+        self._lock = threading.Lock()  # guards _starts and _used
+        self._starts: Indices = np.full(len(recordings), _NOT_KEPT)
+        self._used = 0
         self._filled = np.zeros(len(recordings), np.bool_)
-        self._means = np.zeros((0 if self.kept == len(recordings) else len(recordings), log_mel.bands), np.float32)
+        self._means = np.zeros((0 if self.all_fit else len(recordings), log_mel.bands), np.float32)
         self._mean_known = np.zeros(len(self._means), np.bool_)
         self.size_bytes = self._rows.nbytes + self._means.nbytes
 
@@ -71,13 +76,13 @@ class FrameStore:
         return (2 * self._context + 1) * self._log_mel.bands
 
     def fill(self, start: int, stop: int) -> None:
-        """Computes the frames of recordings [start, stop) that have a place and are not there yet.
+        """Computes the frames of recordings [start, stop) that are not there yet, as far as there is memory.
 
         Raises:
             DamagedDataError: a recording cannot be read.
         """
-        for number in range(start, min(stop, self.kept)):
-            if not self._filled[number]:
+        for number in range(start, min(stop, len(self.counts))):
+            if not self._filled[number] and self._has_place(number):
                 self._fill_one(number)
 
     def gather(self, recordings: Indices, frames: Indices, out: Floats) -> None:
@@ -86,9 +91,12 @@ class FrameStore:
         Raises:
             DamagedDataError: a recording cannot be read.
         """
-        kept = recordings < self.kept
-        for number in np.unique(recordings[kept & ~self._filled[recordings]]):
-            self._fill_one(int(number))
+        kept = self._filled[recordings]
+        if not kept.all():
+            for number in np.unique(recordings[~kept]):
+                if self._has_place(int(number)):
+                    self._fill_one(int(number))
+            kept = self._filled[recordings]
         if kept.all():
             out[...] = self._contexts(recordings, frames)
             return
@@ -96,6 +104,17 @@ class FrameStore:
         for number in np.unique(recordings[~kept]):
             chosen = np.flatnonzero(recordings == number)
             out[chosen] = self._computed(int(number), frames[chosen])
+
+    def _has_place(self, number: int) -> bool:
+        """Returns whether there is memory for a recording's frames, which it then has for good."""
+        with self._lock:
+            if self._starts[number] == _NOT_KEPT:
+                needed = int(self.counts[number]) + 2 * self._context
+                if self._used + needed > len(self._rows):
+                    return False
+                self._starts[number] = self._used
+                self._used += needed
+            return True
 
     def _contexts(self, recordings: Indices, frames: Indices) -> Floats:
         bands = self._log_mel.bands

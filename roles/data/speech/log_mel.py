@@ -17,6 +17,7 @@ is not heard. There is no pre-emphasis and no dither.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,9 @@ from adamctl.errors import ConfigurationError
 
 ENERGY_MIN: Final = 1e-10
 """Floor of a filter's energy: below the noise of 16-bit samples, so that it decides about digital silence alone."""
+WINDOW_SAMPLES_MAX: Final = 1 << 16
+"""Bound on what a transform takes: a second of 48 kHz fits."""
+BANDS_MAX: Final = 1024
 _BLOCK_FRAMES: Final = 256
 """Frames whose spectra are in memory together: they fit in a core's cache, however long the file is."""
 
@@ -59,6 +63,11 @@ class LogMel:
     def __init__(self, settings: MelSettings, rate_hz: int) -> None:
         """Raises ConfigurationError: a setting is impossible at this rate, or leaves a filter without a frequency."""
         self.window_samples = _samples("window_ms", settings.window_ms, rate_hz)
+        if self.window_samples > WINDOW_SAMPLES_MAX:
+            raise ConfigurationError(
+                f"expected a window_ms of at most {WINDOW_SAMPLES_MAX} samples, found {self.window_samples} at "
+                f"{rate_hz} Hz"
+            )
         self.hop_samples = _samples("hop_ms", settings.hop_ms, rate_hz)
         self.fft_samples = 1 << (self.window_samples - 1).bit_length()
         self.bands = settings.bands
@@ -104,8 +113,8 @@ def mel_filters(settings: MelSettings, rate_hz: int, fft_samples: int) -> NDArra
             frequency of the transform lies in it.
     """
     low_hz, high_hz = settings.low_hz, rate_hz / 2 if settings.high_hz is None else settings.high_hz
-    if settings.bands < 1:
-        raise ConfigurationError(f"expected bands >= 1, found {settings.bands}")
+    if not 1 <= settings.bands <= BANDS_MAX:
+        raise ConfigurationError(f"expected 1 to {BANDS_MAX} bands, found {settings.bands}")
     if not 0 <= low_hz < high_hz <= rate_hz / 2:
         raise ConfigurationError(
             f"expected 0 <= low_hz < high_hz <= {rate_hz / 2:g}, half of the rate, found {low_hz:g} and {high_hz:g}"
@@ -154,7 +163,7 @@ def _hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _samples(name: str, milliseconds: float, rate_hz: int) -> int:
     """Returns the nearest number of samples. Raises ConfigurationError: that is none."""
-    samples = int(rate_hz * milliseconds / 1000 + 0.5) if milliseconds > 0 else 0
+    samples = int(rate_hz * milliseconds / 1000 + 0.5) if 0 < milliseconds < math.inf else 0
     if samples < 1:
         raise ConfigurationError(f"expected {name} of at least a sample at {rate_hz} Hz, found {milliseconds:g} ms")
     return samples

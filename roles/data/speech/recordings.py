@@ -78,9 +78,11 @@ def read_text(source: Path, name: str) -> str:
     """Returns a text file in UTF-8 that lies in a source: in the folder or the tar, or beside the tar.
 
     Raises:
-        ConfigurationError: it is nowhere there.
+        ConfigurationError: it is nowhere there, or its name leads elsewhere.
         DamagedDataError: it is not UTF-8.
     """
+    if "/" in name or name in (".", ".."):
+        raise ConfigurationError(f"data.alignment: expected the name of a file, without folders, found {name}")
     if source.is_dir():
         path = source / name
         place = Place(path, 0, path.stat().st_size) if path.is_file() else None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+import numpy as np
 import pytest
 
 from adamctl.config.records import NodeRecord
@@ -94,6 +96,23 @@ async def test_data_servers_may_die_and_come_back(tmp_path: Path, servers: int) 
             for number in range(servers):
                 await w.cluster.start("data", f"data-{number}", data_server.run, {"threads": 1})
             await until(client, lambda progress, life=life: heard(progress, "is back") >= life)
+        await worker.work()
+        await w.ended()
+
+
+async def test_where_servers_share_the_data_out_one_that_joined_takes_the_place_of_the_last(tmp_path: Path) -> None:
+    experiment = make_experiment(tmp_path, workers=1)
+    with np.load(experiment.data.source) as arrays:
+        for name, values in arrays.items():
+            np.save(tmp_path / f"{name}.npy", values)
+    data = msgspec.structs.replace(experiment.data, format="npy", source=str(tmp_path))
+    async with world(tmp_path) as w:
+        await w.start_servers()
+        await w.start_run(msgspec.structs.replace(experiment, data=data), job="small")
+        worker, client = await w.worker(), await w.client()
+        await w.cluster.start("data", "data-9", data_server.run, {"threads": 1})
+        await w.cluster.kill("data-0")
+        await until(client, lambda progress: heard(progress, "data-9 takes its place") == 1)
         await worker.work()
         await w.ended()
 

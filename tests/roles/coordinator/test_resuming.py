@@ -16,6 +16,7 @@ from adamctl.roles.configuration import read_record
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.ps.client.parameter_client import ParameterClient, read_checkpoint
 from tests.roles.coordinator.played_run import (
+    CLASSES,
     EXAMPLES,
     make_experiment,
     world,
@@ -43,6 +44,7 @@ async def test_checkpoints_can_be_read_and_only_the_newest_are_kept(tmp_path: Pa
         }
         described = manifest.read_manifest(checkpoints[-1])
         assert described.complete
+        assert described.classes == tuple(map(str, range(CLASSES)))
         assert described.state.examples == 4 * EXAMPLES
 
 

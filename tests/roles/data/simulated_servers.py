@@ -44,7 +44,7 @@ class SimulatedServer:
     def handle(self, request: Request) -> None:
         if isinstance(request.message, DataOpenRequest):
             self._open = True
-            request.reply(DataOpenReply("set", {"train": EXAMPLES}, ("0",), "uint8", 1.0, 0.0, 0, True))
+            request.reply(DataOpenReply("set", {"train": EXAMPLES}, ("0",), "uint8", by_block=True))
         elif not self._open:
             request.fail(ErrorCode.UNKNOWN_DATASET, "it is not open here")
         elif self._chance.random() < self._busy:

@@ -26,8 +26,12 @@ def test_the_first_folder_that_has_it_wins(tmp_path: Path, idx_folder: Callable[
 def test_a_path_is_taken_as_it_is(tmp_path: Path, idx_folder: Callable[..., Path]) -> None:
     folder = idx_folder()
     assert find_source(DataConfig(format="idx", source=str(folder))) == folder
-    with pytest.raises(ConfigurationError, match="does not exist"):
+    with pytest.raises(ConfigurationError, match=rf"does not exist.*\. In {tmp_path} there is tiny\.$"):
         find_source(DataConfig(format="idx", source=str(tmp_path / "nothing")))
+    with pytest.raises(ConfigurationError, match=r'does not exist.* Did you mean "tiny"'):
+        find_source(DataConfig(format="idx", source=str(tmp_path / "tinny")))
+    with pytest.raises(ConfigurationError, match=f"does not exist.* that is missing is {tmp_path / 'a'}\\."):
+        find_source(DataConfig(format="idx", source=str(tmp_path / "a" / "b" / "c")))
 
 
 def test_a_bare_name_is_not_looked_for_in_the_current_folder(
@@ -71,3 +75,23 @@ def test_the_catalogues_checksums_are_those_of_the_real_files(mnist: Path) -> No
         assert len(content) == file.size_bytes
         assert hashlib.md5(content).hexdigest() == file.md5
         assert hashlib.sha256(content).hexdigest() == file.sha256
+
+
+def test_a_tar_in_a_folder_of_its_name_is_found_for_formats_that_are_read_from_tars(tmp_path: Path) -> None:
+    (tmp_path / "fsdd").mkdir()
+    (tmp_path / "fsdd" / "fsdd.tar").touch()
+    config = DataConfig(format="audio", source="fsdd")
+    assert find_source(config, [str(tmp_path)]) == tmp_path / "fsdd" / "fsdd.tar"
+    assert find_source(DataConfig(format="idx", source="fsdd"), [str(tmp_path)]) == tmp_path / "fsdd"
+    (tmp_path / "fsdd" / "fsdd.tar").unlink()
+    assert find_source(config, [str(tmp_path)]) == tmp_path / "fsdd"
+
+
+def test_a_missing_archive_says_everything_needed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        find_source(DataConfig(format="audio", source="fsdd"), [str(tmp_path)])
+    archive = CATALOGUE["fsdd"].archive
+    assert archive is not None
+    for said in (archive.sha256, archive.name, f"{tmp_path}/fsdd/fsdd.tar", *CATALOGUE["fsdd"].mirrors):
+        assert said in str(caught.value)
+    assert f"adamctl data fetch fsdd --data {tmp_path}" in str(caught.value)

@@ -56,6 +56,16 @@ def test_good_data_are_counted(tmp_path: Path, format: str, full: bool) -> None:
 
 
 @pytest.mark.parametrize("full", [False, True])
+def test_as_many_are_held_out_of_blocks_as_of_examples(tmp_path: Path, full: bool) -> None:
+    config = msgspec.structs.replace(npz(tmp_path / "d.npz"), order="blocks", validation=0.3)
+    assert (
+        look(config, NEEDS, full=full).examples == look(msgspec.structs.replace(config, order="auto"), NEEDS).examples
+    )
+    with pytest.raises(ConfigurationError, match="has 4 training examples"):
+        look(msgspec.structs.replace(config, validation=0.9), NEEDS, full=full)
+
+
+@pytest.mark.parametrize("full", [False, True])
 def test_a_label_without_an_output_is_named(tmp_path: Path, full: bool) -> None:
     labels = LABELS.copy()
     labels[17] = 5

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.block_order import BlockOrder
-from adamctl.roles.data.ownership import Ownership
+from adamctl.roles.data.ownership import Blocks, Ownership, Share, blocks_of, share_problem
 
 DATASET = "0f" * 16
 BLOCKS = range(2000)
@@ -103,6 +106,65 @@ def test_a_death_in_mid_pass_changes_who_serves_and_not_what() -> None:
             assert gathered.tolist() == order.in_file_order(run).tolist()
 
 
+@pytest.mark.parametrize("examples", [0, 1, 700, 20_000, 5_000_000])
+def test_a_set_of_any_size_has_blocks_enough_to_share_out_evenly(examples: int) -> None:
+    blocks = Blocks(examples).of(np.arange(examples))
+    assert len(set(blocks.tolist())) >= min(examples, 1024)
+    if examples:
+        part = Ownership(DATASET, SERVERS[:2]).part(blocks, SERVERS[0])
+        assert abs(len(part) / examples - 0.5) < 5 * 0.5 / min(examples, 1024) ** 0.5
+
+
+def test_what_is_read_at_once_has_one_owner() -> None:
+    groups = np.array([0, 0, 1, 1, 1, 2])
+    labels = np.zeros(6, np.int32)
+    of_groups = SimpleNamespace(groups=lambda split: groups, labels=lambda split: labels)
+    assert blocks_of(of_groups, "train").of(np.array([5, 0, 3])).tolist() == [2, 0, 1]  # type: ignore[arg-type]
+    by_block = SimpleNamespace(
+        blocks=lambda split: np.array([2, 3, 1]), labels=lambda split: labels, sequential=True, resident=False
+    )
+    assert blocks_of(by_block, "train").of(np.arange(6)).tolist() == [0, 0, 1, 1, 1, 2]  # type: ignore[arg-type]
+    by_block.sequential = False
+    assert blocks_of(by_block, "train").of(np.arange(6)).tolist() == list(range(6)), "read one by one as well"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (Share((), 0), "servers"),
+        (Share(("a", "b"), 2), "servers"),
+        (Share(("a", "b"), -1), "servers"),
+        (Share(("b", "a"), 0), "sorted"),
+        (Share(("a", "a"), 0), "sorted"),
+        (Share(("a",), 0, b"abc"), "4 bytes each"),
+        (Share(("a",), 0, np.array([3, 2], np.int32).tobytes()), "ascending"),
+        (Share(("a",), 0, np.array([-1], np.int32).tobytes()), "range of 10"),
+        (Share(("a",), 0, np.array([4, 10], np.int32).tobytes()), "range of 10"),
+        (Share(tuple(f"{number:04d}" for number in range(1025)), 0), "1 to 1024"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused(share: Share, said: str) -> None:
+    assert said in str(share_problem(share, 10))
+
+
+def test_shares_that_can_be_are_not() -> None:
+    rows = np.array([0, 9], np.int32).tobytes()
+    assert all(share_problem(share, 10) is None for share in (None, Share(("a",), 0), Share(("a", "b"), 1, rows)))
+
+
 def test_blocks_without_servers_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least one data server"):
         Ownership(DATASET, ())
+
+
+def test_files_that_are_fetched_are_owned_whole() -> None:
+    examples = 40 * 25
+    source: Any = SimpleNamespace(
+        labels=lambda split: np.zeros(examples, np.int32), sequential=True, blocks=lambda split: np.full(100, 10)
+    )
+    assert blocks_of(source, "train").of(np.array([0, 9, 10, 999])).tolist() == [0, 0, 1, 99]
+    source.fetched = lambda split: np.full(40, 25)
+    assert blocks_of(source, "train").of(np.array([0, 24, 25, 999])).tolist() == [0, 0, 1, 39]
+    for few in (np.array([500, 500]), None):
+        source.fetched = lambda split, few=few: few
+        assert blocks_of(source, "train").of(np.array([0, 9, 10, 999])).tolist() == [0, 0, 1, 99]

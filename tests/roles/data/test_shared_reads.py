@@ -97,6 +97,22 @@ def test_a_server_that_joins_the_cluster_takes_its_part_and_one_that_leaves_is_f
     virtually(scene)
 
 
+def test_a_client_whose_servers_are_gone_finds_another_one_of_the_cluster() -> None:
+    async def scene() -> None:
+        farm = SimulatedFarm(5)
+        await farm.start("data-1")
+        await farm.start("data-9")
+        await farm.kill("data-1", forgotten=True)
+        client = farm.client("data-1")
+        data = await client.open(CONFIG, SHAPE, 7)
+        assert client.servers.alive(data) == ["data-9"]
+        assert await read_pass(client, data, 0) == expected(0)
+        await client.close()
+        await farm.close()
+
+    virtually(scene)
+
+
 def test_a_dead_machine_delays_only_the_reads_it_was_asked_for() -> None:
     """Nothing tells the client that it is gone: its parts are asked of the other one after some seconds, once."""
 

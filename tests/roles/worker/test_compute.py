@@ -190,6 +190,30 @@ def test_whose_pace_is_watched_makes_one_step_at_a_time(monkeypatch) -> None:
 
 
 @needs_native
+def test_reporting_is_no_waiting(monkeypatch) -> None:
+    """By a clock that advances only while a batch is reported: all batches are there when the thread begins."""
+    now_s = [0.0]
+    monkeypatch.setattr(compute.time, "perf_counter", lambda: now_s[0])
+    network, layout = Network(MODEL, BATCH, backend="numpy"), build_layout(MODEL, 1)
+    replica = Replica(network, layout, 1, BATCH, 2, 2, (), applies_locally=True)
+    reported: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
+
+    def report(done: BatchDone) -> None:
+        now_s[0] += 100.0
+        reported.put(done)
+
+    threads = ComputeThreads(network, replica, 1, report, skip_dense_gradients=False)
+    images, labels = np.ones((BATCH, 6), np.float32), np.zeros(BATCH, np.int32)
+    for number in range(3):
+        threads.submit(Batch(TrainTask(number, 0, 0, BATCH, 0.0, 0.1), images, labels, RATE, RATE))
+    threads.start()
+    try:
+        assert [reported.get(timeout=20).wait_s for _ in range(3)] == [0.0, 0.0, 0.0]
+    finally:
+        threads.stop()
+        threads.join(20)
+
+
 def test_threads_that_stop_drop_what_waits(monkeypatch) -> None:
     together = Together(monkeypatch)
     for _ in range(3):

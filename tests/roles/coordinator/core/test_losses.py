@@ -274,6 +274,15 @@ def test_all_data_servers_that_came_back_are_used() -> None:
     assert not core.waiting
 
 
+def test_a_data_server_that_the_run_did_not_begin_with_may_take_the_place_of_the_last() -> None:
+    core = core_of(KEPT, data="d")
+    first = reads(core, NodeGone("d", 1), 1.0)
+    assert said(core.step(KeysRead(first.wait, (data_server("f", 5),)), 2.0)) == ["data server f takes its place"]
+    assert core.data == {("f", 5)} and not core.waiting
+    second = core.step(NodeGone("f", 5), 3.0)
+    assert said(second) == ["data server f is gone"] and core.waiting, "it is no worker"
+
+
 def test_a_data_server_whose_key_tells_of_the_lost_process_is_not_back() -> None:
     core = core_of(KEPT, data="d")
     first = reads(core, NodeGone("d", 1), 2.0)

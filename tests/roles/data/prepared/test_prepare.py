@@ -15,6 +15,7 @@ from adamctl.roles.data.prepared import prepare as prepare_module
 from adamctl.roles.data.prepared.prepare import prepare
 from adamctl.roles.data.readers import open_source
 from tests.roles.data.prepared.sets import numbers, prepared, source
+from tests.roles.data.speech.sounds import write_recordings
 
 
 def read(folder: Path, split: Any) -> tuple[list[int], list[int]]:
@@ -87,9 +88,43 @@ def test_targets_are_kept(tmp_path: Path) -> None:
     assert np.array_equal(opened.targets("test"), targets["test"])
 
 
+def test_groups_and_weights_are_kept(tmp_path: Path) -> None:
+    of: Any = source(60, 5)
+    groups = {"train": np.arange(60) // 7, "test": np.arange(5)}
+    of.groups, of.weights = groups.__getitem__, lambda split: np.arange(60) / 4
+    opened: Any = open_source(DataConfig(format="prepared", source="x"), prepared(tmp_path / "set", of), (4, 3, 1))
+    found, _ = read(tmp_path / "set", "train")
+    assert opened.groups("train").tolist() == [number // 7 for number in found]
+    assert opened.groups("test").tolist() == [0, 1, 2, 3, 4]
+    assert opened.weights("train").tolist() == [number / 4 for number in found]
+    without: Any = open_source(DataConfig(format="prepared", source="x"), prepared(tmp_path / "other"), (4, 3, 1))
+    assert without.groups("train") is None and not hasattr(without, "weights")
+
+
 def test_an_example_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) -> None:
     of = source(dtype=np.float32)
     of._images["train"][77] = np.nan
     with pytest.raises(DamagedDataError, match="here: train: expected finite numbers, found nan in example 77"):
         prepare(of, tmp_path / "set", seed=3, threads=2, made_from="")
     assert not list(tmp_path.iterdir())
+
+
+def test_damaged_examples_may_be_left_out(tmp_path: Path) -> None:
+    of = source(dtype=np.float32)
+    of._images["train"][[77, 1200]] = np.nan
+    done = prepare(of, tmp_path / "set", seed=3, threads=2, made_from="", skip=True)
+    assert done.skipped == {"train": 2, "test": 0}
+    found, labels = read(tmp_path / "set", "train")
+    assert sorted(found) == [number for number in range(3000) if number not in (77, 1200)]
+    assert labels == [number % 3 for number in found]
+
+
+def test_frames_of_recordings_stay_together(tmp_path: Path) -> None:
+    write_recordings(tmp_path / "set", {f"{name}/{number}.wav": 900 for name in ("yes", "no") for number in range(9)})
+    config = DataConfig(format="audio", source=str(tmp_path / "set"))
+    recordings: Any = open_source(config, tmp_path / "set", (440,))
+    prepare(recordings, tmp_path / "new", seed=7, threads=1, made_from="x")
+    opened: Any = open_source(DataConfig(format="prepared", source="x"), tmp_path / "new", (440,))
+    for split in ("train", "test"):
+        pairs = sorted(zip(recordings.groups(split).tolist(), recordings.labels(split).tolist(), strict=True))
+        assert sorted(zip(opened.groups(split).tolist(), opened.labels(split).tolist(), strict=True)) == pairs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tarfile
 import threading
+import wave
 from math import ceil
 from pathlib import Path
 
@@ -215,3 +217,30 @@ def test_the_spoken_digits_are_read(fsdd: Path) -> None:
     out = np.empty((100, 440), np.float32)
     source.load("train", np.linspace(0, len(source.labels("train")) - 1, 100).astype(np.int64), out)
     assert np.isfinite(out).all() and 1 < out.std() < 5
+
+
+@pytest.mark.slow
+def test_frames_of_the_spoken_digits_are_those_of_librosa(fsdd: Path) -> None:
+    librosa = pytest.importorskip("librosa")
+    config = DataConfig(
+        format="audio", source=str(fsdd), class_from="name", features=FeaturesConfig(context=0, center=False)
+    )
+    source = open_source(config, fsdd, (40,))
+    assert isinstance(source, AudioSource)
+    groups, names = source.groups("train"), source.recording_names("train")
+    with tarfile.open(fsdd) as archive:
+        for number in range(0, len(names), 120):
+            indices = np.flatnonzero(groups == number)
+            frames = np.empty((len(indices), 40), np.float32)
+            source.load("train", indices, frames)
+            content = archive.extractfile(names[number])
+            assert content is not None
+            with wave.open(content) as file:
+                samples = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
+            around = np.pad(samples, 28)  # there the window lies in the middle of the transform
+            energies = librosa.feature.melspectrogram(
+                y=around, sr=8000, n_fft=256, win_length=200, hop_length=80, center=False, n_mels=40, fmin=20.0,
+                fmax=4000.0, htk=True, norm=None,
+            )  # fmt: skip
+            expected = np.log(np.maximum(energies.T, 1e-10))
+            np.testing.assert_allclose(frames, expected[: len(frames)], rtol=0, atol=1e-4, err_msg=names[number])

@@ -57,7 +57,8 @@ def test_a_context_is_the_same_however_much_is_kept(tmp_path: Path, kept: int, c
     counts = [11, 1, 1, 27]
     budget_bytes = sum(count + 2 * CONTEXT for count in counts[:kept]) * ROW_BYTES + ROW_BYTES - 1
     store = opened(tmp_path, budget_bytes, center)
-    assert store.counts.tolist() == counts and store.kept == kept
+    assert store.counts.tolist() == counts and store.all_fit == (kept == 4)
+    store.fill(0, 4)
     recordings, frames = every_frame(store)
     out = np.full((len(frames), store.elements), np.nan, np.float32)
     store.gather(recordings, frames, out)
@@ -113,6 +114,23 @@ def test_threads_that_gather_at_once_see_whole_recordings(tmp_path: Path) -> Non
         np.testing.assert_array_equal(
             out, np.stack([wanted[one][at] for one, at in zip(recordings, frames, strict=True)])
         )
+
+
+def test_those_are_kept_that_are_read_first(tmp_path: Path) -> None:
+    """So a server that is asked for a part of the recordings keeps that part."""
+    store = opened(tmp_path, budget_bytes=(27 + 2 * CONTEXT + 1 + 2 * CONTEXT) * ROW_BYTES)
+    out = np.empty((1, store.elements), np.float32)
+    for number in (3, 0, 2, 1):
+        store.gather(np.array([number]), np.array([0]), out)
+    for name in ("0_d.wav", "0_c.wav"):
+        (tmp_path / name).unlink()
+    for number in (3, 2):
+        store.gather(np.array([number]), np.array([0]), out)
+        np.testing.assert_array_equal(out[0], expected()[number][0])
+    for number, name in ((0, "0_a.wav"), (1, "0_b.wav")):
+        (tmp_path / name).unlink()
+        with pytest.raises(DamagedDataError, match=name):
+            store.gather(np.array([number]), np.array([0]), out)
 
 
 def test_a_recording_that_cannot_be_read_is_named_and_the_others_are_read(tmp_path: Path) -> None:

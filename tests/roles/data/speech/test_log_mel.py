@@ -131,7 +131,10 @@ def test_a_context_has_neighbours_side_by_side_and_edges_repeated() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (MelSettings(bands=0), "bands >= 1, found 0"),
+        (MelSettings(bands=0), "expected 1 to 1024 bands, found 0"),
+        (MelSettings(bands=1025), "expected 1 to 1024 bands, found 1025"),
+        (MelSettings(window_ms=8193), "window_ms of at most 65536 samples, found 65544 at 8000 Hz"),
+        (MelSettings(window_ms=math.inf), "window_ms of at least a sample at 8000 Hz, found inf ms"),
         (MelSettings(window_ms=0.01), "window_ms of at least a sample at 8000 Hz, found 0.01 ms"),
         (MelSettings(hop_ms=-3), "hop_ms of at least a sample at 8000 Hz, found -3 ms"),
         (MelSettings(low_hz=-1), "found -1 and 4000"),

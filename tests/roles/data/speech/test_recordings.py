@@ -118,5 +118,8 @@ def test_a_text_lies_in_the_folder_in_the_tar_or_beside_it(tmp_path: Path) -> No
     assert read_text(path, "b.txt") == "beside"
     with pytest.raises(ConfigurationError, match=r"data\.alignment: expected the file b\.txt in .*in, found none"):
         read_text(folder, "b.txt")
+    for name in ("../b.txt", "/etc/passwd", ".."):
+        with pytest.raises(ConfigurationError, match="expected the name of a file, without folders"):
+            read_text(folder, name)
     with pytest.raises(DamagedDataError, match=r"c\.txt: byte 2: expected text in UTF-8"):
         read_text(path, "c.txt")
