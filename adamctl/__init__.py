@@ -37,6 +37,8 @@ _EXPORTS = {
     "Schedule": "adamctl.api.optimizers",
     "Source": "adamctl.api.source",
     "DataConfig": "adamctl.config.experiment",
+    "AugmentConfig": "adamctl.config.augment",
+    "ElasticConfig": "adamctl.config.augment",
     "ParameterClient": "adamctl.api.parameter_client.blocking",
     "AsyncParameterClient": "adamctl.api.parameter_client.asynchronous",
     "fit": "adamctl.api.fit",

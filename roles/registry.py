@@ -18,13 +18,17 @@ GROUP = "adamctl.roles"
 
 @dataclass(frozen=True)
 class Option:
-    """One flag of `adamctl ROLE start`; `name` without dashes, `kind` str, int, float or bool (a switch)."""
+    """One flag of `adamctl ROLE start`; `name` without dashes, `kind` str, int, float or bool (a switch).
+
+    `environment` names a variable that gives its value where the flag is not given.
+    """
 
     name: str
     help: str
     kind: type = str
     default: Any = None
     multiple: bool = False
+    environment: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ it, in its own folder; the addresses of its coordinator and controller are read 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -72,8 +73,21 @@ class WatchedRun:
         progress: the last progress seen; None before the first.
     """
 
-    def __init__(self, arguments: Sequence[str], *, python: str = sys.executable, every_s: float = 0.1) -> None:
-        """`arguments` follow `adamctl train`; `every_s` is the interval of samples in seconds."""
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        python: str = sys.executable,
+        every_s: float = 0.1,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Args:
+            arguments: what follows `adamctl train`.
+            every_s: the interval of samples in seconds.
+            environment: variables of all its processes, besides those of this one.
+        """
+        self._environment = os.environ | dict(environment or {})
         self._line = (python, "-m", "adamctl", "train", *arguments, "--json")
         self._every_s = every_s
         self._place = tempfile.TemporaryDirectory(prefix="adamctl-watched-")
@@ -89,7 +103,7 @@ class WatchedRun:
         self._start()
         try:
             address = await self.address("coordinator")
-            hello = make_hello("front", "front-watching", 0, self._token())
+            hello = make_hello("front", "front-watching", 0, self.token)
             self._client = await CoordinatorClient.connect(StreamTransport(), (address,), hello)
             self._sampling = asyncio.create_task(self._sample(self._client))
         except BaseException:
@@ -107,6 +121,7 @@ class WatchedRun:
             self.began_s = time.monotonic()
             self._process = subprocess.Popen(
                 (*self._line, "--run-dir", str(self._folder / "runs")),
+                env=self._environment,
                 cwd=self._folder,  # not in a folder that may hold a package of the same name
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -158,6 +173,11 @@ class WatchedRun:
         """Process of the command."""
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the command has ended, or its coordinator."""
+        return self._process.poll() is not None or self._sampling is None or self._sampling.done()
+
     # --- its state ----------------------------------------------------------------------------------------------------
 
     @property
@@ -181,7 +201,8 @@ class WatchedRun:
             await asyncio.sleep(LOOK_S)
         raise RunFailedError(f"{node} does not serve after {START_S:g} s")
 
-    def _token(self) -> str:
+    @property
+    def token(self) -> str:
         """Returns the token of the run."""
         return next(filter(None, map(read_token, (self._folder / "runs").glob("*/*"))), "")
 

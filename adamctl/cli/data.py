@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from adamctl.cli import options
 from adamctl.cli.output import echo, print_json, table
@@ -49,6 +48,8 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
     Raises:
         ConfigurationError: there is no such format, or it cannot be guessed.
     """
+    import msgspec
+
     from adamctl.config.check import suggestion
     from adamctl.config.data import DataConfig
     from adamctl.config.formats import formats, is_format
@@ -92,8 +93,14 @@ def _print(described: dict[str, Any]) -> None:
         f"examples of shape {'x'.join(map(str, described['shape']))}, {described['dtype']}; "
         f"{size(described['stored_bytes'])} stored, {size(described['decoded_bytes'])} decoded"
     )
+    if described["order"] == "blocks":
+        window = f"{described['window_blocks']} to a window of up to {size(described['window_bytes'])}"
+        echo(f"visited in block order: {described['blocks']:,} blocks, {window}")
     if "decoder" in described:
         echo(_images(described))
+    groups = {split: values["groups"] for split, values in described["splits"].items() if "groups" in values}
+    if groups:
+        echo("in groups: " + ", ".join(f"{count:,} of {split}" for split, count in groups.items()))
     rows = []
     for split, values in described["splits"].items():
         figures = [f"{values[key]:.4g}" if key in values else "-" for key in ("min", "max", "mean", "std")]

@@ -30,6 +30,11 @@ _PROGRESS_INTERVAL_S = 2.0
     "--seed", type=click.IntRange(min=0), default=7, show_default=True, help="Seed of the order of training examples."
 )
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads that decode; by default one for each core.")
+@click.option(
+    "--on-error",
+    type=click.Choice(("fail", "skip")),
+    help="What to do about a damaged example; by default what the experiment says, or fail.",
+)
 @options.data_option
 @options.set_option
 @options.json_option
@@ -40,6 +45,7 @@ def prepare(
     shape: str | None,
     seed: int,
     threads: int | None,
+    on_error: str | None,
     data: tuple[str, ...],
     settings: tuple[str, ...],
     as_json: bool,
@@ -62,21 +68,32 @@ def prepare(
         raise ConfigurationError(f"{folder} exists already; remove it, or give another folder")
     opened = open_source(config, find_source(config), wanted)
     made_from = f"{config.format} {config.source}"
-    manifest = prepare_data(
+    manifest, skipped = prepare_data(
         opened,
         folder,
         seed=seed,
         threads=threads or os.cpu_count() or 1,
         made_from=made_from,
+        skip=(on_error or config.on_error) == "skip",
         progress=_Progress("examples"),
     )
     examples = {split: sum(file.rows for file in manifest.of(split, "examples")) for split in ("train", "test")}
     size_bytes = sum(file.size_bytes for file in manifest.files)
     if as_json:
         files = [file.name for file in manifest.files]
-        print_json({"folder": str(folder), "examples": examples, "size_bytes": size_bytes, "files": files})
+        print_json(
+            {
+                "folder": str(folder),
+                "examples": examples,
+                "skipped": skipped,
+                "size_bytes": size_bytes,
+                "files": files,
+            }
+        )
         return
     counts = f"{examples['train']:,} training and {examples['test']:,} test examples"
+    left_out = sum(skipped.values())
+    counts += f", {left_out:,} damaged ones left out" if left_out else ""
     echo(f'{folder}: {counts}, {size_bytes:,} bytes; read them with format = "prepared"')
 
 

@@ -158,8 +158,8 @@ def _own_parameter(option: Option) -> click.Option:
     attributes: dict[str, Any] = {"help": option.help, "multiple": option.multiple}
     if option.kind is bool:
         return click.Option([f"--{name}"], is_flag=True, default=bool(option.default), help=option.help)
-    if option.name in _ENVIRONMENT:
-        attributes["envvar"] = _ENVIRONMENT[option.name]
+    if variable := option.environment or _ENVIRONMENT.get(option.name):
+        attributes["envvar"] = variable
     attributes["type"] = click.Path() if option.name in _ENVIRONMENT else _TYPES.get(option.kind, option.kind)
     if not option.multiple:
         attributes["default"] = option.default

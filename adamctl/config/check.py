@@ -53,6 +53,7 @@ LIMITS: dict[str, Limit] = {
     "data.validation": _BELOW_1,
     "data.memory_share": _SHARE,
     "data.translate": _AT_LEAST_0,
+    "data.window_blocks": _AT_LEAST_1,
     "data.features.bands": Limit("from 1 to 1024", lambda value: 1 <= value <= 1024),
     "data.features.window_ms": Limit("above 0 and at most 1000", lambda value: 0 < value <= 1000),
     "data.features.hop_ms": Limit("above 0 and at most 1000", lambda value: 0 < value <= 1000),

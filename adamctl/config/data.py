@@ -69,12 +69,20 @@ class DataConfig(Section, frozen=True):
             such folders, a fifth of the files, chosen by name.
         alignment: for `audio`: a file in `source`, or beside a tar, with lines `NAME START_MS END_MS CLASS`: the class
             of each frame. Empty: all frames of a recording are of its class.
-        memory_share: share of this machine's memory that the data server may use for decoded examples.
+        memory_share: share of a data server's memory (`--memory`, by default its machine's) for decoded examples.
         search: folders in which a bare name is looked up, first match wins; filled in from `--data` / ADAMCTL_DATA.
         translate: each pass trains on every image shifted by a random whole number of pixels, from -translate to
             translate, vertically and horizontally, so that passes see different variants (Adam 3.1); uncovered pixels
             get the value of a zero byte. Must be less than half the images' height and width; 0 shifts nothing.
             Validation and test images are never shifted.
+        order: how a pass visits the training examples. `examples`: each from anywhere, in an order drawn by sorting all
+            of them. `blocks`: what the source reads at once, such as 1,024 examples or a row group, in random order,
+            and the examples of `window_blocks` of them together in random order; for sets larger than memory. `auto`:
+            blocks from 4 million training examples on, and where single examples are dear to read (as in Parquet) and
+            the training examples take 1 GiB and more; examples otherwise, and wherever `stratify` needs it. It depends
+            on nothing but the data, so that all machines agree.
+        window_blocks: how many blocks are shuffled together in block order. A data server keeps two such windows in
+            memory, the one served and the one read ahead; `adamctl data inspect` says how large they are.
         decoder: what decodes JPEG files: `pillow` (extra `image`), or `opencv` (also extra `opencv`), which takes less
             time. Pixels differ a little between the two. Pillow decodes PNG files, and JPEG files that are neither grey
             nor RGB, in any case.
@@ -98,6 +106,8 @@ class DataConfig(Section, frozen=True):
     features: FeaturesConfig = FeaturesConfig()
     augment: AugmentConfig = AugmentConfig()
     columns: ColumnsConfig = ColumnsConfig()
+    order: Literal["auto", "examples", "blocks"] = "auto"
+    window_blocks: int = 64
     disk_cache: str = "20GB"
     decoder: Literal["pillow", "opencv"] = "pillow"
     on_error: Literal["fail", "skip"] = "fail"

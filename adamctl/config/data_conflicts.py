@@ -36,7 +36,7 @@ FORMATS_READING: Final[dict[str, tuple[str, ...]]] = {
 
 def data_problems(data: DataConfig, shape: Sequence[int]) -> list[Problem]:
     """Returns conflicts between keys that are each valid by themselves; `shape` is the model's input."""
-    found = [*_of_source(data), *_unread(data), *_of_sampling(data), *_of_moves(data, shape)]
+    found = [*_of_source(data), *_unread(data), *_of_sampling(data), *_of_order(data), *_of_moves(data, shape)]
     problems = [Problem(("data", *key.split(".", 1)), message) for key, message in found]
     return problems + (_of_sound(data, shape) if data.format == "audio" else [])
 
@@ -84,6 +84,14 @@ def _of_sampling(data: DataConfig) -> Iterator[tuple[str, str]]:
                 yield f"sampling.{name}", f"found {weight}; expected a weight of at least 0"
         if not data.sampling:
             yield "sampling", 'found an empty table; give classes weights, or set it to "all" or "balanced"'
+
+
+def _of_order(data: DataConfig) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) for what passes in block order, or without blocks, cannot have."""
+    if data.order == "blocks" and data.stratify:
+        yield "order", 'found "blocks" with stratify = true; whole blocks are held out: leave one of the two out'
+    if data.order == "examples" and data.window_blocks != DataConfig().window_blocks:
+        yield "window_blocks", f'found {data.window_blocks} with order = "examples"; expected "auto" or "blocks"'
 
 
 def _of_moves(data: DataConfig, shape: Sequence[int]) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from adamctl.kernels.compiled.jit import f32, i32, inline, kernel, readable, u8,
 
 _SIXTH = np.float32(1 / 6)
 _TAPS = 4
+_FAR = 1 << 24  # no image is so large, and float32 holds whole numbers up to it
 
 
 def _exact(function: Any) -> Any:
@@ -128,6 +129,41 @@ def pad(flat: Any, begin: Any, height: Any, row_size: Any, stride: Any, channels
             padded[to + i] = np.float32(flat[at + i])
 
 
+@_exact
+def is_whole(matrix: Any) -> Any:
+    """Whether a matrix moves an image by whole pixels, and perhaps swaps left and right."""
+    down, right = matrix[0, 2], matrix[1, 2]
+    straight = matrix[0, 0] == 1 and matrix[0, 1] == 0 and matrix[1, 0] == 0 and abs(matrix[1, 1]) == 1
+    near = abs(down) < _FAR and abs(right) < _FAR  # and no NaN
+    return straight and near and down == np.float32(np.int32(down)) and right == np.float32(np.int32(right))
+
+
+@_exact
+def move(
+    padded: Any, matrix: Any, height: Any, width: Any, channels: Any, stride: Any, half: Any, to: Any, out: Any
+) -> None:
+    """Writes an image of which `is_whole` holds: the same values as pixel by pixel."""
+    down, right, step = np.int64(matrix[0, 2]), np.int64(matrix[1, 2]), np.int64(matrix[1, 1])
+    first, last = (-right, width - right) if step > 0 else (right - width + 1, right + 1)
+    first, last = min(max(first, 0), width), min(max(last, 0), width)
+    border = padded[0] + half
+    for y in range(height):
+        begin, row = out + y * width * channels, min(max(y + down + 1, 0), height + 1) * stride
+        for i in range(first * channels):
+            to[np.uint64(begin + i)] = border
+        for i in range(last * channels, width * channels):
+            to[np.uint64(begin + i)] = border
+        if step > 0:
+            at = row + (right + 1) * channels
+            for i in range(first * channels, last * channels):
+                to[np.uint64(begin + i)] = padded[np.uint64(at + i)] + half
+            continue
+        for x in range(first, last):
+            at = row + (right + 1 - x) * channels
+            for channel in range(channels):
+                to[np.uint64(begin + x * channels + channel)] = padded[np.uint64(at + channel)] + half
+
+
 NUMBERS, LINE, PLACES = readable(f32, 1), writable(f32, 1), writable(i32, 1)
 REST = (
     readable(f32, 3), readable(f32, 4), readable(f32, 2), f32, f32, f32, LINE, LINE, LINE, PLACES, LINE, PLACES, LINE,
@@ -150,6 +186,9 @@ def warp(
     for number in range(examples):
         begin = number * height * row_size
         pad(flat, begin, height, row_size, stride, channels, padded)
+        if across == 0 and is_whole(matrices[number]):
+            move(padded, matrices[number], height, width, channels, stride, half, flat, begin)
+            continue
         if across > 0:
             splines(height, deep, phases[number, 0], spacing, row_firsts, row_weights)
             splines(width, across, phases[number, 1], spacing, column_firsts, column_weights)

@@ -101,7 +101,7 @@ class BlockOrder:
         return self._layout_of(pass_number).blocks[window * self.window_blocks :][: self.window_blocks]
 
     def start(self, pass_number: int, window: int) -> int:
-        """Returns the position in a pass of a window's first example."""
+        """Returns the position in a pass of a window's first example; of `windows`, where the pass ends."""
         return int(self._layout_of(pass_number).starts[window])
 
     def in_file_order(self, run: Run) -> Indices:

@@ -40,8 +40,9 @@ class ExampleCache:
         self._values: NDArray[Any] = np.empty((plan.examples, self._elements), source.dtype)
         self._filled = np.zeros(plan.examples, np.bool_)
         self._checked = np.zeros(examples if source.resident and source.dtype.kind == "f" else 0, np.bool_)
-        self._lock = threading.Lock()  # guards _places, and values that are written to them
+        self._lock = threading.Lock()  # guards _places, values that are written to them, and loaded_examples
         self._places = Places(examples, plan.examples) if plan.form == "part" else None
+        self.loaded_examples = 0
 
     @property
     def filled_bytes(self) -> int:
@@ -83,6 +84,9 @@ class ExampleCache:
     def _load(self, indices: Indices, out: NDArray[Any]) -> None:
         """Raises DamagedDataError: an example cannot be decoded, or is not finite."""
         self._source.load(self._split, indices, out.reshape(len(indices), *self._source.example_shape))
+        if not self._source.resident:
+            with self._lock:
+                self.loaded_examples += len(indices)
         if self._source.dtype.kind != "f" or (len(self._checked) and self._checked[indices].all()):
             return
         check_finite(out, indices, f"{self._source.origin}: {self._split}")

@@ -13,7 +13,9 @@ from adamctl.roles.data.balance import balance
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.access import reported
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, target_count, targets_of
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, groups_of, target_count, targets_of
+from adamctl.roles.data.streaming.blocks import by_blocks, split_blocks
+from adamctl.roles.data.streaming.windows import frames_of
 
 SCHEMA_VERSION: Final = 1
 _BLOCK_EXAMPLES: Final = 1024
@@ -33,8 +35,10 @@ def inspect(
         `schema_version, format, source, path, shape, dtype, stored_bytes, decoded_bytes, classes` (names), `targets`
         (how many numbers an example has in place of a class), and `splits`: for train and test `examples, classes`
         (name -> count), `min, max, mean, std` of the unscaled values; with targets also `targets`, their `min, max`;
+        where examples belong together, such as frames of a recording, also `groups`, how many there are;
         for folders and tar files of images also `sizes`, [lowest, highest] height and width, and `grey`, the number
-        without colour; and `decoder`, which decoded them.
+        without colour; and `decoder`, which decoded them. `order`: `examples` or `blocks`, and for blocks `blocks`, how
+        many there are to train on, `window_blocks` and `window_bytes`, the most that a window needs in memory.
         `balance`: how evenly the classes are filled, and what to do about it (`adamctl.roles.data.balance`).
 
     Raises:
@@ -64,7 +68,22 @@ def inspect(
         "targets": target_count(source),
         "splits": splits,
         "balance": balance(splits["train"]["classes"], splits["test"]["classes"]),
-    } | ({"decoder": config.decoder} if of_images else {})
+        **_order(config, source),
+        **({"decoder": config.decoder} if of_images else {}),
+    }
+
+
+def _order(config: DataConfig, source: Source) -> dict[str, Any]:
+    if not by_blocks(config, source) or not len(source.labels("train")):
+        return {"order": "examples"}
+    splits = split_blocks(source, config.validation, 0, config.window_blocks)
+    train = splits["train"]
+    return {
+        "order": "blocks",
+        "blocks": len(train.lengths),
+        "window_blocks": config.window_blocks,
+        "window_bytes": frames_of(splits, source).window_bytes(train, config.window_blocks)[-1],
+    }
 
 
 def _describe(source: Source, split: FileSplit) -> dict[str, Any]:
@@ -75,6 +94,9 @@ def _describe(source: Source, split: FileSplit) -> dict[str, Any]:
         described["classes"] = {name: int(count) for name, count in zip(source.classes, counts, strict=True)}
     elif len(targets):
         described["targets"] = {"min": float(targets.min()), "max": float(targets.max())}
+    groups = groups_of(source, split)
+    if groups is not None:
+        described["groups"] = len(np.unique(groups))
     if not len(labels):
         return described
     lowest, highest, total, squares = np.inf, -np.inf, 0.0, 0.0

@@ -30,6 +30,7 @@ from adamctl.roles.data.readers.source import (
 )
 from adamctl.roles.data.sampling import hold_out, weights_of
 from adamctl.roles.data.skipping import SkippingSource
+from adamctl.roles.data.streaming.blocks import by_blocks, split_blocks
 
 EXAMPLES_MAX: Final = 1000
 LOOK_S_MAX: Final = 0.3
@@ -80,28 +81,44 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
     else:
         assert path is not None
         source = peek_source(config, path, needs.input_shape, 0 if skips else EXAMPLES_MAX, LOOK_S_MAX)
+        if config.validation and by_blocks(config, source):
+            source = open_source(config, path, needs.input_shape)  # a peek does not know the blocks
     origin = str(path or config.format)
     refuse_targets(target_count(source), origin)
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))
-    train, validation = hold_out(source, config, needs.seed)
-    counts = {"train": len(train), "validation": len(validation), "test": len(source.labels("test"))}
-    if not len(train):
+    if by_blocks(config, source):
+        validation = _held_out_blocks(config, source, needs.seed)
+        train = np.delete(np.arange(examples), validation) if config.sampling != "all" else validation
+    else:
+        train, validation = hold_out(source, config, needs.seed)
+    weights_of(config, source, train)
+    held_out = len(validation)
+    left = examples - held_out
+    counts = {"train": left, "validation": held_out, "test": len(source.labels("test"))}
+    if not left:
         raise ConfigurationError(
             f"{origin}: expected training examples, found {examples}, and none is left; add some, or hold out fewer"
         )
-    weights_of(config, source, train)
-    if needs.batch > len(train):
+    if needs.batch > left:
         raise ConfigurationError(
-            f"train.batch = {needs.batch}, but {origin} has {len(train)} training examples: "
-            f"set train.batch to {len(train)} or less"
+            f"train.batch = {needs.batch}, but {origin} has {left} training examples: set train.batch to {left} or less"
         )
-    of_classes = np.bincount(source.labels("train")[train], minlength=len(source.classes))
+    labels, classes = source.labels("train"), len(source.classes)
+    of_classes = np.bincount(labels, minlength=classes) - np.bincount(labels[validation], minlength=classes)
     warnings = list(_warnings(source, validation, needs.outputs, origin))
     if damaged:
         warnings.append(f"{origin}: {damaged} examples that were looked at are damaged; they will be skipped")
-    return Looked(counts, len(source.classes), tuple(warnings), source.classes, tuple(of_classes.tolist()))
+    return Looked(counts, classes, tuple(warnings), source.classes, tuple(of_classes.tolist()))
+
+
+def _held_out_blocks(config: DataConfig, source: Source | Peek, seed: int) -> Indices:
+    """Returns the file indices of the validation part in block order."""
+    if isinstance(source, Peek):  # nothing is held out
+        return np.empty(0, np.int64)
+    split = split_blocks(source, config.validation, seed, config.window_blocks)["validation"]
+    return split.members()
 
 
 def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: str) -> Iterator[str]:
@@ -118,7 +135,7 @@ def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: 
     if held_out < present and len(validation) >= present:
         yield (
             f"{origin}: the validation part has examples of {held_out} of {present} classes; "
-            "data.stratify = true holds out a share of each"
+            'data.stratify = true holds out a share of each, where data.order is not "blocks"'
         )
 
 

@@ -24,6 +24,9 @@ BLOCK_EXAMPLES_MAX: Final = 1024
 BLOCKS_MIN: Final = 1024
 """Servers' parts of 1,024 blocks differ by a few hundredths; of the few blocks of a small set they would by much."""
 
+FETCHED_MIN: Final = 16
+"""With fewer files than these, servers' parts would differ too much."""
+
 
 class Share(NamedTuple):
     """What one of several servers gives of a range: the examples whose blocks it owns.
@@ -80,10 +83,17 @@ class Blocks:
 
 
 def blocks_of(source: Source, split: FileSplit) -> Blocks:
-    """Returns the blocks of a source that servers share out: short ones, unless it must be read by its own."""
-    lengths = getattr(source, "blocks", None) if getattr(source, "sequential", False) else None
-    groups = groups_of(source, split)
-    return Blocks(len(source.labels(split)), groups, None if lengths is None else lengths(split))
+    """Returns the blocks of a source that servers share out: short ones, unless it must be read by its own.
+
+    Files that are fetched are owned whole, if there are enough of them: then no two servers fetch the same. A source
+    says so by a method `fetched(split)`, the lengths of what is fetched at once, [files], or None.
+    """
+    fetched = getattr(source, "fetched", None)
+    lengths = None if fetched is None else fetched(split)
+    if lengths is None or len(lengths) < FETCHED_MIN:
+        blocks = getattr(source, "blocks", None) if getattr(source, "sequential", False) else None
+        lengths = None if blocks is None else blocks(split)
+    return Blocks(len(source.labels(split)), groups_of(source, split), lengths)
 
 
 class Ownership:

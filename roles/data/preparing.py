@@ -204,7 +204,7 @@ class RangePreparer:
         end = ready.layout.labels_offset + examples * form.label_bytes
         labels = np.frombuffer(ready.body[ready.layout.labels_offset : end], form.label_dtype)
         labels = labels.reshape(form.label_shape(examples))
-        chunk = max(examples, 1) if dataset.source.resident else _CHUNK_EXAMPLES
+        chunk = max(examples, 1) if dataset.visits.whole_ranges else _CHUNK_EXAMPLES
 
         def work(start: int) -> Callable[[], None]:
             part = slice(start, min(start + chunk, examples))
@@ -249,13 +249,14 @@ class RangePreparer:
         job: _Job,
     ) -> None:
         error: Exception | None = None
-        if not job.dropped and job.error is None and len(images):
+        if not job.dropped and job.error is None and (len(images) or dataset.visits.whole_ranges):
             try:
                 if ready.positions is None:
                     rows = wanted._replace(start=wanted.start + part.start, stop=wanted.start + part.stop)
                     dataset.gather(rows, images, labels)
                 else:
                     dataset.gather(wanted, images, labels, ready.positions[part])
+                self._decoders.submit(_FILL, dataset.ahead_tasks())
             except Exception as caught:
                 error = caught
         with self._lock:

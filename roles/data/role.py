@@ -25,6 +25,14 @@ ROLE = Role(
             multiple=True,
         ),
         Option("threads", "decoding threads; by default half of this machine's cores, at least 1", int, None),
+        Option(
+            "memory",
+            "most memory for examples and what is sent, such as 4GB, of which data.memory_share is a share; by default "
+            "that of this machine (ADAMCTL_DATA_MEMORY)",
+            str,
+            None,
+            environment="ADAMCTL_DATA_MEMORY",
+        ),
         Option("ahead", "ranges to prepare ahead of each pass's readers", int, 8),
     ),
 )

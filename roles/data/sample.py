@@ -25,7 +25,7 @@ class Variants(NamedTuple):
 
     Attributes:
         images: [examples, 1 + passes, *shape], of the source's type; first as in the files.
-        labels: [examples].
+        labels: [examples]; empty where examples have targets and no class.
         white: the largest value.
     """
 
@@ -50,7 +50,9 @@ def variants(dataset: OpenDataSet, first: int, examples: int, passes: int) -> Va
         raise ConfigurationError(f"expected at most {there} training examples, found {first} and {examples} more")
     wanted = Range("train", FILE_ORDER, first, first + examples)
     whole = np.empty((examples, 1 + passes, *shape), dataset.form.numpy_dtype)
-    plain, labels = np.empty((examples, dataset.form.elements), dataset.form.numpy_dtype), np.empty(examples, np.int32)
+    form = dataset.form
+    plain = np.empty((examples, form.elements), form.numpy_dtype)
+    labels = np.empty(form.label_shape(examples), form.label_dtype)
     dataset.gather(wanted, plain, labels)
     whole[:, 0] = plain.reshape(examples, *shape)
     indices = dataset.order("train", FILE_ORDER)[first : first + examples]
@@ -58,7 +60,8 @@ def variants(dataset: OpenDataSet, first: int, examples: int, passes: int) -> Va
         changed = plain.copy()
         dataset.augmenter.apply(changed, indices, pass_number)
         whole[:, 1 + pass_number] = changed.reshape(examples, *shape)
-    return Variants(whole, labels, dataset.source.value_max)
+    known = np.empty(0, np.int32) if form.targets else labels
+    return Variants(whole, known, dataset.source.value_max)
 
 
 def sheet(shown: Variants, classes: tuple[str, ...]) -> Any:
@@ -83,7 +86,8 @@ def sheet(shown: Variants, classes: tuple[str, ...]) -> Any:
     picture = pillow.fromarray(page)
     draw = ImageDraw.Draw(picture)
     for row, top in enumerate(tops):
-        draw.text((2, top + height // 2 - 5), classes[shown.labels[row]][:_TEXT_MAX], fill=0)
+        name = classes[shown.labels[row]][:_TEXT_MAX] if len(shown.labels) and shown.labels[row] >= 0 else ""
+        draw.text((2, top + height // 2 - 5), name, fill=0)
     for column, left in enumerate(lefts):
         draw.text((left, 1), "file" if column == 0 else f"pass {column - 1}", fill=0)
     return picture

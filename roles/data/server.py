@@ -20,6 +20,7 @@ from adamctl.net.handler import report_failure
 from adamctl.net.transport import Request
 from adamctl.roles.data.core import Range
 from adamctl.roles.data.dataset import OpenDataSet
+from adamctl.roles.data.memory import memory_of_option
 from adamctl.roles.data.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
 from adamctl.roles.data.store import DataStore
@@ -178,7 +179,14 @@ async def run(context: RoleContext) -> None:
     options = context.options
     threads = options.get("threads") or max(1, (os.cpu_count() or 2) // 2)
     ahead = options.get("ahead")
-    store = DataStore(options.get("data") or (), threads=threads, ahead=8 if ahead is None else ahead)
+    memory = memory_of_option(options.get("memory"))
+    store = DataStore(
+        options.get("data") or (),
+        threads=threads,
+        ahead=8 if ahead is None else ahead,
+        memory_bytes=None if memory is None else memory.examples_bytes,
+        buffers_bytes=None if memory is None else memory.buffers_bytes,
+    )
     roots = options.get("data_root") or (*(options.get("data") or ()), ".")
     server = DataServer(store, asyncio.get_running_loop(), roots)
     context.status = server.status

@@ -16,6 +16,7 @@ from adamctl.net.pool import BufferPool
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import Holder, dataset_identity, datasets_to_close, range_problem
 from adamctl.roles.data.dataset import OpenDataSet
+from adamctl.roles.data.memory import memory_of_machine
 from adamctl.roles.data.ownership import share_problem
 from adamctl.roles.data.preparing import Asked, Done, RangePreparer, ReadyRange
 from adamctl.roles.data.readers import open_source
@@ -26,7 +27,6 @@ DATASETS_MAX: Final = 32
 MEMORY_SHARE_MAX: Final = 0.9
 """A client that opens a data set says how much of this machine's memory it may use; others need some as well."""
 IDLE_S_MIN: Final = 60.0  # a data set read more recently is not closed for another one
-_BUFFERS_BYTES_MAX: Final = 512 << 20
 
 _log = logging.getLogger("adamctl.data")
 
@@ -35,7 +35,13 @@ class DataStore:
     """All open data sets of a server. Thread-safe; `open` blocks, `read` does not."""
 
     def __init__(
-        self, search: Sequence[str] = (), *, threads: int, ahead: int = 8, memory_bytes: int | None = None
+        self,
+        search: Sequence[str] = (),
+        *,
+        threads: int,
+        ahead: int = 8,
+        memory_bytes: int | None = None,
+        buffers_bytes: int | None = None,
     ) -> None:
         """
         Args:
@@ -43,6 +49,7 @@ class DataStore:
             threads: the number of decoding threads.
             ahead: how many ranges are kept ready ahead of each pass's readers.
             memory_bytes: the memory of which `memory_share` is a share; None: this machine's.
+            buffers_bytes: memory for ranges that are prepared or sent; None: an eighth, within bounds.
         """
         if memory_bytes is None:
             import psutil
@@ -50,7 +57,7 @@ class DataStore:
             memory_bytes = int(psutil.virtual_memory().total)
         self.search = tuple(search)
         self.memory_bytes = memory_bytes
-        buffers = BufferPool(max(min(_BUFFERS_BYTES_MAX, memory_bytes // 8), 128 << 20))
+        buffers = BufferPool(buffers_bytes or memory_of_machine(memory_bytes).buffers_bytes)
         self._preparer = RangePreparer(threads, ahead, buffers)
         self._buffers = buffers
         self._lock = threading.RLock()  # guards all below
@@ -101,7 +108,7 @@ class DataStore:
         with self._lock:
             self._make_room(source.resident_bytes + example_bytes * examples, budget)
             left = budget - source.resident_bytes - sum(other.size_bytes for other in self._datasets.values())
-        dataset = OpenDataSet(name, config, source, seed, left)
+        dataset = OpenDataSet(name, config, source, seed, left, budget - source.resident_bytes)
         with self._lock:
             self._datasets[name] = dataset
         self._preparer.fill(dataset.fill_tasks())
@@ -159,7 +166,8 @@ class DataStore:
                     "source": dataset.config.source,
                     "examples": dataset.examples,
                     "held_bytes": dataset.held_bytes,
-                    "cache": {split: cache.plan.form for split, cache in dataset.caches.items()},
+                    "read_bytes": dataset.read_bytes,
+                    "cache": dict(dataset.visits.forms),
                 }
                 for dataset in datasets
             ],

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from adamctl.cli.main import application
 from adamctl.cli.main import run as main
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, DamagedDataError
 from tests.config.small_network import NETWORK
 
 
@@ -71,3 +71,18 @@ def test_images_need_a_shape(tmp_path: Path) -> None:
         assert isinstance(done.exception, ConfigurationError) and "--shape: expected whole numbers" in str(
             done.exception
         )
+
+
+def test_damaged_images_are_left_out_and_told(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(12):
+            image.new("L", (9, 9), number).save(tmp_path / "pets" / name / f"{number}.png")
+    damaged = tmp_path / "pets" / "cat" / "3.png"
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    flags = ("--format", "imagefolder", "--shape", "6,6,1", "--to", tmp_path / "set")
+    assert isinstance(run("prepare", tmp_path / "pets", *flags).exception, DamagedDataError)
+    done = run("prepare", tmp_path / "pets", *flags, "--on-error", "skip")
+    assert "1 damaged ones left out" in done.output
+    assert json.loads(run("inspect", tmp_path / "set", "--json").stdout)["shape"] == [6, 6, 1]

@@ -23,6 +23,8 @@ from adamctl.config.data_conflicts import data_problems
             'with format = "digits"; expected "parquet" or "imagefolder" or "tar":',
         ),
         (DataConfig(stratify=True), "stratify", "found true but data.validation is 0; set data.validation"),
+        (DataConfig(order="blocks", validation=0.1, stratify=True), "order", "whole blocks are held out"),
+        (DataConfig(order="examples", window_blocks=8), "window_blocks", 'expected "auto" or "blocks"'),
         (DataConfig(sampling={}), "sampling", 'found an empty table; give classes weights, or set it to "all"'),
         (DataConfig(format="npz", source="s3://b/x", disk_cache="much"), "disk_cache", "expected a size above 0"),
         (
@@ -111,6 +113,12 @@ def test_a_pattern_of_names_has_no_folders() -> None:
     assert problem.path == ("data", "test_files") and "without folders" in problem.message
     assert not data_problems(DataConfig(format="imagefolder", source="./x", test_files="*.jpg"), (8, 8, 3))
     assert not data_problems(DataConfig(format="theirs", source="./x", test_files="*.jpg"), (8, 8, 3))
+
+
+def test_windows_are_of_blocks() -> None:
+    assert not data_problems(DataConfig(order="blocks", window_blocks=8, validation=0.1), (8, 8, 1))
+    assert not data_problems(DataConfig(window_blocks=8), (8, 8, 1))
+    assert not data_problems(DataConfig(order="blocks", sampling="balanced"), (8, 8, 1))
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,23 @@ PARTS: Mapping[str, Part] = {
         "adamctl.bench.data.serve:measure",
         {"serve": Bar("photographs from two data servers of one thread each, against one", 1.7, at_least=True)},
     ),
+    "decode": Part(
+        "adamctl.bench.data.decode:measure",
+        {
+            "decode-one": Bar("JPEG decoded, scaled, cropped, reflected, against torchvision", 1, at_least=True),
+            "decode-two": Bar("the same, two threads, against a DataLoader with two workers", 1, at_least=True),
+        },
+    ),
     "waiting": Part(
         "adamctl.bench.data.waiting:measure",
         {"waiting": Bar("share of its time that a worker waits, distorted MNIST from one core's data server", 0.02)},
+    ),
+    "stream": Part(
+        "adamctl.bench.data.stream:measure",
+        {
+            "stream-rate": Bar("a set of four times the memory given, against the set in memory", 0.9, at_least=True),
+            "stream-memory": Bar("growth of the data server's resident memory, of what it was given", 1),
+            "stream-bytes": Bar("bytes read in all passes, of the set once a pass and two windows ahead", 1),
+        },
     ),
 }

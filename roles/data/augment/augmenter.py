@@ -93,12 +93,11 @@ class Augmenter:
         if config.changes_values:
             tones = draw_tones(keys_of(indices, self._seed, variant), config.brightness, config.contrast)
             self._tone(images.reshape(len(indices), prod(self._shape)), *tones)
-        for name, other in self._others.items():
-            other.apply(whole, keys_of(indices, self._seed, variant, name))
-
         if config.changes_sound:
             frames = images.reshape(len(indices), -1, self._bands)
             augment_sound(frames, keys_of(indices, self._seed, variant), config.sound)
+        for name, other in self._others.items():
+            other.apply(whole, keys_of(indices, self._seed, variant, name))
 
     def _tone(self, flat: NDArray[Any], factors: Floats, shifts: Floats) -> None:
         """Makes images [n, elements] lighter and more vivid; bytes stay within 0 .. 255."""

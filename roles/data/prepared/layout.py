@@ -18,12 +18,20 @@ from adamctl.errors import DamagedDataError
 from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, FileSplit
 from adamctl.wire.unreadable import UNREADABLE
 
-Kind = Literal["examples", "labels", "targets"]
+Kind = Literal["examples", "labels", "targets", "groups", "weights"]
+BESIDE: Final[dict[Kind, np.dtype[Any]]] = {
+    "labels": np.dtype("<i4"),
+    "targets": np.dtype("<f4"),
+    "groups": np.dtype("<i8"),
+    "weights": np.dtype("<f8"),
+}
+"""What comes with examples, and the type of its numbers."""
 
 MANIFEST_NAME: Final = "prepared.json"
 FORMAT_VERSION: Final = 1
 BLOCK_BYTES: Final = 1 << 20
-BLOCK_ROWS_MAX: Final[dict[Kind, int]] = {"examples": 1024, "labels": 1 << 16, "targets": 1 << 16}
+EXAMPLE_ROWS_MAX: Final = 1024
+BESIDE_ROWS_MAX: Final = 1 << 16
 SHARD_BYTES: Final = 256 << 20
 MANIFEST_BYTES_MAX: Final = 256 << 20
 _SUM_BYTES: Final = 65
@@ -34,7 +42,8 @@ class PreparedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         name: in the folder.
-        kind: examples, labels (int32) or targets (float32).
+        kind: examples, or what comes with them: labels (int32), or targets (float32) in their place; groups (int64) and
+            weights (float64) if the source has any.
         split: train or test.
         rows: how many examples it is about.
         row_bytes: length of one of them.
@@ -107,8 +116,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def block_rows_for(kind: Kind, row_bytes: int) -> int:
-    """Returns how many rows a block has: as many as fit into BLOCK_BYTES, at least 1 and at most BLOCK_ROWS_MAX."""
-    return min(max(BLOCK_BYTES // max(row_bytes, 1), 1), BLOCK_ROWS_MAX[kind])
+    """Returns how many rows a block has: as many as fit into BLOCK_BYTES, at least 1 and not too many."""
+    most = EXAMPLE_ROWS_MAX if kind == "examples" else BESIDE_ROWS_MAX
+    return min(max(BLOCK_BYTES // max(row_bytes, 1), 1), most)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -149,7 +159,8 @@ def _problems(manifest: Manifest) -> Iterator[str]:
         yield f"expected examples of some shape, found {list(manifest.example_shape)}"
     if len(manifest.classes) > CLASSES_MAX:
         yield f"expected at most {CLASSES_MAX} classes, found {len(manifest.classes)}"
-    sizes = {"examples": manifest.example_bytes, "labels": 4, "targets": 4 * manifest.targets}
+    sizes = {kind: dtype.itemsize for kind, dtype in BESIDE.items()}
+    sizes |= {"examples": manifest.example_bytes, "targets": 4 * manifest.targets}
     for file in manifest.files:
         if "/" in file.name or file.name in ("", ".", "..", MANIFEST_NAME):
             yield f"expected names of files in the folder, found {file.name!r}"
@@ -158,7 +169,8 @@ def _problems(manifest: Manifest) -> Iterator[str]:
         elif len(file.checksums) != -(-file.rows // file.block_rows):
             yield f"{file.name}: expected a checksum for each of its blocks, found {len(file.checksums)}"
     for split in FILE_SPLITS:
-        kind: Kind = "targets" if manifest.targets else "labels"
-        counts = [sum(file.rows for file in manifest.of(split, one)) for one in ("examples", kind)]
-        if counts[0] != counts[1]:
-            yield f"expected as many {kind} as examples of {split}, found {counts[1]} and {counts[0]}"
+        counts = {kind: sum(file.rows for file in manifest.of(split, kind)) for kind in sizes}
+        needed: Kind = "targets" if manifest.targets else "labels"
+        for kind in BESIDE:
+            if counts[kind] != counts["examples"] and (counts[kind] or kind == needed):
+                yield f"expected as many {kind} as examples of {split}, found {counts[kind]} and {counts['examples']}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,18 @@ from numpy.typing import NDArray
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.block_order import WINDOW_BLOCKS, BlockOrder
 from adamctl.roles.data.core import FILE_ORDER, Indices, pass_order
-from adamctl.roles.data.prepared.layout import Manifest
+from adamctl.roles.data.prepared.layout import Kind, Manifest
 from adamctl.roles.data.prepared.writer import PreparedWriter
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, check_finite, groups_of
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Source,
+    check_finite,
+    groups_of,
+    target_count,
+    targets_of,
+)
+from adamctl.roles.data.skipping import SkippingSource
 
 WINDOW_BYTES: Final = 64 << 20
 """So much is read at a time, sorted as the files are, and written in shuffled order."""
@@ -26,44 +36,67 @@ Progress = Callable[[FileSplit, int, int], None]
 """Called with a split, the examples written so far, and how many there are."""
 
 
+class Prepared(NamedTuple):
+    """What was written, and how many damaged examples of each split were left out."""
+
+    manifest: Manifest
+    skipped: dict[FileSplit, int]
+
+
 def prepare(
-    source: Source, folder: Path, *, seed: int, threads: int, made_from: str, progress: Progress | None = None
-) -> Manifest:
-    """Writes all examples of a source into `folder`, which must not exist. Returns the list of its files.
+    source: Source,
+    folder: Path,
+    *,
+    seed: int,
+    threads: int,
+    made_from: str,
+    skip: bool = False,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Writes all examples of a source into `folder`, which must not exist.
+
+    `skip` leaves damaged examples out, and names each in the log.
 
     The training part is shuffled by `seed`: wholly; or, if the source is read by blocks, as a pass in block order is,
     and then each block is read once. The test part keeps its order.
 
     Raises:
-        ConfigurationError: the folder exists or cannot be written, or examples come in groups, which would be lost.
-        DamagedDataError: an example cannot be read; nothing is left behind.
+        ConfigurationError: the folder exists or cannot be written.
+        DamagedDataError: an example cannot be read, and not `skip`; nothing is left behind.
     """
-    if groups_of(source, "train") is not None:
-        raise ConfigurationError(
-            f"{source.origin}: its examples come in groups, as frames of a recording do; a prepared set loses them: "
-            f'train from these data themselves, format = "{source.format}"'
-        )
-    found = _targets(source, "train")
-    width = 0 if found is None else found.shape[1]
+    skipping = SkippingSource(source) if skip else None
+    source = skipping or source
+    skipped = dict.fromkeys(FILE_SPLITS, 0)
+    targets = target_count(source)
     with (
-        PreparedWriter(folder, source.example_shape, source.dtype, source.value_max, targets=width) as writer,
+        PreparedWriter(folder, source.example_shape, source.dtype, source.value_max, targets=targets) as writer,
         ThreadPoolExecutor(threads, thread_name_prefix="prepare") as pool,
     ):
         for split in FILE_SPLITS:
-            beside = source.labels(split) if not width else _targets(source, split)
+            found = targets_of(source, split)
+            beside = source.labels(split) if found is None else found
             done = 0
             for indices in _windows(source, split, seed if split == "train" else None):
-                writer.add(split, _read(source, split, indices, pool), beside[indices])
                 done += len(indices)
+                values = _read(source, split, indices, pool)
+                if skipping is not None and (damaged := skipping.damaged(split, indices)).any():
+                    skipped[split] += int(damaged.sum())
+                    values, indices = values[~damaged], indices[~damaged]
+                others = {kind: numbers[indices] for kind, numbers in _others(source, split)}
+                writer.add(split, values, beside[indices], others)
                 if progress is not None:
                     progress(split, done, len(beside))
-        return writer.finish(source.classes, made_from)
+        return Prepared(writer.finish(source.classes, made_from), skipped)
 
 
-def _targets(source: Source, split: FileSplit) -> Any:
-    """Returns a split's targets, if the source has them in place of labels, else None."""
-    method = getattr(source, "targets", None)
-    return None if method is None else method(split)
+def _others(source: Source, split: FileSplit) -> Iterator[tuple[Kind, NDArray[Any]]]:
+    """Yields what else the source knows of its examples."""
+    if (groups := groups_of(source, split)) is not None:
+        yield "groups", groups
+    weights = getattr(source, "weights", None)
+    if weights is not None and split == "train":
+        with suppress(ConfigurationError):  # this format may have weights, and these data have none
+            yield "weights", np.asarray(weights(split))
 
 
 def _windows(source: Source, split: FileSplit, seed: int | None) -> Iterator[Indices]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.prepared.layout import (
+    BESIDE,
     FORMAT_VERSION,
     MANIFEST_NAME,
     SHARD_BYTES,
@@ -80,8 +82,16 @@ class PreparedWriter:
             left.unlink()
         return lock
 
-    def add(self, split: FileSplit, values: NDArray[Any], labels: NDArray[Any]) -> None:
+    def add(
+        self,
+        split: FileSplit,
+        values: NDArray[Any],
+        labels: NDArray[Any],
+        others: Mapping[Kind, NDArray[Any]] | None = None,
+    ) -> None:
         """Appends examples [n, *shape] of the set's type, and their labels int32 [n] or targets float32 [n, k].
+
+        `others` are groups and weights, [n] each.
 
         Raises OSError: the disk is full, for example.
         """
@@ -95,9 +105,11 @@ class PreparedWriter:
             done += len(part)
             if len(part) == room:
                 self._close(split, "examples")
-        kind: Kind = "targets" if self._targets else "labels"
-        beside = np.ascontiguousarray(labels, "<f4" if self._targets else "<i4")
-        self._file(split, kind, 4 * max(self._targets, 1)).write(beside.reshape(len(labels), -1))
+        needed: Kind = "targets" if self._targets else "labels"
+        for kind, numbers in {needed: labels, **(others or {})}.items():
+            if len(numbers):
+                beside = np.ascontiguousarray(numbers, BESIDE[kind]).reshape(len(numbers), -1)
+                self._file(split, kind, beside.itemsize * beside.shape[1]).write(beside)
 
     def _file(self, split: FileSplit, kind: Kind, row_bytes: int) -> _OpenFile:
         if (split, kind) not in self._open:

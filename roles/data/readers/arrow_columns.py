@@ -35,6 +35,10 @@ class Cells(Protocol):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
+    def dense(self, table: Any) -> NDArray[Any] | None:
+        """Returns all rows as [rows, elements] of this type; None if they must be taken one by one."""
+        ...
+
     def write(self, table: Any, rows: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64], origin: str) -> None:
         """Writes `rows` [n] of a table into `out` at `places` [n].
 
@@ -124,11 +128,21 @@ class _Numbers:
         self.shape = shape
         self.dtype = np.dtype(np.uint8 if of_bytes else np.float32)
 
-    def write(self, table: Any, rows: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64], origin: str) -> None:
-        values = np.empty((len(rows), table.num_columns), out.dtype)
+    def dense(self, table: Any) -> NDArray[Any] | None:
+        if any(column.null_count for column in table.columns):
+            return None
+        columns = np.empty((table.num_columns, table.num_rows), self.dtype)
         for number, column in enumerate(table.columns):
-            _check_present(column, f"{origin}: column {table.column_names[number]}", "a number")
-            values[:, number] = column.to_numpy()[rows]
+            columns[number] = column.to_numpy()
+        return np.ascontiguousarray(columns.T)
+
+    def write(self, table: Any, rows: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64], origin: str) -> None:
+        chosen = table.take(pa.array(rows))
+        for name, column in zip(chosen.column_names, chosen.columns, strict=True):
+            if column.null_count:
+                row = rows[np.flatnonzero(column.is_null().to_numpy())[0]]
+                raise DamagedDataError(f"{origin}: column {name}, row {row}: expected a number, found none")
+        values = np.stack([column.to_numpy() for column in chosen.columns], axis=1)
         out[places] = values.reshape(len(rows), *out.shape[1:])
 
 
@@ -136,6 +150,13 @@ class _Lists:
     def __init__(self, shape: tuple[int, ...], of_bytes: bool) -> None:
         self.shape = shape
         self.dtype = np.dtype(np.uint8 if of_bytes else np.float32)
+
+    def dense(self, table: Any) -> NDArray[Any] | None:
+        try:
+            flat, _ = _flat(table.column(0), "", np.arange(table.num_rows), prod(self.shape))
+        except DamagedDataError:
+            return None
+        return np.asarray(flat.to_numpy(zero_copy_only=False), self.dtype).reshape(table.num_rows, -1)
 
     def write(self, table: Any, rows: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64], origin: str) -> None:
         column = table.column(0).take(pa.array(rows))
@@ -149,6 +170,17 @@ class _Bytes:
         self.shape = shape
         self.dtype = np.dtype(np.uint8)
         self._decoder = decoder
+
+    def dense(self, table: Any) -> NDArray[Any] | None:
+        column = table.column(0)
+        if self._decoder is not None or column.null_count or not pa.types.is_binary(column.type):
+            return None
+        values = pa.concat_arrays(column.chunks)
+        offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
+        if (np.diff(offsets) != prod(self.shape)).any():
+            return None
+        flat = np.frombuffer(values.buffers()[2], np.uint8, offsets[-1] - offsets[0], offsets[0])
+        return flat.reshape(len(values), -1)
 
     def write(self, table: Any, rows: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64], origin: str) -> None:
         column = table.column(0)

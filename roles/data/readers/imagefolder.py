@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.readers.images import ImageDecoder, Pixels, image_size, read_image_file
+from adamctl.roles.data.readers.late_file import ReadCounter, check_unchanged
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek
 from adamctl.roles.data.readers.splits import arrange, files_below
@@ -50,8 +51,14 @@ class ImageFolderSource:
         arranged = arrange(files_below(folder, _ENDINGS, config, "JPEG or PNG files"), config, str(folder))
         self.classes, self._labels = arranged.classes, arranged.labels
         self._paths = {split: [folder / name for name in names] for split, names in arranged.names.items()}
-        self.stored_bytes = sum(path.stat().st_size for paths in self._paths.values() for path in paths)
-        self.resident_bytes = sum(labels.nbytes for labels in self._labels.values())
+        self._opened = {split: _sizes_and_times(paths) for split, paths in self._paths.items()}
+        self._counter = ReadCounter()
+        self.stored_bytes = sum(int(opened[:, 0].sum()) for opened in self._opened.values())
+        self.resident_bytes = sum(self._labels[split].nbytes + self._opened[split].nbytes for split in FILE_SPLITS)
+
+    @property
+    def read_bytes(self) -> int:
+        return self._counter.total_bytes
 
     def labels(self, split: FileSplit) -> Labels:
         return self._labels[split]
@@ -69,10 +76,19 @@ class ImageFolderSource:
         return [image_size(read_image_file(path), path) for path in self._paths[split]]
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Raises DamagedDataError with the file's name if one cannot be decoded."""
-        paths = self._paths[split]
+        """Raises DamagedDataError with the file's name if one cannot be decoded, or has changed since it was listed."""
+        paths, opened = self._paths[split], self._opened[split]
         for row, index in enumerate(indices):
+            size_bytes, changed_ns = opened[index].tolist()
+            check_unchanged(paths[index], size_bytes, changed_ns)
+            self._counter.add(size_bytes)
             out[row] = self._images.decode_file(paths[index])
+
+
+def _sizes_and_times(paths: Sequence[Path]) -> NDArray[np.int64]:
+    """Returns the size in bytes and the time of change in nanoseconds of each file, [n, 2]."""
+    found = [path.stat() for path in paths]
+    return np.array([(one.st_size, one.st_mtime_ns) for one in found], np.int64).reshape(-1, 2)
 
 
 def open_images(folder: Path, input_shape: Sequence[int] | None, *, config: DataConfig) -> ImageFolderSource:

@@ -6,8 +6,32 @@ import os
 import threading
 import weakref
 from pathlib import Path
+from typing import Final
 
 from adamctl.errors import DamagedDataError
+
+ANOTHER: Final = "the file that was opened, found one changed since then"
+
+
+def check_unchanged(path: Path, size_bytes: int, changed_ns: int) -> os.stat_result:
+    """Returns what is known of a file that had this size and time of change when its set was opened.
+
+    Raises:
+        DamagedDataError: it has others now, or is gone.
+    """
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise DamagedDataError(f"{path}: expected it as when it was opened: {error}") from error
+    if found.st_size != size_bytes:
+        raise _changed(path, f"{size_bytes} bytes as when it was opened, found {found.st_size}")
+    if found.st_mtime_ns != changed_ns:
+        raise _changed(path, ANOTHER)
+    return found
+
+
+def _changed(path: Path, what: str) -> DamagedDataError:
+    return DamagedDataError(f"{path}: expected {what}; do not change data while a run reads them")
 
 
 class ReadCounter:
@@ -35,18 +59,8 @@ class LateFile:
 
     def check(self) -> None:
         """Raises DamagedDataError if the file was changed, replaced or removed since it was opened."""
-        try:
-            found = os.stat(self.path)
-        except OSError as error:
-            raise DamagedDataError(f"{self.path}: expected it as when it was opened: {error}") from error
-        opened = self._opened
-        if found.st_size != opened.st_size:
-            what = f"{opened.st_size} bytes as when it was opened, found {found.st_size}"
-        elif (found.st_mtime_ns, found.st_ino) != (opened.st_mtime_ns, opened.st_ino):
-            what = "the file that was opened, found one changed since then"
-        else:
-            return
-        raise DamagedDataError(f"{self.path}: expected {what}; do not change data while a run reads them")
+        if check_unchanged(self.path, self._opened.st_size, self._opened.st_mtime_ns).st_ino != self._opened.st_ino:
+            raise _changed(self.path, ANOTHER)
 
     def read_into(self, target: memoryview, offset_bytes: int) -> None:
         """Fills `target`, whose items are bytes, with what is at this place.

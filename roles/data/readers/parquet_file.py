@@ -23,6 +23,7 @@ from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.arrow_columns import Cells, cells_of, class_names, labels_of, select
 from adamctl.roles.data.readers.columns import in_test_part
+from adamctl.roles.data.readers.late_file import ReadCounter
 from adamctl.roles.data.readers.shards import Shard, arrange_shards, shards_at
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
@@ -70,6 +71,7 @@ class ParquetSource:
         schema = self._checked_schema()
         self._chosen = select(schema, config.columns, origin)
         groups = list(self._row_groups())
+        self._counter = ReadCounter()
         self._held = _Held(_HELD_BYTES_MAX)
         texts = [self._labels_of(group) for group in groups]
         self._cells: Cells = cells_of(schema, self._chosen, input_shape, self._sample(groups), config, origin)
@@ -87,12 +89,26 @@ class ParquetSource:
         held = (*self._labels.values(), *(rows for rows in self._rows.values() if rows is not None))
         self.resident_bytes = sum(values.nbytes for values in held) + _HELD_BYTES_MAX
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the inputs' columns that were read from files."""
+        return self._counter.total_bytes
+
     def labels(self, split: FileSplit) -> Labels:
         return self._labels[split]
 
     def blocks(self, split: FileSplit) -> NDArray[np.int64]:
         """Returns how many examples each row group has of a split, [B]."""
         return self._lengths[split]
+
+    def fetched(self, split: FileSplit) -> NDArray[np.int64] | None:
+        """Returns how many examples of a split each file has, if files are fetched, [files]."""
+        if not any(shard.fetched for shard in self._shards):
+            return None
+        lengths = dict.fromkeys((group.shard for group in self._groups[split]), 0)
+        for group, length in zip(self._groups[split], self._lengths[split], strict=True):
+            lengths[group.shard] += int(length)
+        return np.array(list(lengths.values()), np.int64)
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Raises DamagedDataError with file, row group and row."""
@@ -110,7 +126,10 @@ class ParquetSource:
                 wanted = indices[places] - (ends[position] - group.rows)
             else:
                 wanted = rows[indices[places]]
-            values = self._held.get((group.shard, group.number), lambda group=group: self._read(group))  # type: ignore[misc]
+            values = self._held.get((group.shard, group.number), lambda group=group: self._prepared(group))  # type: ignore[misc]
+            if isinstance(values, np.ndarray):
+                out[places] = values[wanted].reshape(len(places), *out.shape[1:])
+                continue
             with self._naming(group):
                 self._cells.write(values, wanted, out, places, self._place(group))
 
@@ -152,7 +171,7 @@ class ParquetSource:
         first = next((group for group in groups if group.rows), None)
         if first is None:
             raise ConfigurationError(f"{self.origin}: expected rows, found none")
-        return self._held.get((first.shard, first.number), lambda: self._read(first))
+        return self._read(first)
 
     def _labels_of(self, group: _Group) -> NDArray[Any]:
         with self._naming(group), self._file(group.shard, self._metadata[group.shard], part=True) as file:
@@ -214,7 +233,18 @@ class ParquetSource:
             table = file.read_row_group(group.number, columns=self._chosen.inputs, use_threads=False)
             if table.num_rows != group.rows:
                 raise DamagedDataError(f"{self._place(group)}: expected {group.rows} rows, found {table.num_rows}")
+            described = self._metadata[group.shard].row_group(group.number)
+            columns = [described.column(number) for number in range(described.num_columns)]
+            chosen = [one for one in columns if one.path_in_schema.partition(".")[0] in self._chosen.inputs]
+            self._counter.add(sum(one.total_compressed_size for one in chosen))
             return table.combine_chunks()
+
+    def _prepared(self, group: _Group) -> Any:
+        """Reads a row group: all its examples, if they are alike, or else its table."""
+        table = self._read(group)
+        with self._naming(group):
+            dense = self._cells.dense(table)
+        return table if dense is None else dense
 
     def _place(self, group: _Group) -> str:
         return f"{self._shards[group.shard].origin}: row group {group.number}"

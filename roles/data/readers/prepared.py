@@ -15,6 +15,7 @@ from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.prepared.layout import (
+    BESIDE,
     MANIFEST_BYTES_MAX,
     MANIFEST_NAME,
     Kind,
@@ -22,9 +23,20 @@ from adamctl.roles.data.prepared.layout import (
     PreparedFile,
     decode_manifest,
 )
+from adamctl.roles.data.readers.late_file import ReadCounter
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.shards import Shard, shards_at
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, matching_shape
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Groups,
+    Labels,
+    Peek,
+    Targets,
+    groups_of,
+    matching_shape,
+    target_count,
+)
 from adamctl.wire.checksum import crc32
 
 READER: Final = Reader(
@@ -59,25 +71,46 @@ class PreparedSource:
         self.dtype = np.dtype(manifest.dtype)
         self.value_max = manifest.value_max
         self.stored_bytes = sum(file.size_bytes for file in manifest.files)
+        self._counter = ReadCounter()
         self._shards = {file.name: _shard_of(found, file, origin) for file in manifest.files}
         kind: Kind = "targets" if manifest.targets else "labels"
         self._beside = {split: self._all_rows(split, kind) for split in FILE_SPLITS}
+        self._groups = {split: self._all_rows(split, "groups") for split in FILE_SPLITS}
+        if manifest.of("train", "weights"):
+            weights = self._all_rows("train", "weights")
+            self.weights = lambda split: weights
         self._files = {split: manifest.of(split, "examples") for split in FILE_SPLITS}
         self._starts = {split: np.cumsum([0, *(file.rows for file in files)]) for split, files in self._files.items()}
         self._checked = {file.name: np.zeros(len(file.checksums), np.bool_) for file in manifest.files}
-        held = (*self._beside.values(), *self._checked.values())
+        held = (*self._beside.values(), *self._groups.values(), *self._checked.values())
         self.resident_bytes = sum(values.nbytes for values in held)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that were read from files since it was opened."""
+        return self._counter.total_bytes
 
     def labels(self, split: FileSplit) -> Labels:
         return np.zeros(len(self._beside[split]), np.int32) if self._manifest.targets else self._beside[split]
 
-    def targets(self, split: FileSplit) -> NDArray[np.float32] | None:
+    def targets(self, split: FileSplit) -> Targets | None:
         """Returns a split's targets [examples, k]; None if its examples have classes."""
         return self._beside[split] if self._manifest.targets else None
+
+    def groups(self, split: FileSplit) -> Groups | None:
+        """Returns which examples belong together, as `groups_of` says."""
+        return self._groups[split] if self._manifest.of("train", "groups") else None
 
     def blocks(self, split: FileSplit) -> NDArray[np.int64]:
         """Returns how many examples each block has, [B]."""
         return np.array([rows for file in self._files[split] for rows in file.block_lengths()], np.int64)
+
+    def fetched(self, split: FileSplit) -> NDArray[np.int64] | None:
+        """Returns how many examples each file has, if files are fetched, [files]."""
+        files = self._files[split]
+        if not any(self._shards[file.name].fetched for file in files):
+            return None
+        return np.array([file.rows for file in files], np.int64)
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Raises DamagedDataError with file, block and bytes if a block is not as it was written."""
@@ -126,12 +159,13 @@ class PreparedSource:
         self, handle: int, file: PreparedFile, block: int, start: int, stop: int, into: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Reads bytes [start, stop) of a file as rows."""
-        dtype = {"examples": self._manifest.values, "labels": np.dtype("<i4"), "targets": np.dtype("<f4")}[file.kind]
+        dtype = self._manifest.values if file.kind == "examples" else BESIDE[file.kind]
         values = np.empty((stop - start) // dtype.itemsize, dtype) if into is None else into
         try:
             found = os.preadv(handle, [values.data.cast("B")], start)
         except OSError as error:
             raise self._damaged(file, block, str(error)) from error
+        self._counter.add(found)
         if found != stop - start:
             raise self._damaged(file, block, f"only {found} of {stop - start} bytes")
         return values.reshape((stop - start) // file.row_bytes, -1)
@@ -157,9 +191,10 @@ class PreparedSource:
                     parts.append(self._rows(opened.fileno(), file, block, *file.block_range(block)))
                     if crc32(parts[-1].data.cast("B")) != checksum:
                         raise self._damaged(file, block, "another checksum")
-        if kind == "labels":
-            return np.concatenate([*(part[:, 0] for part in parts), np.empty(0, np.int32)], dtype=np.int32)
-        return np.concatenate([*parts, np.empty((0, self._manifest.targets), np.float32)], dtype=np.float32)
+        if kind == "targets":
+            return np.concatenate([*parts, np.empty((0, self._manifest.targets), np.float32)], dtype=np.float32)
+        dtype = BESIDE[kind].newbyteorder("=")
+        return np.concatenate([*(part[:, 0] for part in parts), np.empty(0, dtype)], dtype=dtype)
 
 
 def _read_manifest(shards: dict[str, Shard], origin: str) -> Manifest:
@@ -211,4 +246,7 @@ def peek_prepared(
         ConfigurationError, DamagedDataError: like `open_prepared`.
     """
     source = open_prepared(place, input_shape, config=config)
-    return Peek(source.classes, {split: source.labels(split) for split in FILE_SPLITS})
+    labels = {split: source.labels(split) for split in FILE_SPLITS}
+    found = {split: groups_of(source, split) for split in FILE_SPLITS}
+    groups = {split: numbers for split, numbers in found.items() if numbers is not None}
+    return Peek(source.classes, labels, groups or None, target_count(source))

@@ -23,7 +23,11 @@ class Shard(Protocol):
         name: its path below the source, with slashes.
         origin: its whole path or URL, for messages.
         size_bytes: its length when the set was opened.
+        fetched: whether it must be fetched from elsewhere to be read.
     """
+
+    @property
+    def fetched(self) -> bool: ...
 
     @property
     def name(self) -> str: ...
@@ -54,6 +58,8 @@ class Shard(Protocol):
 
 class LocalShard:
     """A file of this machine. A run that reads it notices if it changes."""
+
+    fetched = False
 
     def __init__(self, path: Path, name: str) -> None:
         """Raises ConfigurationError if it is no file."""

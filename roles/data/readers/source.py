@@ -34,6 +34,9 @@ class Source(Protocol):
         resident_bytes: memory that the source itself holds.
         stored_bytes: size of the files.
         origin: where the examples are, for messages.
+
+    It may also have `blocks(split)`, the lengths [B] of the runs of examples that it reads at once; `sequential`, True
+    if an example alone costs as much to read as its block; and `read_bytes`, how much it has read from files so far.
     """
 
     format: str

@@ -39,6 +39,8 @@ _PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", 
 class RemoteShard:
     """One file behind a URL, which is fetched whole when it is opened, if it is not in the cache."""
 
+    fetched = True
+
     def __init__(self, files: RemoteFiles, url: str, name: str, info: dict[str, Any]) -> None:
         self.name = name
         self.origin = url
@@ -260,14 +262,14 @@ def _reaching(address: str) -> Iterator[None]:
     except FileNotFoundError as error:
         status = getattr(error.__cause__, "status", 0)
         if status in _FORBIDDEN:
-            raise _forbidden(address, error.__cause__) from error
+            raise _forbidden(address, error.__cause__) from None
         if (
             error.__cause__ is not None and status not in _ABSENT
         ):  # fsspec says so of a server that does not answer, too
             raise _unreachable(address, error.__cause__) from error
         raise ConfigurationError(f"{address}: there is no such file or folder; correct data.source") from error
     except PermissionError as error:
-        raise _forbidden(address, error) from error
+        raise _forbidden(address, error) from None  # its cause would be taken for a permission of this machine
     except Exception as error:
         raise _unreachable(address, error) from error
 

@@ -62,6 +62,10 @@ def test_whole_pixels_are_moved_as_by_translation(backend: str) -> None:
     floats = images_of(len(shifts))
     for images, border in ((floats, -0.5), (bytes_of(floats), 3)):
         got = warped(images, affine(matrices), border, backend)
+        mirrored = affine(matrices * np.array([1, -1, 1]) + np.array([(0, 0, 0), (0, 0, SHAPE[1] - 1)]))
+        np.testing.assert_array_equal(
+            warped(images, mirrored, border, backend), warped(images, mirrored, border, "numpy")
+        )  # fmt: skip
         translate(images, shifts, border)
         np.testing.assert_array_equal(got, images)
 

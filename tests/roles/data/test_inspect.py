@@ -13,6 +13,7 @@ import pytest
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.inspect import inspect
+from tests.roles.data.speech.sounds import write_recordings
 
 
 def test_an_idx_folder_is_described(idx_folder: Callable[..., Path], tmp_path: Path) -> None:
@@ -25,6 +26,7 @@ def test_an_idx_folder_is_described(idx_folder: Callable[..., Path], tmp_path: P
     assert train["examples"] == 50 and train["classes"] == dict.fromkeys("0123456789", 5)
     assert (train["min"], train["max"]) == (0, 49)
     assert train["mean"] == pytest.approx(24.5) and train["std"] == pytest.approx(np.arange(50).std())
+    assert found["order"] == "examples" and "window_bytes" not in found
     assert found["decoded_bytes"] == 70 * 16 and 0 < found["stored_bytes"] < 2000
 
 
@@ -46,6 +48,21 @@ def test_a_tar_file_of_images_is_described_as_the_folder_is(image_folder: Callab
     assert found["splits"] == plain["splits"]
 
 
+def test_recordings_are_counted(tmp_path: Path) -> None:
+    write_recordings(tmp_path / "set", {"a_0.wav": 900, "b_0.wav": 900, "b_1.wav": 300})
+    config = DataConfig(format="audio", source=str(tmp_path / "set"), class_from="name", test_files="*_1.wav")
+    found = inspect(config, input_shape=(440,))["splits"]
+    assert [(found[split]["examples"], found[split]["groups"]) for split in ("train", "test")] == [(18, 2), (2, 1)]
+
+
 def test_missing_data_are_reported_as_by_the_server(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="adamctl data fetch"):
         inspect(DataConfig(format="idx", source="mnist"), search=[str(tmp_path)])
+
+
+def test_the_size_of_a_window_is_said(idx_folder: Callable[..., Path], tmp_path: Path) -> None:
+    idx_folder(train=5000)
+    config = DataConfig(format="idx", source="tiny", order="blocks", window_blocks=2, validation=0.5)
+    found = inspect(config, search=[str(tmp_path)])
+    assert (found["order"], found["blocks"], found["window_blocks"]) == ("blocks", 3, 2)
+    assert found["window_bytes"] == 2 * 1024 * 16

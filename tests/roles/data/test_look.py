@@ -56,6 +56,16 @@ def test_good_data_are_counted(tmp_path: Path, format: str, full: bool) -> None:
 
 
 @pytest.mark.parametrize("full", [False, True])
+def test_as_many_are_held_out_of_blocks_as_of_examples(tmp_path: Path, full: bool) -> None:
+    config = msgspec.structs.replace(npz(tmp_path / "d.npz"), order="blocks", validation=0.3)
+    assert (
+        look(config, NEEDS, full=full).examples == look(msgspec.structs.replace(config, order="auto"), NEEDS).examples
+    )
+    with pytest.raises(ConfigurationError, match="has 4 training examples"):
+        look(msgspec.structs.replace(config, validation=0.9), NEEDS, full=full)
+
+
+@pytest.mark.parametrize("full", [False, True])
 def test_a_label_without_an_output_is_named(tmp_path: Path, full: bool) -> None:
     labels = LABELS.copy()
     labels[17] = 5
@@ -120,6 +130,9 @@ def test_a_batch_larger_than_the_training_set_is_refused(tmp_path: Path) -> None
 def test_classes_that_never_occur_are_a_warning(tmp_path: Path) -> None:
     (warning,) = look(npz(tmp_path / "d.npz"), NEEDS.__class__((4, 4, 1), 10, 8, 1)).warnings
     assert "training examples of 2 classes, the model has 10 outputs" in warning
+    labels = np.where(LABELS == 1, 2, LABELS)
+    (warning,) = look(npz(tmp_path / "d.npz", y_train=labels), NEEDS.__class__((4, 4, 1), 3, 8, 1)).warnings
+    assert warning.endswith("d.npz: 1 of 3 classes have no training example: 1")
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,3 +155,16 @@ def test_shares_that_can_be_are_not() -> None:
 def test_blocks_without_servers_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least one data server"):
         Ownership(DATASET, ())
+
+
+def test_files_that_are_fetched_are_owned_whole() -> None:
+    examples = 40 * 25
+    source: Any = SimpleNamespace(
+        labels=lambda split: np.zeros(examples, np.int32), sequential=True, blocks=lambda split: np.full(100, 10)
+    )
+    assert blocks_of(source, "train").of(np.array([0, 9, 10, 999])).tolist() == [0, 0, 1, 99]
+    source.fetched = lambda split: np.full(40, 25)
+    assert blocks_of(source, "train").of(np.array([0, 24, 25, 999])).tolist() == [0, 0, 1, 39]
+    for few in (np.array([500, 500]), None):
+        source.fetched = lambda split, few=few: few
+        assert blocks_of(source, "train").of(np.array([0, 9, 10, 999])).tolist() == [0, 0, 1, 99]

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.errors import DamagedDataError
 from adamctl.roles.data.prepared import prepare as prepare_module
 from adamctl.roles.data.prepared.prepare import prepare
 from adamctl.roles.data.readers import open_source
@@ -88,6 +88,19 @@ def test_targets_are_kept(tmp_path: Path) -> None:
     assert np.array_equal(opened.targets("test"), targets["test"])
 
 
+def test_groups_and_weights_are_kept(tmp_path: Path) -> None:
+    of: Any = source(60, 5)
+    groups = {"train": np.arange(60) // 7, "test": np.arange(5)}
+    of.groups, of.weights = groups.__getitem__, lambda split: np.arange(60) / 4
+    opened: Any = open_source(DataConfig(format="prepared", source="x"), prepared(tmp_path / "set", of), (4, 3, 1))
+    found, _ = read(tmp_path / "set", "train")
+    assert opened.groups("train").tolist() == [number // 7 for number in found]
+    assert opened.groups("test").tolist() == [0, 1, 2, 3, 4]
+    assert opened.weights("train").tolist() == [number / 4 for number in found]
+    without: Any = open_source(DataConfig(format="prepared", source="x"), prepared(tmp_path / "other"), (4, 3, 1))
+    assert without.groups("train") is None and not hasattr(without, "weights")
+
+
 def test_an_example_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) -> None:
     of = source(dtype=np.float32)
     of._images["train"][77] = np.nan
@@ -96,11 +109,22 @@ def test_an_example_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_examples_that_belong_together_are_refused(tmp_path: Path) -> None:
-    """A prepared set does not say which frames are of one recording, so a validation part would mix them."""
-    write_recordings(tmp_path / "set", {"yes/0.wav": 900, "no/0.wav": 900})
+def test_damaged_examples_may_be_left_out(tmp_path: Path) -> None:
+    of = source(dtype=np.float32)
+    of._images["train"][[77, 1200]] = np.nan
+    done = prepare(of, tmp_path / "set", seed=3, threads=2, made_from="", skip=True)
+    assert done.skipped == {"train": 2, "test": 0}
+    found, labels = read(tmp_path / "set", "train")
+    assert sorted(found) == [number for number in range(3000) if number not in (77, 1200)]
+    assert labels == [number % 3 for number in found]
+
+
+def test_frames_of_recordings_stay_together(tmp_path: Path) -> None:
+    write_recordings(tmp_path / "set", {f"{name}/{number}.wav": 900 for name in ("yes", "no") for number in range(9)})
     config = DataConfig(format="audio", source=str(tmp_path / "set"))
-    recordings = open_source(config, tmp_path / "set", (440,))
-    with pytest.raises(ConfigurationError, match=r'come in groups.*train from these data themselves, format = "audio"'):
-        prepare(recordings, tmp_path / "new", seed=7, threads=1, made_from="x")
-    assert not (tmp_path / "new").exists()
+    recordings: Any = open_source(config, tmp_path / "set", (440,))
+    prepare(recordings, tmp_path / "new", seed=7, threads=1, made_from="x")
+    opened: Any = open_source(DataConfig(format="prepared", source="x"), tmp_path / "new", (440,))
+    for split in ("train", "test"):
+        pairs = sorted(zip(recordings.groups(split).tolist(), recordings.labels(split).tolist(), strict=True))
+        assert sorted(zip(opened.groups(split).tolist(), opened.labels(split).tolist(), strict=True)) == pairs

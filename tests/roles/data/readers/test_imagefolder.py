@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -93,3 +94,15 @@ def test_the_configuration_says_which_files_are_the_test_part(image_folder: Call
     source = ImageFolderSource(image_folder(examples=5), (4, 4, 3), config)
     assert [path.name for path in source.paths("test")] == ["000.png", "001.png", "002.png"] * 2
     assert source.labels("test").tolist() == [0, 0, 0, 1, 1, 1] and len(source.labels("train")) == 4
+
+
+def test_an_image_that_changes_after_it_was_listed_is_named(image_folder: Callable[..., Path]) -> None:
+    folder = image_folder()
+    source = ImageFolderSource(folder, (4, 4, 3))
+    out = np.empty((1, 4, 4, 3), np.uint8)
+    source.load("train", np.array([0]), out)
+    path = source.paths("train")[0]
+    assert source.read_bytes == path.stat().st_size
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DamagedDataError, match=rf"{path.name}: expected the file that was opened, found one changed"):
+        source.load("train", np.array([0]), out)

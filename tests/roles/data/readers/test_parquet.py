@@ -79,6 +79,18 @@ def test_examples_of_each_kind(tmp_path: Path, kind: str) -> None:
     assert out.tolist() == [expected[5], expected[0], expected[3]]
 
 
+def test_a_row_group_is_read_once_for_its_examples(tmp_path: Path) -> None:
+    columns = {"x": np.random.default_rng(1).random(40), "y": np.zeros(40), "label": np.zeros(40, np.int8)}
+    source = opened(write(tmp_path / "train.parquet", columns, 20), inputs=("x",))
+    metadata = pq.ParquetFile(tmp_path / "train.parquet").metadata
+    once = sum(metadata.row_group(group).column(0).total_compressed_size for group in range(2))
+    before, sample = source.read_bytes, metadata.row_group(0).column(0).total_compressed_size
+    assert before == sample  # to know what the columns hold
+    for _ in range(2):
+        values(source)
+    assert source.read_bytes - before == once
+
+
 def test_nested_lists_and_rows_take_the_shape_of_the_input(tmp_path: Path) -> None:
     nested = [[[1, 2], [3, row]] for row in range(5)]
     write(tmp_path / "train.parquet", {"x": nested, "label": [0] * 5})

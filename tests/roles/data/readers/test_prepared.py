@@ -48,6 +48,14 @@ def test_examples_alone_are_those_of_the_whole(folder: Path) -> None:
         assert load(opened(folder), indices) == [whole[place] for place in indices]
 
 
+def test_whole_blocks_are_read_once(folder: Path) -> None:
+    of = opened(folder)
+    before = of.read_bytes
+    for start in range(0, 3000, 1024):
+        load(of, range(start, min(start + 1024, 3000)))
+    assert of.read_bytes - before == 36_000
+
+
 def test_a_damaged_block_is_named_when_it_is_first_read(folder: Path) -> None:
     flip(folder / "train-00000.examples", 12 * 1500)
     of = opened(folder)

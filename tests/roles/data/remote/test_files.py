@@ -126,6 +126,7 @@ def test_prepared_sets_fetch_shards_when_they_are_needed(tmp_path: Path, web: tu
     source = opened("prepared", f"{web[0]}/set", (4, 3, 1))
     assert "/set/train-00000.examples" not in Counting.asked and len(source.labels("train")) == 3000
     local = opened("prepared", str(web[1] / "set"), (4, 3, 1))
+    assert source.fetched("train").tolist() == [3000] and local.fetched("train") is None
     values = np.empty((2, 3000, 4, 3, 1), np.uint8)
     for out, of in zip(values, (source, local), strict=True):
         of.load("train", np.arange(3000), out)
@@ -141,6 +142,7 @@ def test_parquet_files_are_read_from_a_web_server(web: tuple[str, Path]) -> None
     assert len(source.labels("train")) + len(source.labels("test")) == 50
     source = opened("parquet", web[0])
     assert source.labels("train").tolist() == [0, 1] * 50 and len(source.labels("test")) == 50
+    assert source.fetched("train").tolist() == [50, 50] and source.fetched("test").tolist() == [50]
     out = np.empty((100, 1), np.float32)
     source.load("train", np.arange(100), out)
     assert out[:, 0].tolist() == [*range(50), *range(50)]

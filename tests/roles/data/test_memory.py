@@ -1,0 +1,95 @@
+"""How a data server's memory is divided, and that it stays within what it was given."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adamctl.errors import ConfigurationError
+from adamctl.roles.data.memory import memory_of_machine, memory_of_option
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("text", "buffers"), [("128MiB", 64), ("256MiB", 64), ("1GiB", 128), ("64GiB", 512)])
+def test_examples_and_buffers_are_together_what_is_given(text: str, buffers: int) -> None:
+    found = memory_of_option(text)
+    assert found is not None and found.buffers_bytes == buffers * MIB
+    assert sum(found) == float(text[:-3]) * {"M": MIB, "G": 1024 * MIB}[text[-3]]
+
+
+def test_without_a_bound_a_server_has_the_machine() -> None:
+    assert memory_of_option(None) is None
+    assert memory_of_machine(64 << 30) == (64 << 30, 512 * MIB)
+    assert memory_of_machine(MIB) == (MIB, 128 * MIB)
+
+
+@pytest.mark.parametrize("text", ["much", "0MB", "100MB", "-1GB"])
+def test_what_is_no_memory_for_a_server_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--memory: expected"):
+        memory_of_option(text)
+
+
+PROGRAM = """
+import queue, sys, psutil
+from adamctl.config.data import DataConfig
+from adamctl.roles.data.core import Range
+from adamctl.roles.data.memory import memory_of_option
+from adamctl.roles.data.preparing import Asked
+from adamctl.roles.data.store import DataStore
+
+memory = memory_of_option(sys.argv[2])
+store = DataStore([sys.argv[1]], threads=2, memory_bytes=memory.examples_bytes, buffers_bytes=memory.buffers_bytes)
+warm = DataConfig(format="npy", source="warm")
+config = DataConfig(format="npy", source="set", order="blocks", window_blocks=8, memory_share=float(sys.argv[3]))
+process = psutil.Process()
+
+def read(dataset, number, start, stop):
+    results = queue.Queue()
+    found = store.read(dataset.name, Asked(Range("train", number, start, stop)), results.put) or results.get(timeout=60)
+    if isinstance(found, Exception):
+        raise found
+    found.release()
+
+small = store.open(warm, (28, 28, 1), 1)
+read(small, 0, 0, 100)
+before = process.memory_info().rss
+dataset = store.open(config, (28, 28, 1), 1)
+most = 0
+for number in range(2):
+    for start in range(0, dataset.examples["train"], 512):
+        read(dataset, number, start, min(start + 512, dataset.examples["train"]))
+        if start % 8192 == 0:
+            most = max(most, process.memory_info().rss)
+(status, _) = sorted(store.status()["datasets"], key=lambda one: one["source"])
+print(most - before, status["read_bytes"], store.status()["cache_bytes"])
+store.close()
+"""
+
+
+def test_a_process_with_a_set_of_four_times_its_memory_stays_within_it(tmp_path: Path) -> None:
+    examples, image_bytes = 200_000, 784
+    for name, count in (("set", examples), ("warm", 100)):
+        (tmp_path / name).mkdir()
+        shape = (count, 28, 28)
+        images = np.lib.format.open_memmap(tmp_path / name / "x_train.npy", mode="w+", dtype=np.uint8, shape=shape)
+        images[...] = np.arange(count, dtype=np.uint32)[:, None, None] % 251
+        images.flush()
+        del images
+        np.save(tmp_path / name / "y_train.npy", np.zeros(count, np.uint8))
+    # 128 MiB, of which 64 MiB are for examples; and of those 0.6: a quarter of the set.
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), "128MiB", "0.6"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    growth_bytes, read_bytes, held_bytes = map(int, done.stdout.split())
+    set_bytes = examples * image_bytes
+    assert held_bytes <= 0.6 * 64 * MIB and set_bytes > 3.8 * 0.6 * 64 * MIB
+    # What is held, prepared ranges, and the order of three windows: well below the 128 MiB, and below the set.
+    assert growth_bytes < 0.6 * 64 * MIB + 40 * MIB
+    kept = 0.6 * 64 * MIB - 2 * 8 * 1024 * image_bytes
+    assert 2 * set_bytes - kept - 8 * MIB <= read_bytes <= 2 * set_bytes - kept + 8 * 1024 * image_bytes + 8 * MIB
