@@ -84,6 +84,7 @@ SHORT = {
     "kernels/tiling.py": "lies below backend.py, which layers that cut by it need",
     "roles/*/role.py": "what the registry loads to know a role, without the role's imports",
     "roles/coordinator/batch_start.py": "above the cores, which know no experiment, and below the process",
+    "roles/coordinator/data_reading.py": "a loop of its own, which decides nothing about the run",
     "roles/coordinator/core/membership.py": "pure, as losses.py, which uses it, is not",
     "roles/data/augment/chance.py": "lies below all that is drawn, of images and of other examples",
     "roles/data/memory.py": "one division of memory, which server.py is told and store.py uses",
