@@ -126,8 +126,9 @@ class OpenDataSet:
         """Returns the positions in a range, ascending, of the examples that a share of it has."""
         rows = np.frombuffer(share.rows, np.int32).astype(np.int64) if share.rows else None
         blocks = self.visits.blocks_of(wanted)
-        ownership = self._ownership(self.visits.file_split(wanted.split), share.servers)
-        self.visits.own(lambda numbers: numbers[ownership.part(numbers, share.server)])
+        file_split = self.visits.file_split(wanted.split)
+        ownership = self._ownership(file_split, share.servers)
+        self.visits.own(file_split, lambda shared: ownership.part(shared, share.server))
         found = ownership.part(blocks if rows is None else blocks[rows], share.server)
         return found if rows is None else rows[found]
 

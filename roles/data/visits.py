@@ -51,8 +51,8 @@ class Visits(Protocol):
         """Returns the numbers [n] of the blocks that the examples of a range are in; servers share them out."""
         ...
 
-    def own(self, owned: Owned) -> None:
-        """Says which blocks this server reads, from now on."""
+    def own(self, file_split: FileSplit, owned: Owned) -> None:
+        """Says which blocks this server reads, from now on: the places, ascending, of those it owns of any numbers."""
         ...
 
     def sample(self) -> Indices:
@@ -135,7 +135,7 @@ class ExampleVisits:
     def blocks_of(self, wanted: Range) -> Indices:
         return self._blocks[self.file_split(wanted.split)].of(self._file_indices(wanted))
 
-    def own(self, owned: Owned) -> None:
+    def own(self, file_split: FileSplit, owned: Owned) -> None:
         """Nothing is read before it is asked for."""
 
     def sample(self) -> Indices:
