@@ -88,6 +88,7 @@ SHORT = {
     "roles/coordinator/core/membership.py": "pure, as losses.py, which uses it, is not",
     "roles/data/augment/chance.py": "lies below all that is drawn, of images and of other examples",
     "roles/data/memory.py": "one division of memory, which server.py is told and store.py uses",
+    "roles/data/places.py": "pure, as decode.py, which uses it in threads, is not",
     "roles/data/translation.py": "one operation on images",
     "roles/ps/apply/load_meter.py": "lies below both ways to apply, by threads and while a push arrives",
     "roles/ps/apply/update_sources.py": "lies below applier.py and fused.py",

@@ -51,8 +51,8 @@ class Visits(Protocol):
         """Returns the numbers [n] of the blocks that the examples of a range are in; servers share them out."""
         ...
 
-    def own(self, file_split: FileSplit, owned: Owned) -> None:
-        """Says which blocks this server reads, from now on: the places, ascending, of those it owns of any numbers."""
+    def own(self, owned: Owned) -> None:
+        """Says which blocks this server reads and keeps, from now on."""
         ...
 
     def sample(self) -> Indices:
@@ -135,8 +135,12 @@ class ExampleVisits:
     def blocks_of(self, wanted: Range) -> Indices:
         return self._blocks[self.file_split(wanted.split)].of(self._file_indices(wanted))
 
-    def own(self, file_split: FileSplit, owned: Owned) -> None:
-        """Nothing is read before it is asked for."""
+    def own(self, owned: Owned) -> None:
+        """Nothing is read before it is asked for; but where there is not room for all, others' examples give way."""
+        for split, cache in self._caches.items():
+            if cache.plan.form == "part":
+                blocks = self._blocks[split].of(np.arange(len(self._source.labels(split))))
+                cache.own(np.isin(blocks, owned(np.unique(blocks))))
 
     def sample(self) -> Indices:
         return self._train

@@ -41,6 +41,7 @@ _KEYS: Final = (
 _PLACES: Final[dict[FileSplit, int]] = {"train": 0, "test": 2}
 """The positions of a split's images and labels, or targets, in those."""
 
+_ARRAY_MAGIC: Final = b"\x93NUMPY"
 READER: Final = Reader("npz", (".npz",), open=f"{__name__}:open_npz", peek=f"{__name__}:peek_npz")
 
 
@@ -203,9 +204,10 @@ def _opened(path: Path) -> Iterator[tuple[Any, tuple[str, ...]]]:
             "holds, such as imagefolder"
         )
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+        with path.open("rb") as file:  # NumPy would read a single array as a whole, as long as its header says
+            if file.read(len(_ARRAY_MAGIC)) == _ARRAY_MAGIC:
                 raise DamagedDataError(f"{path}: expected an .npz archive, found a single array")
+        with np.load(path, allow_pickle=False) as archive:
             names = [kind for keys in _KEYS for kind in (keys, keys[:2])]
             keys = next(
                 (keys for keys in names if all(key in archive for key in keys) and not _has_half(archive, keys)), None

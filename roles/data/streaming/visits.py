@@ -111,10 +111,14 @@ class BlockVisits:
             self.file_split(wanted.split), indices, images.reshape(len(indices), *self._source.example_shape)
         )
 
-    def own(self, file_split: FileSplit, owned: Owned) -> None:
+    def own(self, owned: Owned) -> None:
         """Says which blocks this server reads for windows, from now on; all of them until then."""
         if self._cache is not None:
-            self._cache.own(file_split, lambda blocks: owned(self._shared[blocks]))
+            self._cache.own(lambda blocks: blocks[self._is_owned(blocks, owned)])
+
+    def _is_owned(self, blocks: Indices, owned: Owned) -> NDArray[np.bool_]:
+        shared = self._shared[blocks]
+        return np.isin(shared, owned(np.unique(shared)))
 
     def ahead_tasks(self) -> list[Callable[[], None]]:
         """Returns tasks that read what is needed next."""

@@ -24,7 +24,7 @@ from adamctl.roles.data.streaming.blocks import Place, SplitBlocks, is_sequentia
 from adamctl.roles.data.streaming.core import WindowKey, WindowMemory
 
 Owned = Callable[[Indices], Indices]
-"""Returns where those of some numbers are, ascending, that this server owns."""
+"""Returns those of some blocks that this server owns."""
 _FRAMES_OF_LONGEST: Final = 16
 _FRAME_EXAMPLES_MAX: Final = 256
 
@@ -78,7 +78,7 @@ class WindowCache:
         self._table = np.zeros(whole, np.int32)  # which frame holds this part of the set
         self._split_of = np.repeat(np.arange(len(splits)), [len(split.numbers) for split in splits.values()])
         self._changed = threading.Condition()  # guards all below, and is notified when a block was read
-        self._owned: dict[FileSplit, Owned] = {}
+        self._owned: Owned | None = None
         self.loaded_examples = 0
 
     @property
@@ -92,10 +92,10 @@ class WindowCache:
         with self._changed:
             return self._memory.used_frames * self._frames.frame_bytes
 
-    def own(self, file_split: FileSplit, owned: Owned) -> None:
+    def own(self, owned: Owned) -> None:
         """Says which blocks this server reads for windows, from now on; all of them until then."""
         with self._changed:
-            self._owned[file_split] = owned
+            self._owned = owned
 
     # --- what is asked for ------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class WindowCache:
     def _serve(self, key: WindowKey, place: Place, out: NDArray[Any]) -> None:
         blocks, examples = self._splits[key.split].window(key.pass_number, key.window)
         with self._changed:
-            mine = self._mine(key.split, blocks)
+            mine = blocks if self._owned is None else self._owned(blocks)
             self._memory.enter(key, map(int, mine), examples, time.monotonic())
         needed = np.unique(place.blocks).tolist()
         held = self._fetch(needed)
@@ -136,11 +136,6 @@ class WindowCache:
         finally:
             with self._changed:
                 self._memory.unpin(held)
-
-    def _mine(self, split: str, blocks: Indices) -> Indices:
-        """Returns those blocks of a window that this server reads. Called with the lock held."""
-        owned = self._owned.get(self._splits[split].file_split)
-        return blocks if owned is None else blocks[owned(blocks)]
 
     def _fetch(self, numbers: Sequence[int]) -> list[int]:
         """Reads the blocks that have room and are not there. Returns those that are there then; unpin each."""
@@ -200,7 +195,7 @@ class WindowCache:
                     continue
                 split = self._splits[after.split]
                 blocks, examples = split.window(after.pass_number, after.window)
-                mine = self._mine(after.split, blocks)
+                mine = blocks if self._owned is None else self._owned(blocks)
                 if self._memory.look_ahead(after, key, map(int, mine), examples, now_s):
                     tasks += [partial(self._read_ahead, number) for number in self._memory.to_read(after)]
         return tasks

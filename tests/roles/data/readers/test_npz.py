@@ -125,3 +125,14 @@ def test_an_archive_larger_than_memory_is_refused_before_it_is_unpacked(
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=50_000))
     with pytest.raises(ConfigurationError, match=r"data\.npz: its arrays need .* 50,000 are available here"):
         open_npz(path)
+
+
+def test_a_single_array_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    content = path.read_bytes().replace(b"(3,)", b"(9000000000000,)")
+    path.write_bytes(content)
+    for read in (open_npz, lambda path: peek_npz(path, None, 10)):
+        with pytest.raises(DamagedDataError, match=r"a\.npz: expected an \.npz archive, found a single array"):
+            read(path)
