@@ -45,10 +45,15 @@ def class_weights(
         outputs: units of the last layer; those beyond the classes get 1.
 
     Raises:
-        ConfigurationError: there is no such class, or not one number for each; or none that counts is above 0.
+        ConfigurationError: there are no classes, or not that one, or not one number for each; or none that counts is
+            above 0.
     """
     if given == "none":
         return None
+    if not classes:
+        raise ConfigurationError(
+            "train.class_weights: these examples have targets, numbers in place of classes: leave it out"
+        )
     if given == "balanced":
         weights = [1 / count if count else 0.0 for count in examples]
     elif isinstance(given, Mapping):

@@ -200,7 +200,9 @@ def _apply(values: dict[str, Any], setting: Setting) -> KeyPath:
     return tuple(path)
 
 
-_TABLES = ("model.", "partition.", "optimizer.settings.", "data.sampling.", "train.class_weights.")
+GIVEN_WHOLE = ("partition.", "optimizer.settings.", "data.sampling.", "train.class_weights.")
+"""Tables whose keys are the user's: nothing in them is a default."""
+_TABLES = ("model.", *GIVEN_WHOLE)
 """Tables whose keys are not those of a struct."""
 _TEXT_KEYS: frozenset[KeyPath] = frozenset({("name",), ("data", "source")})
 

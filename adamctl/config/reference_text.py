@@ -48,11 +48,12 @@ mnist/
 ```
 """,
     "npz": """\
-One NumPy archive. Arrays may also be called `images`, `labels`, `test_images` and `test_labels`; those of the test part
-may be missing. Images are bytes (`scale = "unit"` divides them by 255) or other numbers, which stay unchanged.
-Labels are whole numbers from 0, or names. In their place there may be `targets_train` and `targets_test`, or `targets`
-and `test_targets`: numbers to come close to, [examples, k], for losses of your own. A further array `weights`, a number
-for each training example, is for `data.sampling = "weights"`. `source` is the file, or its name without `.npz`.
+One NumPy archive. Arrays may also be called `images`, `labels`, `test_images` and `test_labels`; those of the test
+part may be missing. Images are bytes (`scale = "unit"` divides them by 255) or other numbers, which stay unchanged.
+Labels are whole numbers from 0, or names. In their place there may be `targets_train` and `targets_test`, or
+`targets` and `test_targets`: numbers to come close to, [examples, k], for losses of your own. A further array
+`weights`, a number for each training example, is for `data.sampling = "weights"`. `source` is the file, its name
+without `.npz`, or a folder of such files, which follow one another.
 
 ```text
 frames.npz

@@ -166,7 +166,8 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusi
     """
     total = data.examples[split]
     if not total:
-        raise ConfigurationError(f"--split {split}: expected examples; this data set has none in that split")
+        others = ", ".join(name for name, count in data.examples.items() if count)
+        raise ConfigurationError(f"--split {split}: expected examples; this data set has none there, but in {others}")
     shape = trained.experiment.model.input
     images = np.empty((min(BATCH, total), prod(shape)), np.float32)
     raw = np.empty(images.shape, data.form.numpy_dtype)

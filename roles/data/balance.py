@@ -38,16 +38,16 @@ def balance(train: Mapping[str, int], test: Mapping[str, int]) -> dict[str, Any]
 
 
 def _of_absent(absent: list[str], present: Mapping[str, int], test: Mapping[str, int]) -> Iterator[str]:
-    if not present:
+    if not present and absent:
         yield "there are no training examples: nothing can be trained; look whether that is the data you mean"
     elif absent:
         tested = sum(test.get(name, 0) for name in absent)
         lost = f"; the {tested:,} test examples of them cannot be classified" if tested else ""
-        yield f"no training examples of {_listed(absent)}{lost}: add some, or leave these classes out"
+        yield f"no training examples of {listed(absent)}{lost}: add some, or leave these classes out"
     elif any(test.values()):
         missing = [name for name in present if not test.get(name)]
         if missing:
-            yield f"no test examples of {_listed(missing)}: nothing is measured for them"
+            yield f"no test examples of {listed(missing)}: nothing is measured for them"
 
 
 def _of_uneven(
@@ -70,7 +70,8 @@ def _of_uneven(
     yield "with data.validation, set data.stratify = true, so that each class has its share there"
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Returns names as text, the first ten of many."""
     shown = ", ".join(names[:NAMES_SHOWN_MAX])
     more = len(names) - NAMES_SHOWN_MAX
     return f"{shown} and {more:,} more classes" if more > 0 else shown

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.config.check import show
 from adamctl.config.class_weights import of_classes
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
@@ -22,7 +23,7 @@ from adamctl.roles.data.core import (
     random_bits,
     split_validation,
 )
-from adamctl.roles.data.readers.source import Groups, Labels, Peek, Source, groups_of
+from adamctl.roles.data.readers.source import Groups, Labels, Peek, Source, groups_of, target_count
 
 Weights = NDArray[np.float64]
 
@@ -44,6 +45,8 @@ def hold_out(source: Source | Peek, config: DataConfig, seed: int) -> tuple[Indi
         ConfigurationError: a group has examples of several classes, and classes are to give their shares.
     """
     labels = source.labels("train")
+    if config.stratify:
+        _check_classes(source, "data.stratify = true")
     groups = groups_of(source, "train") if config.validation else None
     if groups is not None:
         return _split_groups(groups, labels, config, seed)
@@ -159,6 +162,8 @@ def weights_of(config: DataConfig, source: Source | Peek, members: Indices) -> W
     if config.sampling == "all":
         return None
     labels = source.labels("train")[members]
+    if config.sampling != "weights":
+        _check_classes(source, f"data.sampling = {show(config.sampling)}")
     if config.sampling == "balanced":
         return np.asarray(1.0 / np.bincount(labels)[labels])
     if config.sampling == "weights":
@@ -170,6 +175,12 @@ def weights_of(config: DataConfig, source: Source | Peek, members: Indices) -> W
             f"data.sampling: expected a weight above 0 for a class that has training examples; found {named or 'none'}"
         )
     return np.asarray(by_class[labels])
+
+
+def _check_classes(source: Source | Peek, key: str) -> None:
+    """Raises ConfigurationError if examples have targets in place of classes."""
+    if target_count(source):
+        raise ConfigurationError(f"{key}, but these examples have targets, numbers in place of classes: leave it out")
 
 
 def _own_weights(config: DataConfig, source: Source | Peek) -> Weights:

@@ -38,6 +38,14 @@ def test_config_show_with_origins() -> None:
     assert rows["model.layers.0.filters"][2] == "file"
 
 
+def test_what_is_set_as_a_table_has_its_origin() -> None:
+    shown = invoke("config", "show", str(EXPERIMENTS / "digits.toml"), "--origin", "--set", "data.sampling={ 3 = 2 }")
+    (line,) = [line.split(maxsplit=2) for line in shown.stdout.splitlines() if line.startswith("data.sampling")]
+    assert line == ["data.sampling.3", "2.0", "flag --set data.sampling"]
+    (line,) = [line.split(maxsplit=2) for line in shown.stdout.splitlines() if line.startswith("model.layers.0.stride")]
+    assert line == ["model.layers.0.stride", "1", "default"]
+
+
 def test_config_show_is_an_experiment_again(tmp_path: Path) -> None:
     text = invoke("config", "show", str(EXPERIMENTS / "mnist.toml")).stdout
     (tmp_path / "again.toml").write_text(text)

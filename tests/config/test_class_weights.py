@@ -50,6 +50,12 @@ def test_what_does_not_fit_is_refused(given: Any, said: str) -> None:
     assert said in str(refused.value)
 
 
+def test_targets_have_no_classes_to_weigh() -> None:
+    assert class_weights("none", (), (), 3) is None
+    with pytest.raises(ConfigurationError, match="have targets, numbers in place of classes: leave it out"):
+        class_weights("balanced", (), (), 3)
+
+
 def test_many_names_are_cut_short() -> None:
     with pytest.raises(ConfigurationError, match=r"expected one of 0, 1,.*, 19 and 980 more\.$"):
         of_classes({"x": 1.0}, [str(number) for number in range(1000)], "key", 1.0)

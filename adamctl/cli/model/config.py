@@ -66,6 +66,7 @@ def show(
 ) -> None:
     """Show EXP.toml with every default, and with the changes made by flags and the environment."""
     loaded = options.load(experiment, settings, data, flags)
+    from adamctl.config.load import GIVEN_WHOLE
     from adamctl.config.resolved import to_toml
 
     if not origin and not as_json:
@@ -80,7 +81,8 @@ def show(
         return
     rows = []
     for key, value in _leaves(values, ""):
-        found = loaded.origins.get(key)
+        whole = key.rsplit(".", 1)[0] if key.startswith(GIVEN_WHOLE) else key
+        found = loaded.origins.get(key) or loaded.origins.get(whole)
         rows.append((key, _text(value), str(found) if found else "default"))
     echo(table(("key", "value", "origin"), rows))
 

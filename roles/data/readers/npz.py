@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.joined import JoinedSource, join_peeks
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import (
     FileSplit,
@@ -70,7 +71,27 @@ class NpzSource(TableSource):
         return np.asarray(found, np.float64)
 
 
-def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> NpzSource:
+def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> NpzSource | JoinedSource:
+    """Opens an archive as `open_archive` does, or all that are in a folder as one.
+
+    Raises:
+        ConfigurationError, DamagedDataError: like `open_archive`, or archives differ in kind.
+    """
+    files = _archives(path)
+    return (
+        open_archive(path, input_shape)
+        if files is None
+        else JoinedSource([open_archive(file, input_shape) for file in files], str(path))
+    )
+
+
+def _archives(path: Path) -> list[Path] | None:
+    """Returns the archives of a folder by their names; None if it is a file, or a folder without any."""
+    files = sorted(file for file in path.glob("*.npz") if not file.name.startswith(".")) if path.is_dir() else []
+    return files or None
+
+
+def open_archive(path: Path, input_shape: Sequence[int] | None = None) -> NpzSource:
     """Opens an archive with x_train, y_train, x_test, y_test, or images, labels, test_images, test_labels.
 
     The test set may be missing. Images are [examples, ...] of bytes (kept as bytes; `unit` maps 0..255 to 0..1) or of
@@ -120,11 +141,14 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> NpzSource:
 
 
 def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int, seconds_max: float = math.inf) -> Peek:
-    """Reads headers, labels and first examples of an archive that `open_npz` would open; that takes no time to limit.
+    """Reads headers, labels and first examples of archives that `open_npz` would open; that takes no time to limit.
 
     Raises:
         ConfigurationError, DamagedDataError: like `open_npz`, for what was read.
     """
+    files = _archives(path)
+    if files is not None:
+        return join_peeks([peek_npz(file, input_shape, -(-examples_max // len(files))) for file in files], str(path))
     parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], NDArray[np.int32]]] = {}
     targets: dict[FileSplit, Targets] = {}
     with _opened(path) as (archive, keys):

@@ -48,3 +48,7 @@ def test_no_examples_at_all() -> None:
     assert (found["largest"], found["smallest"], found["ratio"], found["absent"]) == (None, None, None, ["cat"])
     (said,) = found["advice"]
     assert said.startswith("there are no training examples: nothing can be trained")
+
+
+def test_of_targets_in_place_of_classes_there_is_nothing_to_say() -> None:
+    assert balance({}, {}) == {"largest": None, "smallest": None, "ratio": None, "absent": [], "advice": []}

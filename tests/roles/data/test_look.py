@@ -130,6 +130,9 @@ def test_a_batch_larger_than_the_training_set_is_refused(tmp_path: Path) -> None
 def test_classes_that_never_occur_are_a_warning(tmp_path: Path) -> None:
     (warning,) = look(npz(tmp_path / "d.npz"), NEEDS.__class__((4, 4, 1), 10, 8, 1)).warnings
     assert "training examples of 2 classes, the model has 10 outputs" in warning
+    labels = np.where(LABELS == 1, 2, LABELS)
+    (warning,) = look(npz(tmp_path / "d.npz", y_train=labels), NEEDS.__class__((4, 4, 1), 3, 8, 1)).warnings
+    assert warning.endswith("d.npz: 1 of 3 classes have no training example: 1")
 
 
 @pytest.mark.parametrize("full", [False, True])

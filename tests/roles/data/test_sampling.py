@@ -221,6 +221,16 @@ def test_weights_that_do_not_fit_are_refused(sampling: Any, said: str) -> None:
         weights_of(DataConfig(sampling=sampling), peek(as_labels([0, 1, 1])), np.arange(3))
 
 
+@pytest.mark.parametrize("sampling", ["balanced", {"c0": 2.0}])
+def test_targets_have_no_classes_to_weigh(sampling: Any) -> None:
+    labels = as_labels([0, 0, 0])
+    of_targets = Peek((), {"train": labels, "test": labels[:0]}, targets=2)
+    with pytest.raises(ConfigurationError, match=r"data.sampling = .* have targets, numbers in place of classes"):
+        weights_of(DataConfig(sampling=sampling), of_targets, np.arange(3))
+    with pytest.raises(ConfigurationError, match=r"data.stratify = true, but these examples have targets"):
+        hold_out(of_targets, DataConfig(validation=0.5, stratify=True), 7)
+
+
 @pytest.fixture
 def archive(tmp_path: Path) -> Callable[..., DataConfig]:
     def write(weights: Any = None, **config: Any) -> DataConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from adamctl.roles.data.augment.chance import keys_of
 from adamctl.roles.data.augment.drawing import draw_tones, draw_warps, ranges_of
 from adamctl.roles.data.core import FILE_ORDER, Range, dataset_identity
 from adamctl.roles.data.dataset import OpenDataSet
+from adamctl.roles.data.preparing import Asked, ReadyRange
 from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.store import DataStore
 
 SHAPE = (9, 8, 2)
 EVERYTHING = AugmentConfig(
@@ -166,6 +169,30 @@ def test_servers_with_and_without_memory_make_the_same_variants_of_any_parts(ope
     parts = [gathered(other, "train", 2, start, start + 9) for start in range(0, 45, 9)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     assert (gathered(one, "train", 3, 0, 45) != whole).any()
+
+
+def test_servers_with_any_number_of_threads_serve_the_same_variants(opened: Any, tmp_path: Path) -> None:
+    dataset, served = opened(EVERYTHING), []
+    for threads, length in ((1, 45), (3, 15)):
+        store = DataStore([str(tmp_path)], threads=threads)
+        try:
+            name = store.open(config_of(EVERYTHING), SHAPE, 7).name
+            parts = [Range("train", 1, start, start + length) for start in range(0, 45, length)]
+            served.append(b"".join(read(store, name, part, dataset.form.example_bytes) for part in parts))
+        finally:
+            store.close()
+    assert served == [gathered(dataset, "train", 1, 0, 45).tobytes()] * 2
+
+
+def read(store: DataStore, name: str, wanted: Range, example_bytes: int) -> bytes:
+    results: queue.Queue[ReadyRange | Exception] = queue.Queue()
+    ready: ReadyRange | Exception | None = store.read(name, Asked(wanted), results.put)
+    if ready is None:
+        ready = results.get(timeout=20)
+    assert isinstance(ready, ReadyRange), ready
+    body = bytes(ready.body[: ready.examples * example_bytes])
+    ready.release()
+    return body
 
 
 def test_validation_test_and_file_order_stay_as_they_are(opened: Any) -> None:
