@@ -29,6 +29,7 @@ from adamctl.roles.coordinator.core.instructions import WriteCheckpoint
 from adamctl.roles.coordinator.core.losses import LossCore, LossPlan
 from adamctl.roles.coordinator.core.progress import RoleRow
 from adamctl.roles.coordinator.core.run_core import RunCore
+from adamctl.roles.coordinator.data_reading import DataReading
 from adamctl.roles.coordinator.job import (
     Servers,
     choose_name,
@@ -289,6 +290,9 @@ class Coordinator:
         if batch is not None:
             examples = batch.examples
             self._begin_batch(batch)
+        client = DataClient.from_context(self.context, service.data_servers)
+        service.data_reading = DataReading(client, data.dataset)
+        self._spawn(service.data_reading.follow())
         service.step(events.Ready(examples, evaluated, snapshot, batch))
         if snapshot is not None:
             service.say(f"resumes from checkpoint {snapshot.checkpoint}, {snapshot.examples} examples into the run")

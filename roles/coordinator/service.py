@@ -44,6 +44,7 @@ from adamctl.roles.coordinator.core.progress import BatchProgress, EvaluationRes
 from adamctl.roles.coordinator.core.report import missing_text, run_progress
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import WorkerKey
+from adamctl.roles.coordinator.data_reading import DataReading
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     Empty,
@@ -88,6 +89,7 @@ class RunService:
         self.data_servers: tuple[str, ...] = ()
         self.rows: Sequence[RoleRow] = ()
         self.role_counts: dict[str, int] = {}
+        self.data_reading: DataReading | None = None
         self.waiting_for = ""
         self.final = asyncio.Event()
         self.workers_told = asyncio.Event()
@@ -260,7 +262,8 @@ class RunService:
     def progress(self) -> RunProgress:
         waiting_for = self.waiting_for or missing_text(self.core.run)
         messages = [*self._messages, waiting_for] if waiting_for else list(self._messages)
-        found = run_progress(self.core.as_of(self._loop.time()), self.rows, messages, self.role_counts)
+        read_bytes = None if self.data_reading is None else self.data_reading.total.total_bytes
+        found = run_progress(self.core.as_of(self._loop.time()), self.rows, messages, self.role_counts, read_bytes)
         optimizer = self.experiment.optimizer
         if optimizer.is_batch:
             return msgspec.structs.replace(found, batch=found.batch or BatchProgress(algorithm=optimizer.type))

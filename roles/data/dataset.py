@@ -18,7 +18,7 @@ from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Indices, Range, translation_problem
 from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.ownership import Ownership, Share
-from adamctl.roles.data.readers.source import FileSplit, Labels, Source, groups_of, target_count, targets_of
+from adamctl.roles.data.readers.source import Labels, Source, groups_of, target_count, targets_of
 from adamctl.roles.data.scaling import scaling_for
 from adamctl.roles.data.skipping import SkippingSource
 from adamctl.roles.data.streaming.blocks import by_blocks
@@ -81,8 +81,9 @@ class OpenDataSet:
         )  # fmt: skip
         self.scaling = scaling_for(config.scale, source, self.visits.sample())
         self.class_examples = self._count_classes()
-        self._ownerships: OrderedDict[tuple[FileSplit, tuple[str, ...]], Ownership] = OrderedDict()
-        self._ownerships_lock = threading.Lock()
+        self._ownerships: OrderedDict[tuple[str, ...], Ownership] = OrderedDict()
+        self._owned_in: Share | None = None
+        self._ownerships_lock = threading.Lock()  # guards the two above
         self.read_at_s = time.monotonic()
 
     @property
@@ -126,18 +127,21 @@ class OpenDataSet:
         """Returns the positions in a range, ascending, of the examples that a share of it has."""
         rows = np.frombuffer(share.rows, np.int32).astype(np.int64) if share.rows else None
         blocks = self.visits.blocks_of(wanted)
-        ownership = self._ownership(self.visits.file_split(wanted.split), share.servers)
-        self.visits.own(lambda numbers: numbers[ownership.part(numbers, share.server)])
+        ownership = self._ownership(share._replace(rows=b""))
         found = ownership.part(blocks if rows is None else blocks[rows], share.server)
         return found if rows is None else rows[found]
 
-    def _ownership(self, split: FileSplit, servers: tuple[str, ...]) -> Ownership:
+    def _ownership(self, share: Share) -> Ownership:
+        """Returns who owns what among a share's servers; memory learns what is this one's when they change."""
         with self._ownerships_lock:
-            ownership = self._ownerships.get((split, servers))
+            ownership = self._ownerships.get(share.servers)
             if ownership is None:
-                ownership = self._ownerships[split, servers] = Ownership(f"{self.name}/{split}", servers)
+                ownership = self._ownerships[share.servers] = Ownership(self.name, share.servers)
                 if len(self._ownerships) > _OWNERSHIPS_MAX:
                     self._ownerships.popitem(last=False)
+            if self._owned_in != share:
+                self._owned_in = share
+                self.visits.own(lambda numbers: numbers[ownership.part(numbers, share.server)])
             return ownership
 
     def gather(

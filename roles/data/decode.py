@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.roles.data.core import CachePlan, Indices
+from adamctl.roles.data.places import Places
 from adamctl.roles.data.readers.source import FileSplit, Source, check_finite
 
 _log = logging.getLogger("adamctl.data")
@@ -26,7 +27,8 @@ class ExampleCache:
     """Decoded examples of one file split as the source has them, kept as the `CachePlan` says. Thread-safe.
 
     An example's values are written before its `_filled` flag; two threads that decode one at the same time write the
-    same values, so no reader ever sees anything else.
+    same values, so no reader ever sees anything else. Where places change hands, a reader looks afterwards whether
+    those that it has read from did.
     """
 
     def __init__(self, plan: CachePlan, source: Source, split: FileSplit) -> None:
@@ -38,9 +40,8 @@ class ExampleCache:
         self._values: NDArray[Any] = np.empty((plan.examples, self._elements), source.dtype)
         self._filled = np.zeros(plan.examples, np.bool_)
         self._checked = np.zeros(examples if source.resident and source.dtype.kind == "f" else 0, np.bool_)
-        self._lock = threading.Lock()  # guards _slots and _used, which a cache of a part has, and loaded_examples
-        self._slots = np.full(examples if plan.form == "part" else 0, -1, np.int64)
-        self._used = 0
+        self._lock = threading.Lock()  # guards _places, values that are written to them, and loaded_examples
+        self._places = Places(examples, plan.examples) if plan.form == "part" else None
         self.loaded_examples = 0
 
     @property
@@ -57,18 +58,28 @@ class ExampleCache:
         if self.plan.form == "none":
             self._load(indices, out)
             return
-        slots = indices if self.plan.form == "all" else self._claim(indices)
-        there = (slots >= 0) & self._filled[slots]
+        places, turns = self._claim(indices)
+        there = (places >= 0) & self._filled[places]
         if there.all():
-            np.take(self._values, slots, axis=0, out=out, mode="clip")  # clip: with "raise" numpy copies twice
-            return
-        missing = np.flatnonzero(~there)
-        values = np.empty((len(missing), self._elements), self._values.dtype)
-        self._load(indices[missing], values)
-        self._keep(slots[missing], values)
-        out[missing] = values
-        found = np.flatnonzero(there)
-        out[found] = self._values[slots[found]]
+            np.take(self._values, places, axis=0, out=out, mode="clip")  # clip: with "raise" numpy copies twice
+        else:
+            missing = np.flatnonzero(~there)
+            values = self._loaded(indices[missing])
+            self._keep(places[missing], turns[missing], values)
+            out[missing] = values
+            found = np.flatnonzero(there)
+            out[found] = self._values[places[found]]
+        if self._places is not None:
+            read = np.flatnonzero(there)
+            moved = read[self._places.turns[places[read]] != turns[read]]
+            if len(moved):
+                out[moved] = self._loaded(indices[moved])
+
+    def own(self, owned: NDArray[np.bool_]) -> None:
+        """Only these examples [examples] are this server's now; others give way to them where there is no room."""
+        if self._places is not None:
+            with self._lock:
+                self._places.own(owned)
 
     def _load(self, indices: Indices, out: NDArray[Any]) -> None:
         """Raises DamagedDataError: an example cannot be decoded, or is not finite."""
@@ -82,18 +93,29 @@ class ExampleCache:
         if len(self._checked):
             self._checked[indices] = True
 
-    def _keep(self, slots: Indices, values: NDArray[Any]) -> None:
-        held = slots >= 0
-        self._values[slots[held]] = values[held]
-        self._filled[slots[held]] = True
+    def _loaded(self, indices: Indices) -> NDArray[Any]:
+        values = np.empty((len(indices), self._elements), self._values.dtype)
+        self._load(indices, values)
+        return values
 
-    def _claim(self, indices: Indices) -> Indices:
-        """Returns each example's slot, -1 for those without one."""
+    def _keep(self, places: Indices, turns: Indices, values: NDArray[Any]) -> None:
+        if self._places is None:
+            self._values[places] = values
+            self._filled[places] = True
+            return
         with self._lock:
-            new = indices[self._slots[indices] < 0][: self.plan.examples - self._used]
-            self._slots[new] = np.arange(self._used, self._used + len(new))
-            self._used += len(new)
-            return self._slots[indices]
+            held = (places >= 0) & (self._places.turns[places] == turns)
+            self._values[places[held]] = values[held]
+            self._filled[places[held]] = True
+
+    def _claim(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Returns each example's place, -1 for those without one, and how often it had changed hands by then."""
+        if self._places is None:
+            return indices, indices
+        with self._lock:
+            places, taken = self._places.claim(indices)
+            self._filled[taken] = False
+            return places, self._places.turns[places]
 
 
 # --- threads --------------------------------------------------------------------------------------------------------

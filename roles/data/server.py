@@ -15,7 +15,7 @@ import msgspec
 
 from adamctl.config.data import DataConfig
 from adamctl.config.urls import checked_url, is_inside, is_url, without_file_scheme
-from adamctl.errors import BackpressureError, ConfigurationError, ProtocolError, RemoteError
+from adamctl.errors import BackpressureError, ConfigurationError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.handler import report_failure
 from adamctl.net.transport import Request
 from adamctl.roles.data.core import Range
@@ -84,7 +84,7 @@ class DataServer:
 
     def _answer_read(self, request: Request, result: ReadyRange | Exception) -> None:
         if isinstance(result, Exception):
-            report_failure(request, result)
+            _refuse(request, result)
         elif self._loop.time() > request.deadline_s:
             result.release()
             request.fail(ErrorCode.DEADLINE_PASSED, "the range was ready too late")
@@ -128,7 +128,7 @@ class DataServer:
         self._opening_for[request.connection_id] -= 1
         self._opening_for += Counter()  # drops those that are zero
         if isinstance(result, Exception):
-            report_failure(request, result)
+            _refuse(request, result)
         else:
             form, scaling = result.form, result.scaling
             request.reply(
@@ -149,6 +149,14 @@ class DataServer:
         """Runs an action on the event loop, unless the loop has ended meanwhile."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action)
+
+
+def _refuse(request: Request, error: Exception) -> None:
+    """Answers with an error. Where data could not be fetched, another server may have them, or this one later."""
+    if isinstance(error, UnreachableError):
+        request.fail(ErrorCode.NOT_READY, str(error))
+    else:
+        report_failure(request, error)
 
 
 def within_roots(config: DataConfig, roots: Roots, urls: Sequence[str] = ()) -> DataConfig:

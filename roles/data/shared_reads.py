@@ -52,19 +52,18 @@ class SharedReads:
         assembly = _Assembly(data, wanted, into, self._memory)
         reading = assembly.reading
         asks: dict[asyncio.Task[None], Ask] = {}
-        slow: set[str] = set()
         loop = asyncio.get_running_loop()
         try:
             while not reading.complete:
                 if reading.round_over:
-                    alive = set(self._servers.alive(data)) - slow
-                    if alive:
+                    if alive := self._servers.alive(data):
                         for ask in reading.begin(alive):
                             asks[asyncio.create_task(self._ask(data, wanted, ask, assembly, deadline))] = ask
                         patience = loop.time() + PATIENCE_S
                     elif not asks:
-                        slow.clear()
-                        await self._wait_for_servers(data, wanted, deadline)
+                        if loop.time() >= deadline:
+                            raise DeadlineError(self._too_late(wanted))
+                        await self._servers.wait_for_any(deadline)
                         continue
                 ended, _ = await asyncio.wait(
                     asks, timeout=max(min(patience, deadline) - loop.time(), 0), return_when=asyncio.FIRST_COMPLETED
@@ -76,7 +75,7 @@ class SharedReads:
                     raise DeadlineError(self._too_late(wanted))
                 if not ended:
                     patience = loop.time() + PATIENCE_S
-                    slow |= self._give_up(data, reading, asks, slow)
+                    self._give_up(data, reading, asks)
         except BaseException:
             await _end(asks)
             assembly.release()
@@ -85,28 +84,18 @@ class SharedReads:
         self.twice += reading.twice
         return await assembly.batch()
 
-    def _give_up(
-        self, data: DataSet, reading: RangeReading, asks: dict[asyncio.Task[None], Ask], slow: set[str]
-    ) -> set[str]:
-        """Gives up those that let the round wait, if there are others to ask; returns their names.
+    def _give_up(self, data: DataSet, reading: RangeReading, asks: dict[asyncio.Task[None], Ask]) -> None:
+        """Gives up those that let the round wait, if there are others to ask.
 
         They are asked for other ranges again when they have answered in the background.
         """
         late = [ask for ask in asks.values() if reading.waits_for(ask)]
-        names = {ask.server for ask in late}
-        if not set(self._servers.alive(data)) - slow - names:
-            return set()
+        if not set(self._servers.alive(data)).difference(ask.server for ask in late):
+            return
         error = DeadlineError(f"no answer within {PATIENCE_S:g} s")
         for ask in late:
             self._servers.failed(ask.server, data, error)
             reading.failed(ask)
-        return names
-
-    async def _wait_for_servers(self, data: DataSet, wanted: Range, deadline: float) -> None:
-        if asyncio.get_running_loop().time() >= deadline:
-            raise DeadlineError(self._too_late(wanted))
-        if not self._servers.alive(data):
-            await self._servers.wait_for_any(deadline)
 
     async def _ask(self, data: DataSet, wanted: Range, ask: Ask, assembly: _Assembly, deadline: float) -> None:
         """Asks one server until it answers, or it is plain that it will not."""

@@ -52,7 +52,7 @@ class Visits(Protocol):
         ...
 
     def own(self, owned: Owned) -> None:
-        """Says which blocks this server reads, from now on."""
+        """Says which blocks this server reads and keeps, from now on."""
         ...
 
     def sample(self) -> Indices:
@@ -136,7 +136,11 @@ class ExampleVisits:
         return self._blocks[self.file_split(wanted.split)].of(self._file_indices(wanted))
 
     def own(self, owned: Owned) -> None:
-        """Nothing is read before it is asked for."""
+        """Nothing is read before it is asked for; but where there is not room for all, others' examples give way."""
+        for split, cache in self._caches.items():
+            if cache.plan.form == "part":
+                blocks = self._blocks[split].of(np.arange(len(self._source.labels(split))))
+                cache.own(np.isin(blocks, owned(np.unique(blocks))))
 
     def sample(self) -> Indices:
         return self._train

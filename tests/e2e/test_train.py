@@ -25,7 +25,7 @@ def test_digits_reach_97_percent_and_leave_a_run_folder(adamctl: Runner) -> None
     assert result["roles"] == {"controller": 1, "coordinator": 1, "data": 1, "ps": 1, "worker": 1}
     assert {"0.9", "0.97"} <= {str(float(key)) for key in result["time_to"]}
     for key in ("run", "passes", "examples", "train_seconds", "images_per_s", "connections_per_s", "test_top1",
-                "updates", "staleness_p50", "staleness_p99"):  # fmt: skip
+                "updates", "staleness_p50", "staleness_p99", "data_read_bytes"):  # fmt: skip
         assert key in result, f"{key} is missing from {sorted(result)}"
     (folder,) = (adamctl.folder / "runs" / "digits").iterdir()
     expected = {"experiment.toml", "metrics.jsonl", "logs", "checkpoints", "summary.json"}

@@ -17,9 +17,18 @@ SCHEMA_VERSION: Final = 1
 
 
 def run_progress(
-    run: RunState, roles: Sequence[RoleRow], messages: Sequence[str], role_counts: Mapping[str, int]
+    run: RunState,
+    roles: Sequence[RoleRow],
+    messages: Sequence[str],
+    role_counts: Mapping[str, int],
+    data_read_bytes: int | None = None,
 ) -> RunProgress:
-    """Returns the run's progress; `roles` are the rows of processes that are not workers."""
+    """Returns the run's progress.
+
+    Args:
+        roles: the rows of processes that are not workers.
+        data_read_bytes: what data servers have read of files, None where none has told.
+    """
     tally, book, results = run.tally, run.book, run.desk.results
     started = run.state != "starting" and book.examples > 1
     seconds = run.train_seconds
@@ -66,7 +75,7 @@ def run_progress(
         batch=None if run.batch is None else run.batch.progress(),
         messages=tuple(messages),
         failure=run.cause if run.final_state in ("failed", "stopped") else "",
-        result=run_result(run, role_counts) if run.final_state else None,
+        result=run_result(run, role_counts, data_read_bytes) if run.final_state else None,
     )
 
 
@@ -166,8 +175,11 @@ def lost_parameters_text(run: RunState, gone: str) -> str:
     return f"{gone}, and the parameters with it, because cluster.ps = 0; {left}"
 
 
-def run_result(run: RunState, role_counts: Mapping[str, int]) -> dict[str, Any]:
+def run_result(run: RunState, role_counts: Mapping[str, int], data_read_bytes: int | None = None) -> dict[str, Any]:
     """Returns the object that `adamctl train --json` prints (docs: "Numbers programs read").
+
+    `data_read_bytes` are those that data servers have read from files since they opened the data set, for all runs that
+    share it, by a look at most a second before the end.
 
     `test_top1` and `best_test_top1` are None if evaluations were on the validation split; `top1` and `best_top1` are of
     the split in `evaluated_on` in both cases.
@@ -200,6 +212,7 @@ def run_result(run: RunState, role_counts: Mapping[str, int]) -> dict[str, Any]:
         "plan_hash": run.plan.plan_hash or None,
         "roles": dict(role_counts),
         "updates": tally.updates,
+        "data_read_bytes": data_read_bytes,
         "staleness_p50": tally.staleness_at(0.5),
         "staleness_p99": tally.staleness_at(0.99),
         "gradient_age_p50": tally.age_at(0.5),

@@ -21,6 +21,8 @@ from adamctl.roles.data.augment.sound import augment_sound
 from adamctl.roles.data.core import translations
 from adamctl.roles.data.translation import translate
 
+AT_ONCE: Final = 1 << 20
+"""Values that are changed at once, so that what is drawn for them takes little memory."""
 _BYTE_MAX: Final = 255
 
 
@@ -83,8 +85,14 @@ class Augmenter:
             images: [n, elements] or [n, *shape], C-contiguous, of the type that was said.
             indices: [n], the examples' places in their files.
         """
-        config, variant = self._config, pass_number // self._config.reuse
         whole = images.reshape(len(indices), *self._shape)
+        examples = max(AT_ONCE // prod(self._shape), 1)
+        for start in range(0, len(indices), examples):
+            part = slice(start, start + examples)
+            self._apply(whole[part], indices[part], pass_number // self._config.reuse)
+
+    def _apply(self, whole: NDArray[Any], indices: Indices, variant: int) -> None:
+        config, flat = self._config, whole.reshape(len(indices), prod(self._shape))
         if self._translate:
             translate(whole, translations(indices, self._seed, variant, self._translate), self._border)
         if config.warps:
@@ -92,10 +100,11 @@ class Augmenter:
             warp(whole, warps, self._border)
         if config.changes_values:
             tones = draw_tones(keys_of(indices, self._seed, variant), config.brightness, config.contrast)
-            self._tone(images.reshape(len(indices), prod(self._shape)), *tones)
+            self._tone(flat, *tones)
         if config.changes_sound:
-            frames = images.reshape(len(indices), -1, self._bands)
-            augment_sound(frames, keys_of(indices, self._seed, variant), config.sound)
+            augment_sound(
+                flat.reshape(len(indices), -1, self._bands), keys_of(indices, self._seed, variant), config.sound
+            )
         for name, other in self._others.items():
             other.apply(whole, keys_of(indices, self._seed, variant, name))
 

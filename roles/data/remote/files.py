@@ -23,7 +23,7 @@ from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, U
 from adamctl.roles.data.remote.cache import DiskCache, Entry, cache_folder
 
 FILES_MAX: Final = 100_000
-ATTEMPTS: Final = 3
+ATTEMPTS: Final = 4
 _WAIT_S: Final = 0.5
 _PART_BYTES: Final = 1 << 20
 _ABSENT: Final = (404, 410)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,8 +15,10 @@ from adamctl.config.data import DataConfig
 from adamctl.errors import BackpressureError, ConfigurationError, DamagedDataError, RemoteError
 from adamctl.roles.data import store as store_module
 from adamctl.roles.data.core import FILE_ORDER, Range
+from adamctl.roles.data.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
 from adamctl.roles.data.store import DataStore
+from adamctl.roles.data.visits import ExampleVisits
 from adamctl.wire.constants import ErrorCode
 
 WAIT_S = 20
@@ -28,10 +32,10 @@ def store(tmp_path: Path) -> Iterator[DataStore]:
     assert made._buffers.statistics().outstanding_buffers == 0
 
 
-def read(store: DataStore, dataset: str, wanted: Range) -> tuple[np.ndarray, np.ndarray]:
+def read(store: DataStore, dataset: str, wanted: Range, share: Share | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first pixels and the labels of a range of 4 x 4 images."""
     results: queue.Queue[ReadyRange | Exception] = queue.Queue()
-    result: ReadyRange | Exception | None = store.read(dataset, Asked(wanted), results.put)
+    result: ReadyRange | Exception | None = store.read(dataset, Asked(wanted, share), results.put)
     if result is None:
         result = results.get(timeout=WAIT_S)
     if isinstance(result, Exception):
@@ -122,6 +126,44 @@ def test_what_is_held_stays_within_the_share_of_memory(
     assert 0 < dataset.held_bytes <= dataset.size_bytes <= budget
     assert list(dataset.visits.forms.values()) == forms
     assert dataset.visits.held_bytes == dataset.visits.size_bytes > 150  # of 24 images of 16 bytes
+
+
+def test_two_servers_keep_a_set_twice_as_large_as_the_memory_of_one(image_folder: Callable[..., Path]) -> None:
+    """Each decodes only its own part, and keeps it; who takes over decodes the rest, and gives it back later."""
+    folder = image_folder(examples=100)
+    first = DataStore([str(folder.parent)], threads=1, memory_bytes=1 << 30)
+    config = DataConfig(format="imagefolder", source="images", scale="none")
+    opened = first.open(config, (4, 4, 1), 7)
+    first.close_dataset(opened.name)
+    memory_bytes = opened.source.resident_bytes + 100 * 16  # for 100 of 180 images
+    dataset = first.open(msgspec.structs.replace(config, memory_share=memory_bytes / (1 << 30)), (4, 4, 1), 7)
+    assert isinstance(dataset.visits, ExampleVisits)
+    plan = dataset.visits._caches["train"].plan
+    kept = plan.examples
+    examples, names = dataset.examples["train"], ("data-1", "data-2")
+    assert plan.form == "part" and examples / 2 < kept < examples
+    loaded: list[int] = []
+    load = dataset.source.load
+
+    def counting(split: Any, indices: Any, out: Any) -> None:
+        loaded.extend(indices.tolist())
+        load(split, indices, out)
+
+    dataset.source.load = counting  # type: ignore[method-assign]
+
+    def read_pass(pass_number: int, servers: tuple[str, ...]) -> int:
+        """Returns how many examples were decoded for this server's share."""
+        loaded.clear()
+        read(first, dataset.name, Range("train", pass_number, 0, examples), Share(servers, 0))
+        return len(loaded)
+
+    mine = read_pass(0, names)
+    assert 0 < mine <= kept
+    assert read_pass(1, names) == 0, "all that it owns is in memory"
+    assert read_pass(2, names[:1]) == examples - mine, "the other one has died"
+    assert read_pass(3, names[:1]) == examples - kept
+    assert read_pass(4, names) == 0, "nothing of its own was lost"
+    first.close()
 
 
 def test_what_a_source_has_in_memory_is_not_held_twice(store: DataStore, idx_folder: Callable[..., Path]) -> None:

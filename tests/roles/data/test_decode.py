@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -70,6 +71,46 @@ def test_whatever_is_kept_the_same_examples_come_out(budget: int) -> None:
     assert source.loaded - before <= 2 * (20 - plan.examples) + plan.examples
     if plan.examples == 20:
         assert source.loaded == 20, "what is kept is decoded once"
+
+
+def test_readers_get_what_they_ask_for_while_places_change_hands() -> None:
+    """Threads read at random, and what the server owns changes all the time."""
+    images = np.arange(400, dtype=np.uint8)[:, None, None].repeat(4, 1).repeat(4, 2)
+    labels = np.zeros(400, np.int32)
+    source = CountingSource(
+        "x",
+        {"train": (images, labels), "test": (images[:0], labels[:0])},
+        value_max=255.0,
+        stored_bytes=0,
+        input_shape=None,
+        origin="test",
+    )
+    cache = ExampleCache(plan_cache(400, 16, resident=False, budget_bytes=16 * 100), source, "train")
+    wrong: list[int] = []
+
+    def read(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for turn in range(300):
+            owner = random.integers(0, 4)
+            if turn % 3 == 0:
+                cache.own(np.arange(400) % 4 == owner)
+            indices = np.flatnonzero(np.arange(400) % 4 == owner)[random.permutation(100)[:30]]
+            out = np.empty((len(indices), 16), np.uint8)
+            cache.gather(indices, out)
+            wrong.extend(indices[(out != (indices % 256)[:, None]).any(axis=1)].tolist())
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert wrong == []
+    assert cache._places is not None and cache._places.turns.sum() > 100
 
 
 def test_numbers_in_memory_are_checked_once_and_bad_ones_every_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from adamctl.config.augment import AugmentConfig, ElasticConfig
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.numeric.warp import warp
+from adamctl.roles.data.augment import augmenter as module
 from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.augment.chance import keys_of
 from adamctl.roles.data.augment.drawing import draw_tones, draw_warps, ranges_of
@@ -128,6 +129,20 @@ def test_passes_share_a_variant_as_reuse_says() -> None:
     images, made = images_of(20), augmenter(AugmentConfig(rotate=20, reuse=3), translate=2)
     variants = [applied(made, images, number).tobytes() for number in range(9)]
     assert [variants.index(one) for one in variants] == [0, 0, 0, 3, 3, 3, 6, 6, 6]
+
+
+def test_many_examples_are_changed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, made = images_of(20), augmenter(EVERYTHING)
+    whole = applied(made, images)
+    drawn: list[int] = []
+    monkeypatch.setattr(
+        module, "draw_warps", lambda indices, *more: drawn.append(len(indices)) or draw_warps(indices, *more)
+    )
+    for at_once, parts in ((3 * images[0].size, [3] * 6 + [2]), (1, [1] * 20)):
+        monkeypatch.setattr(module, "AT_ONCE", at_once)
+        np.testing.assert_array_equal(applied(made, images), whole)
+        assert drawn == parts
+        drawn.clear()
 
 
 def test_any_number_of_threads_makes_the_same() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import http.server
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import fsspec
@@ -18,11 +20,16 @@ import pytest
 from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
 from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.client import FILE_ORDER, DataClient
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.remote import files as files_module
 from adamctl.roles.data.remote.files import RemoteFiles
-from tests.roles.data.prepared.sets import prepared
+from adamctl.roles.data.server import DataServer
+from adamctl.roles.data.store import DataStore
+from adamctl.wire.messages import Hello
+from tests.roles.data.prepared.sets import numbers, prepared
 
 SYSTEM = fsspec.filesystem("memory")
 
@@ -190,3 +197,36 @@ def test_a_fetch_that_breaks_off_is_tried_again(monkeypatch: pytest.MonkeyPatch)
 def test_names_that_lead_elsewhere_are_left_out() -> None:
     names = ("a/b.x", "../b.x", "/b.x", "a/../b", "", ".x", "a/.x")
     assert [name for name in names if files_module._is_plain(name)] == ["a/b.x"]
+
+
+async def test_a_data_server_goes_on_when_what_it_fetches_from_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(tmp_path / "set")
+    for path in (tmp_path / "set").iterdir():
+        put(path.name, path.read_bytes())
+    config = DataConfig(format="prepared", source="memory://set", scale="none")
+    loop = asyncio.get_running_loop()
+    server = DataServer(DataStore(threads=1, memory_bytes=1 << 30), loop, ("memory://set",))
+    network = MemoryNetwork(Random(1))
+    listening = await network.serve(["memory://data-1"], Hello(1, 1, (), "data", "data-1", 1), server.handle)
+    worker = Hello(1, 1, (), "worker", "worker-0", 1)
+    client = DataClient([await network.connect("memory://data-1", worker, deadline_s=20)])
+    try:
+        data = await client.open(config, (4, 3, 1), 7)
+        real, tries = type(SYSTEM).get_file, [0]
+
+        def away(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            tries[0] += 1
+            if tries[0] <= files_module.ATTEMPTS + 1:
+                raise TimeoutError("no answer")
+            return real(self, *arguments, **keywords)
+
+        monkeypatch.setattr(type(SYSTEM), "get_file", away)
+        batch = await client.read(data, "test", FILE_ORDER, 0, 50, deadline_s=20)
+        assert numbers(batch.images.reshape(50, 4, 3, 1)) == list(range(9000, 9050))
+        assert tries[0] > files_module.ATTEMPTS
+    finally:
+        await client.close()
+        await listening.close()
+        await loop.run_in_executor(None, server.close)
