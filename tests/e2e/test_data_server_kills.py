@@ -75,7 +75,8 @@ def test_every_example_of_the_passes_comes_once_though_a_server_is_killed(number
             hello=lambda: role_hello("worker", "worker-1"),
         )
         client = DataClient.from_context(context, farm.servers)
-        config = DataConfig(format="npy", source=str(numbered), scale="none")
+        order: Any = ("auto", "blocks")[seed % 2]
+        config = DataConfig(format="npy", source=str(numbered), scale="none", order=order)
         data = await client.open(config, (4, 8, 1), 7)
         assert data.by_block and client.servers.alive(data) == list(farm.servers)
         victim, at = chance.choice(farm.servers), chance.randrange(EXAMPLES // RANGE)

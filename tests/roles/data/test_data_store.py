@@ -131,7 +131,7 @@ def test_what_is_held_stays_within_the_share_of_memory(
 def test_two_servers_keep_a_set_twice_as_large_as_the_memory_of_one(image_folder: Callable[..., Path]) -> None:
     """Each decodes only its own part, and keeps it; who takes over decodes the rest, and gives it back later."""
     folder = image_folder(examples=100)
-    first = DataStore([str(folder.parent)], threads=1, memory_bytes=1 << 30)
+    first = DataStore([str(folder.parent)], threads=1, ahead=0, memory_bytes=1 << 30)
     config = DataConfig(format="imagefolder", source="images", scale="none")
     opened = first.open(config, (4, 4, 1), 7)
     first.close_dataset(opened.name)

@@ -126,6 +126,7 @@ async def test_a_group_that_ends_while_a_member_stops_its_threads_does_not_end_t
     monkeypatch.setattr(work, "flight_size", lambda *of: 1)
     monkeypatch.setattr(work, "flights_of", lambda *of: 2)
     monkeypatch.setattr(work, "Parts", lambda *of: None)
+    monkeypatch.setattr(work, "_weighted", lambda parts, dataset: parts)
     monkeypatch.setattr(work, "DataClient", SimpleNamespace(from_context=lambda *of: client))
     monkeypatch.setattr(work, "Links", lambda *of: SimpleNamespace(close=nothing))
     part: Any = GroupWork.__new__(GroupWork)
