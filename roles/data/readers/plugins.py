@@ -122,7 +122,16 @@ def call(reader: Reader, function: str, config: DataConfig, path: Path | Url | N
     """
     called = _import(reader, function)
     if isinstance(path, Url) and not reader.reads_urls:
-        path = RemoteFiles(path, config).whole()
+        copy = RemoteFiles(path, config).whole()
+        try:
+            found = call(reader, function, config, copy.path, *arguments)
+        except BaseException as error:
+            copy.let_go()
+            if isinstance(error, (ConfigurationError, DamagedDataError)):
+                raise type(error)(f"{error} (a copy of {path})") from error
+            raise
+        copy.keep_for(found)
+        return found
     keywords = {"config": config} if reader.reads_config else {}
     if reader.name in BUILT_IN:
         with reported(path):
