@@ -23,7 +23,6 @@ from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, formats, installed
 from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
-from adamctl.roles.data.prepared.layout import MANIFEST_NAME
 from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.source import (
     CLASSES_MAX,
@@ -106,6 +105,8 @@ def find_by_content(place: Path) -> Reader | None:
     found = sorted(path for path in place.iterdir() if not path.name.startswith("."))
     if any(path.is_dir() for path in found):
         return None
+    from adamctl.roles.data.prepared.layout import MANIFEST_NAME  # it imports this package
+
     if any(path.name == MANIFEST_NAME for path in found):
         return find("prepared")
     return next((reader for path in found if (reader := find_by_suffix(path.name)) is not None), None)
