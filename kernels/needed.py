@@ -25,8 +25,8 @@ COMMON_RULE_KERNELS = ("rules.address", "rules.all_finite")
 """Kernels that updates by any rule use."""
 ROUND_KERNELS = ("rounds.run", "rounds.accumulate", "rounds.largest_bits", "rules.address")
 """Kernels that servers use for commands on vectors and the gradients they are about, the slowest first."""
-WARP_KERNELS = ("warp.warp",)
-"""Kernels that data servers use to warp images."""
+WARP_KERNELS = ("warp.warp", "warp.uniform_pairs")
+"""Kernels that data servers use to warp images, and to draw what is left to chance."""
 _OF_LOSS = {
     "cross_entropy": ("losses.bias_softmax", "losses.cross_entropy", "losses.cross_entropy_error"),
     "squared_error": ("losses.squared_error", "losses.squared_error_error"),

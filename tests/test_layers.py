@@ -86,7 +86,6 @@ SHORT = {
     "roles/coordinator/batch_start.py": "above the cores, which know no experiment, and below the process",
     "roles/coordinator/data_reading.py": "a loop of its own, which decides nothing about the run",
     "roles/coordinator/core/membership.py": "pure, as losses.py, which uses it, is not",
-    "roles/data/augment/chance.py": "lies below all that is drawn, of images and of other examples",
     "roles/data/memory.py": "one division of memory, which server.py is told and store.py uses",
     "roles/data/places.py": "pure, as decode.py, which uses it in threads, is not",
     "roles/data/translation.py": "one operation on images",

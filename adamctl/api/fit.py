@@ -29,8 +29,7 @@ from adamctl.live.reporter import choose_reporter
 from adamctl.model.description import Model
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.stages import CutAxis
-from adamctl.roles.data.prepared.layout import MANIFEST_NAME
-from adamctl.roles.data.readers.plugins import find_by_suffix
+from adamctl.roles.data.readers.plugins import find_by_content, find_by_suffix
 from adamctl.roles.ps.client.parameter_client import load_parameters
 
 Arrays = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]
@@ -175,10 +174,8 @@ def _data_config(
     if is_url(str(data)):
         reader = find_by_suffix(checked_url(str(data)).name)
         return DataConfig(format=reader.name if reader else "prepared", source=str(data), search=folders)
-    if path.suffix and (reader := find_by_suffix(path.name)) is not None:
+    if (path.suffix or path.is_dir()) and (reader := find_by_content(path)) is not None:
         return DataConfig(format=reader.name, source=str(path.absolute()), search=folders)
-    if (path / MANIFEST_NAME).exists():
-        return DataConfig(format="prepared", source=str(path.absolute()), search=folders)
     if (path / "x_train.npy").exists():
         return DataConfig(format="npy", source=str(path.absolute()), search=folders)
     if path.is_dir() and not any(path.glob("*idx*ubyte*")):

@@ -70,16 +70,13 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
 def _guessed_format(source: str) -> str:
     from adamctl.config.formats import formats
     from adamctl.roles.data.catalogue import CATALOGUE
-    from adamctl.roles.data.prepared.layout import MANIFEST_NAME
-    from adamctl.roles.data.readers.plugins import find_by_suffix
+    from adamctl.roles.data.readers.plugins import find_by_content
 
     if source == "digits":
         return "digits"
     if source in CATALOGUE:
         return CATALOGUE[source].format
-    if (Path(source).expanduser() / MANIFEST_NAME).is_file():
-        return "prepared"
-    reader = find_by_suffix(source)
+    reader = find_by_content(Path(source).expanduser())
     if reader is None:
         raise ConfigurationError(f"the format of {source!r} is unknown; give --format, one of {', '.join(formats())}")
     return reader.name

@@ -191,7 +191,7 @@ def _array(file: Path) -> NDArray[Any]:
                 )
             found: NDArray[Any] = archive[names[0]]
             return found
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
         raise DamagedDataError(f"{file}: expected an .npz archive of plain arrays, found: {error}") from error
 
 

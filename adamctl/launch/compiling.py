@@ -35,7 +35,8 @@ def kernels_of(experiment: Experiment, forced: str | None = None) -> tuple[str, 
         clipping=experiment.optimizer.clip_norm is not None,
         weighted=train.class_weights != "none",
     )
-    warps = needed.WARP_KERNELS if experiment.data.augment.warps else ()
+    augment = experiment.data.augment
+    warps = needed.WARP_KERNELS if augment.warps or augment.changes_sound else ()
     return (*steps, *needed.rule_kernels(rule_of(experiment)), *conversions, *warps)
 
 

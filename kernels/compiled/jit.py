@@ -160,6 +160,7 @@ def readable(dtype: Any, dimensions: int) -> Any:
     return types.Array(dtype, dimensions, "C", readonly=True)
 
 
-f32, f64, i32, i64, u8 = types.float32, types.float64, types.int32, types.int64, types.uint8
+f32, f64, i32, i64 = types.float32, types.float64, types.int32, types.int64
+u8, u64 = types.uint8, types.uint64
 IN1, IN2, IN4 = readable(f32, 1), readable(f32, 2), readable(f32, 4)
 OUT1, OUT2, OUT4 = writable(f32, 1), writable(f32, 2), writable(f32, 4)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.compiled.jit import f32, i32, inline, kernel, readable, u8, writable
+from adamctl.kernels.compiled.jit import f32, i32, i64, inline, kernel, readable, u8, u64, writable
+from adamctl.kernels.numeric.mix import KEY_STEP
 
 _SIXTH = np.float32(1 / 6)
 _TAPS = 4
@@ -206,3 +207,21 @@ def warp(
                 add_displacements(lines, first + deep * width, w0, w1, w2, w3, columns)
             split(rows, columns, starts, height, stride, channels)
             read_row(padded, starts, rows, columns, stride, channels, half, flat, begin + y * row_size)
+
+
+_STEP, _FIRST, _SECOND = np.uint64(KEY_STEP), np.uint64(0xBF58_476D_1CE4_E5B9), np.uint64(0x94D0_49BB_1331_11EB)
+_OF_24_BITS = np.float32(2.0**-24)
+
+
+@kernel((readable(u64, 1), readable(i64, 1), writable(f32, 2)), relaxed=False)
+def uniform_pairs(keys: Any, draws: Any, out: Any) -> None:
+    """As `adamctl.roles.data.augment.chance.uniform_pairs`; `out` is [keys, 2 * draws]."""
+    for number in range(len(keys)):
+        for draw in range(len(draws)):
+            word = keys[number] + (np.uint64(draws[draw]) + np.uint64(1)) * _STEP
+            word = (word ^ (word >> np.uint64(30))) * _FIRST
+            word = (word ^ (word >> np.uint64(27))) * _SECOND
+            word ^= word >> np.uint64(31)
+            out[number, 2 * draw] = np.float32(np.int32(word >> np.uint64(40))) * _OF_24_BITS
+            low = (word >> np.uint64(8)) & np.uint64(0xFF_FFFF)
+            out[number, 2 * draw + 1] = np.float32(np.int32(low)) * _OF_24_BITS

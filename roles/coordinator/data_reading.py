@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from adamctl.roles.data.client import DataClient
+from adamctl.roles.data.client import DataClient, DataSet
 
 LOOK_EVERY_S: Final = 1.0
 LOOK_DEADLINE_S: Final = 5.0
@@ -34,16 +34,16 @@ class ReadTotal:
 class DataReading:
     """Asks the data servers of a run, as long as it lasts."""
 
-    def __init__(self, client: DataClient, dataset: str) -> None:
+    def __init__(self, client: DataClient, data: DataSet) -> None:
         self.total = ReadTotal()
         self._client = client
-        self._dataset = dataset
+        self._data = data
 
     async def follow(self) -> None:
         """Looks every second, until it is cancelled; then closes the client."""
         try:
             while True:
-                self.total.add(await self._client.read_bytes(self._dataset, deadline_s=LOOK_DEADLINE_S))
+                self.total.add(await self._client.read_bytes(self._data, deadline_s=LOOK_DEADLINE_S))
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
             await self._client.close()

@@ -291,7 +291,7 @@ class Coordinator:
             examples = batch.examples
             self._begin_batch(batch)
         client = DataClient.from_context(self.context, service.data_servers)
-        service.data_reading = DataReading(client, data.dataset)
+        service.data_reading = DataReading(client, data)
         self._spawn(service.data_reading.follow())
         service.step(events.Ready(examples, evaluated, snapshot, batch))
         if snapshot is not None:

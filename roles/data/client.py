@@ -29,13 +29,13 @@ from adamctl.roles.data.batches import (
     without_skipped,
 )
 from adamctl.roles.data.core import FILE_ORDER, Range
-from adamctl.roles.data.data_set import DataSet, elsewhere, open_on, request_range, same_data
+from adamctl.roles.data.data_set import DataSet, elsewhere, open_on, opening, request_range, same_data
 from adamctl.roles.data.link import DataServerLink, connector_of_node, connector_over
 from adamctl.roles.data.readers.source import refuse_targets
 from adamctl.roles.data.servers import DataServers
 from adamctl.roles.data.shared_reads import SharedReads
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES
-from adamctl.wire.messages import DataReadRequest, StatusReply, StatusRequest
+from adamctl.wire.messages import DataOpenReply, DataReadRequest
 
 if TYPE_CHECKING:
     from adamctl.roles.context import RoleContext
@@ -252,18 +252,16 @@ class DataClient:
     def _reasons(self) -> str:
         return "; ".join(f"{server.name}: {server.reason}" for server in self._links)
 
-    async def read_bytes(self, dataset: str, *, deadline_s: float) -> dict[str, int]:
+    async def read_bytes(self, data: DataSet, *, deadline_s: float) -> dict[str, int]:
         """Returns how many bytes each server has read of a data set's files; those that do not answer are left out."""
-        asked = [server.request(StatusRequest(), deadline_s=deadline_s) for server in self._links]
+        request, body = opening(data.config, data.input_shape, data.seed)
+        asked = [server.request(request, (body,), deadline_s=deadline_s) for server in self._links]
         found: dict[str, int] = {}
         for server, reply in zip(self._links, await asyncio.gather(*asked, return_exceptions=True), strict=True):
-            if isinstance(reply, BaseException):
-                continue
-            assert isinstance(reply.message, StatusReply)
-            for one in reply.message.status["datasets"]:
-                if one["dataset"] == dataset:
-                    found[server.name] = one["read_bytes"]
-            reply.release()
+            if not isinstance(reply, BaseException):
+                assert isinstance(reply.message, DataOpenReply)
+                found[server.name] = reply.message.read_bytes
+                reply.release()
         return found
 
     async def close(self) -> None:

@@ -94,6 +94,11 @@ def same_data(one: DataSet, other: DataSet) -> bool:
 # --- of one server --------------------------------------------------------------------------------------------------
 
 
+def opening(config: DataConfig, input_shape: tuple[int, ...], seed: int) -> tuple[DataOpenRequest, bytes]:
+    """Returns the request that opens a data set, or asks about it again, and its body."""
+    return DataOpenRequest(input_shape, seed, scales=True), msgspec.msgpack.encode(config)
+
+
 async def open_on(
     server: DataServerLink, config: DataConfig, input_shape: tuple[int, ...], seed: int, deadline_s: float
 ) -> DataSet:
@@ -103,9 +108,9 @@ async def open_on(
         ConfigurationError, DamagedDataError, RemoteError: what the server found; `elsewhere` of the last.
         UnreachableError, ProtocolError: it did not answer, or not as it should.
     """
-    body = msgspec.msgpack.encode(config)
+    request, body = opening(config, input_shape, seed)
     try:
-        reply = await server.request(DataOpenRequest(input_shape, seed, scales=True), (body,), deadline_s=deadline_s)
+        reply = await server.request(request, (body,), deadline_s=deadline_s)
     except RemoteError as error:
         if elsewhere(error):
             server.failed(asyncio.get_running_loop().time(), error)

@@ -88,12 +88,18 @@ def blocks_of(source: Source, split: FileSplit) -> Blocks:
     Files that are fetched are owned whole, if there are enough of them: then no two servers fetch the same. A source
     says so by a method `fetched(split)`, the lengths of what is fetched at once, [files], or None.
     """
-    fetched = getattr(source, "fetched", None)
-    lengths = None if fetched is None else fetched(split)
-    if lengths is None or len(lengths) < FETCHED_MIN:
+    lengths = fetched_lengths(source, split)
+    if lengths is None:
         blocks = getattr(source, "blocks", None) if getattr(source, "sequential", False) else None
         lengths = None if blocks is None else blocks(split)
     return Blocks(len(source.labels(split)), groups_of(source, split), lengths)
+
+
+def fetched_lengths(source: Source, split: FileSplit) -> Indices | None:
+    """Returns the lengths of what a source fetches at once, [files]; None if it fetches nothing, or too few files."""
+    fetched = getattr(source, "fetched", None)
+    lengths = None if fetched is None else fetched(split)
+    return None if lengths is None or len(lengths) < FETCHED_MIN else lengths
 
 
 class Ownership:

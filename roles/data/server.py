@@ -142,6 +142,7 @@ class DataServer:
                     result.class_examples,
                     form.targets,
                     not result.source.resident,
+                    result.read_bytes,
                 )
             )
 

@@ -112,7 +112,8 @@ class DataStore:
         with self._lock:
             self._datasets[name] = dataset
         self._preparer.fill(dataset.fill_tasks())
-        _log.info("opened %s %s: %s", config.format, config.source, dataset.examples)
+        by = f", images decoded by {config.decoder}" if hasattr(source, "sizes") else ""
+        _log.info("opened %s %s: %s%s", config.format, config.source, dataset.examples, by)
         return dataset
 
     def _make_room(self, wanted_bytes: int, budget_bytes: int) -> None:

@@ -27,6 +27,7 @@ def test_digits_reach_97_percent_and_leave_a_run_folder(adamctl: Runner) -> None
     for key in ("run", "passes", "examples", "train_seconds", "images_per_s", "connections_per_s", "test_top1",
                 "updates", "staleness_p50", "staleness_p99", "data_read_bytes"):  # fmt: skip
         assert key in result, f"{key} is missing from {sorted(result)}"
+    assert result["data_read_bytes"] > 0
     (folder,) = (adamctl.folder / "runs" / "digits").iterdir()
     expected = {"experiment.toml", "metrics.jsonl", "logs", "checkpoints", "summary.json"}
     assert expected <= {path.name for path in folder.iterdir()}

@@ -23,6 +23,7 @@ class DataOpenReply(Message, frozen=True):
     value * factor + shift, computed in float32 by the reader. `targets`: how many float32 numbers each example has in
     place of a label; 0 if it has a label. `by_block`: examples are decoded when they are asked for, so that several
     servers share them out by block. `class_examples`: how many training examples each of `classes` has.
+    `read_bytes`: of its files, read since the server opened it; for whoever asks again.
     """
 
     dataset: str
@@ -34,6 +35,7 @@ class DataOpenReply(Message, frozen=True):
     class_examples: tuple[int, ...] = ()
     targets: int = 0
     by_block: bool = False
+    read_bytes: int = 0
 
 
 class DataReadRequest(Message, frozen=True):

@@ -68,7 +68,7 @@ class Augmenter:
         self._bands = bands
         if config.changes_sound and not bands:
             raise ConfigurationError("data.augment.sound: these examples are no frames of sound: leave it out")
-        if config.warps and backend.choose() == "numba":
+        if (config.warps or config.changes_sound) and backend.choose() == "numba":
             backend.load(WARP_KERNELS)
 
     @property

@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.backend import choose, compiled_if
 from adamctl.kernels.numeric.mix import KEY_STEP, step_key
 
 Indices = NDArray[np.int64]
@@ -36,8 +37,13 @@ def uniform(keys: Keys, draws: Indices) -> Numbers:
     return (_words(keys, draws) >> np.uint64(64 - _MANTISSA_BITS)).astype(np.float64) * 2.0**-_MANTISSA_BITS
 
 
-def uniform_pairs(keys: Keys, draws: Indices) -> Floats:
-    """Returns [keys, 2 * draws]: two numbers in 0 <= u < 1 of each draw, float32."""
+def uniform_pairs(keys: Keys, draws: Indices, kernels: str | None = None) -> Floats:
+    """Returns [keys, 2 * draws]: two numbers in 0 <= u < 1 of each draw, float32; the same with any `kernels`."""
+    compiled = compiled_if(choose(kernels), "warp")
+    if compiled is not None:
+        out = np.empty((len(keys), 2 * len(draws)), np.float32)
+        compiled.uniform_pairs(keys, np.ascontiguousarray(draws, np.int64), out)
+        return out
     words = _words(keys, draws)
     halves = np.stack((words >> np.uint64(64 - HALF_BITS), (words << np.uint64(32)) >> np.uint64(64 - HALF_BITS)), -1)
     return halves.reshape(len(keys), -1).astype(np.float32) * np.float32(2.0**-HALF_BITS)

@@ -72,7 +72,7 @@ class AudioSource:
         places = list_places(path, config)
         arranged = arrange(places, config, self.origin, with_classes=not config.alignment)
         names = [name for split in FILE_SPLITS for name in arranged.names[split]]
-        self._recordings = open_recordings(places, names, self.origin)
+        self._recordings = open_recordings(places, names, self.origin, skip=config.on_error == "skip")
         self._split_at = len(arranged.names["train"])
         settings = MelSettings(
             features.bands, features.window_ms, features.hop_ms, features.low_hz, features.high_hz
@@ -180,6 +180,8 @@ class AudioSource:
         classes, labels = number_classes((one.class_name for every in segments.values() for one in every), origin)
         marked = [
             mark(one.name, segments[one.name], labels, *self._times_ms(one, int(count)), origin)
+            if not one.damage
+            else Marked(np.zeros(1, np.int64), np.zeros(1, np.int32))  # which is skipped
             for one, count in zip(self._recordings, self._store.counts, strict=True)
         ]
         return classes, marked

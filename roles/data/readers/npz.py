@@ -219,7 +219,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, tuple[str, ...]]]:
                 found = ", ".join(full[1] for full in _KEYS if full[1] in archive)
                 raise ConfigurationError(f"{path}: expected labels or targets of the training set once, found {found}")
             yield archive, keys
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise DamagedDataError(
             f"{path}: expected an .npz archive of plain arrays, found: {error}; write or copy it again"
         ) from error

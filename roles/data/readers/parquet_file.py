@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,7 +74,7 @@ class ParquetSource:
         groups = list(self._row_groups())
         self._counter = ReadCounter()
         self._held = _Held(_HELD_BYTES_MAX)
-        texts = [self._labels_of(group) for group in groups]
+        texts = list(self._texts_of(groups))
         self._cells: Cells = cells_of(schema, self._chosen, input_shape, self._sample(groups), config, origin)
         self.example_shape, self.dtype = self._cells.shape, self._cells.dtype
         self.value_max = 255.0 if self.dtype == np.uint8 else 1.0
@@ -173,10 +174,18 @@ class ParquetSource:
             raise ConfigurationError(f"{self.origin}: expected rows, found none")
         return self._read(first)
 
-    def _labels_of(self, group: _Group) -> NDArray[Any]:
-        with self._naming(group), self._file(group.shard, self._metadata[group.shard], part=True) as file:
-            table = file.read_row_group(group.number, columns=[self._chosen.label])
-            return labels_of(table.column(0), self._place(group))
+    def _texts_of(self, groups: Sequence[_Group]) -> Iterator[NDArray[Any]]:
+        """Yields the label column of each row group; each file is opened once."""
+        for shard, of_shard in groupby(groups, key=lambda group: group.shard):
+            with (
+                self._reading(self._shards[shard].origin),
+                self._file(shard, self._metadata[shard], part=True) as file,
+            ):
+                for group in of_shard:
+                    with self._naming(group):
+                        table = file.read_row_group(group.number, columns=[self._chosen.label])
+                        texts = labels_of(table.column(0), self._place(group))
+                    yield texts
 
     def _arrange(self, groups: Sequence[_Group], labels: Sequence[Labels], train_files: int, by_row: bool) -> None:
         """Fills in of each split: its row groups, their lengths, labels, and rows in row groups where needed."""

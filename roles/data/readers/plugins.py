@@ -23,6 +23,7 @@ from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, formats, installed
 from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
+from adamctl.roles.data.prepared.layout import MANIFEST_NAME
 from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.source import (
     CLASSES_MAX,
@@ -96,6 +97,18 @@ def find(name: str) -> Reader:
 def find_by_suffix(file_name: str) -> Reader | None:
     """Returns the reader whose files end like this one, ours first; None if there is none that can be loaded."""
     return next((reader for reader in _all() if file_name.lower().endswith(reader.suffixes)), None)
+
+
+def find_by_content(place: Path) -> Reader | None:
+    """Returns the reader of a file by its suffix, of a folder without folders by its files; None if there is none."""
+    if not place.is_dir():
+        return find_by_suffix(place.name)
+    found = sorted(path for path in place.iterdir() if not path.name.startswith("."))
+    if any(path.is_dir() for path in found):
+        return None
+    if any(path.name == MANIFEST_NAME for path in found):
+        return find("prepared")
+    return next((reader for path in found if (reader := find_by_suffix(path.name)) is not None), None)
 
 
 def call(reader: Reader, function: str, config: DataConfig, path: Path | Url | None, *arguments: Any) -> Any:

@@ -9,6 +9,7 @@ with its first and last frame repeated at the edges: a context is then one piece
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import Final
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from adamctl.errors import DamagedDataError
 from adamctl.roles.data.speech.log_mel import LogMel
 from adamctl.roles.data.speech.recordings import Recording, read_samples
 
@@ -78,12 +80,12 @@ class FrameStore:
     def fill(self, start: int, stop: int) -> None:
         """Computes the frames of recordings [start, stop) that are not there yet, as far as there is memory.
 
-        Raises:
-            DamagedDataError: a recording cannot be read.
+        One that cannot be read is left out: whoever reads it is told.
         """
         for number in range(start, min(stop, len(self.counts))):
             if not self._filled[number] and self._has_place(number):
-                self._fill_one(number)
+                with contextlib.suppress(DamagedDataError):
+                    self._fill_one(number)
 
     def gather(self, recordings: Indices, frames: Indices, out: Floats) -> None:
         """Writes the contexts of frames into `out` [n, elements]: frame `frames[k]` of recording `recordings[k]`.

@@ -40,6 +40,8 @@ class Recording(NamedTuple):
     samples: int
     wav: WavHeader | None
     """None: it is FLAC."""
+    damage: str = ""
+    """What is wrong with its header; then it counts as a recording of one sample, which cannot be read."""
 
 
 def list_places(source: Path, config: DataConfig) -> dict[str, Place]:
@@ -99,22 +101,39 @@ def read_text(source: Path, name: str) -> str:
         raise DamagedDataError(f"{source}/{name}: byte {error.start}: expected text in UTF-8") from error
 
 
-def open_recordings(places: dict[str, Place], names: Sequence[str], origin: str) -> list[Recording]:
+def open_recordings(
+    places: dict[str, Place], names: Sequence[str], origin: str, *, skip: bool = False
+) -> list[Recording]:  # fmt: skip
     """Reads the headers of recordings.
+
+    Args:
+        skip: take those whose header is damaged for recordings of one sample, which `read_samples` refuses.
 
     Raises:
         ConfigurationError: they do not all have the rate of the first.
-        DamagedDataError: a header is damaged; the message gives the file and the byte.
+        DamagedDataError: a header is damaged, or, with `skip`, all are; the message gives the file and the byte.
     """
-    recordings = [read_header(name, places[name], origin) for name in names]
-    for recording in recordings:
-        if recording.rate_hz != recordings[0].rate_hz:
+    recordings = [_header_or_damage(name, places[name], origin, skip=skip) for name in names]
+    whole = [recording for recording in recordings if not recording.damage]
+    if not whole:
+        raise DamagedDataError(recordings[0].damage)
+    for recording in whole:
+        if recording.rate_hz != whole[0].rate_hz:
             where = "byte 24: " if recording.wav is not None else ""
             raise ConfigurationError(
-                f"{_shown(recording.name, origin)}: {where}expected {recordings[0].rate_hz} samples a second, as "
-                f"{recordings[0].name} has, found {recording.rate_hz}; resample it, or leave it out"
+                f"{_shown(recording.name, origin)}: {where}expected {whole[0].rate_hz} samples a second, as "
+                f"{whole[0].name} has, found {recording.rate_hz}; resample it, or leave it out"
             )
-    return recordings
+    return [recording._replace(rate_hz=whole[0].rate_hz) for recording in recordings]
+
+
+def _header_or_damage(name: str, place: Place, origin: str, *, skip: bool) -> Recording:
+    try:
+        return read_header(name, place, origin)
+    except DamagedDataError as error:
+        if not skip:
+            raise
+        return Recording(name, place, 0, 1, None, str(error))
 
 
 def read_header(name: str, place: Place, origin: str) -> Recording:
@@ -144,6 +163,8 @@ def read_samples(recording: Recording, start: int, stop: int, origin: str) -> Sa
         DamagedDataError: the file has become shorter, or cannot be decoded.
         ConfigurationError: it is FLAC, and the `audio` extra is not installed.
     """
+    if recording.damage:
+        raise DamagedDataError(recording.damage)
     shown = _shown(recording.name, origin)
     wav = recording.wav
     if wav is None:

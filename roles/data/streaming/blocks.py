@@ -12,6 +12,7 @@ from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.block_order import BlockOrder
 from adamctl.roles.data.core import FILE_ORDER, Indices, permutation
+from adamctl.roles.data.ownership import Blocks, fetched_lengths
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, groups_of
 from adamctl.roles.data.sampling import Weights
 from adamctl.roles.data.weighted_blocks import WeightedBlockOrder
@@ -191,6 +192,17 @@ def split_blocks(source: Source, validation: float, seed: int, window_blocks: in
         splits[split] = SplitBlocks(file_split, number, firsts, counts, seed, window_blocks)
         number += len(counts)
     return splits
+
+
+def shared_out(source: Source, split: SplitBlocks) -> Indices:
+    """Returns for each block of a split, [B], the number of what one server owns whole: the block, or its file.
+
+    Files that are fetched are owned whole where there are enough of them, so that no two servers fetch the same.
+    """
+    files = fetched_lengths(source, split.file_split)
+    if files is None:
+        return split.numbers
+    return Blocks(len(source.labels(split.file_split)), lengths=files).of(split.starts)
 
 
 def sample_of(split: SplitBlocks, examples_max: int, *, sequential: bool) -> Indices:

@@ -16,7 +16,13 @@ from adamctl.roles.data.core import Indices, Range
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, keeps_examples
 from adamctl.roles.data.sampling import weights_of
 from adamctl.roles.data.scaling import STATISTICS_EXAMPLES_MAX
-from adamctl.roles.data.streaming.blocks import is_sequential, sample_of, split_blocks, window_problem
+from adamctl.roles.data.streaming.blocks import (
+    is_sequential,
+    sample_of,
+    shared_out,
+    split_blocks,
+    window_problem,
+)
 from adamctl.roles.data.streaming.windows import Owned, WindowCache, frames_of
 
 _log = logging.getLogger("adamctl.data")
@@ -42,6 +48,7 @@ class BlockVisits:
         """
         self._source = source
         self._splits = split_blocks(source, config.validation, seed, config.window_blocks)
+        self._shared: Indices = np.concatenate([shared_out(source, blocks) for blocks in self._splits.values()])
         self.examples = {split: blocks.examples for split, blocks in self._splits.items()}
         if config.sampling != "all" and self.examples["train"]:
             train = self._splits["train"].members()
@@ -79,9 +86,11 @@ class BlockVisits:
         return self._splits[wanted.split].draws(wanted.pass_number, wanted.start, wanted.stop, file_examples)
 
     def blocks_of(self, wanted: Range) -> Indices:
-        """Returns the numbers [n] of the blocks that the examples of a range are in."""
+        """Returns what servers share out, [n]: the blocks of a range's examples, or files that are fetched whole."""
         places = self._splits[wanted.split].find(wanted.pass_number, wanted.start, wanted.stop)
-        return np.concatenate([place.blocks for place in places]) if places else np.empty(0, np.int64)
+        blocks = np.concatenate([place.blocks for place in places]) if places else np.empty(0, np.int64)
+        shared: Indices = self._shared[blocks]
+        return shared
 
     def sample(self) -> Indices:
         """Returns the file indices of the training examples that statistics are taken of."""
@@ -103,9 +112,13 @@ class BlockVisits:
         )
 
     def own(self, owned: Owned) -> None:
-        """Says which blocks this server reads ahead, from now on; all of them until then."""
+        """Says which blocks this server reads for windows, from now on; all of them until then."""
         if self._cache is not None:
-            self._cache.own(owned)
+            self._cache.own(lambda blocks: blocks[self._is_owned(blocks, owned)])
+
+    def _is_owned(self, blocks: Indices, owned: Owned) -> NDArray[np.bool_]:
+        shared = self._shared[blocks]
+        return np.isin(shared, owned(np.unique(shared)))
 
     def ahead_tasks(self) -> list[Callable[[], None]]:
         """Returns tasks that read what is needed next."""

@@ -24,7 +24,7 @@ from adamctl.roles.data.streaming.blocks import Place, SplitBlocks, is_sequentia
 from adamctl.roles.data.streaming.core import WindowKey, WindowMemory
 
 Owned = Callable[[Indices], Indices]
-"""Returns those of a window's blocks that this server reads."""
+"""Returns those of some blocks that this server owns."""
 _FRAMES_OF_LONGEST: Final = 16
 _FRAME_EXAMPLES_MAX: Final = 256
 
@@ -93,7 +93,7 @@ class WindowCache:
             return self._memory.used_frames * self._frames.frame_bytes
 
     def own(self, owned: Owned) -> None:
-        """Says which blocks this server reads ahead, from now on; all of them until then."""
+        """Says which blocks this server reads for windows, from now on; all of them until then."""
         with self._changed:
             self._owned = owned
 

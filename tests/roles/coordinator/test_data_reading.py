@@ -30,8 +30,8 @@ async def test_it_looks_until_it_is_cancelled_and_closes(monkeypatch: pytest.Mon
         asked, closed = 0, False
         often = asyncio.Event()
 
-        async def read_bytes(self, dataset: str, *, deadline_s: float) -> dict[str, int]:
-            assert dataset == "set"
+        async def read_bytes(self, data: str, *, deadline_s: float) -> dict[str, int]:
+            assert data == "set"
             self.asked += 1
             if self.asked == 3:
                 self.often.set()

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adamctl.kernels.backend import installed, load
+from adamctl.kernels.needed import WARP_KERNELS
 from adamctl.kernels.numeric.warp import Warps, warp
-from adamctl.roles.data.augment.chance import Numbers
+from adamctl.roles.data.augment.chance import Numbers, keys_of, uniform_pairs
 from adamctl.roles.data.augment.drawing import WarpRanges, draw_warps
 
 EVERYTHING = WarpRanges(10, 0.1, 0.2, 2, 1, True, 4, 34)
@@ -26,6 +28,13 @@ EXPECTED_MATRIX = [
 ]
 EXPECTED_ELASTIC = [0.3945128321647644, 0.888815701007843, 0.6154234409332275, -1.944319486618042]
 UNIFORM = {"rotate": 90, "scale": 0.1, "shear": 0.2, "translate": 2}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """Kernels are there before hypothesis looks at how long an example takes."""
+    if "numba" in installed():
+        load(WARP_KERNELS)
 
 
 def drawn(ranges: WarpRanges, n: int = 2000, pass_number: int = 3, shape: tuple[int, int] = (28, 21)) -> Warps:
@@ -72,6 +81,15 @@ def test_one_setting_does_not_change_what_another_draws() -> None:
     together = drawn(EVERYTHING)
     np.testing.assert_array_equal(drawn(WarpRanges(sigma=4, alpha=34)).nodes, together.nodes)
     np.testing.assert_array_equal(drawn(EVERYTHING._replace(alpha=0)).matrices, together.matrices)
+
+
+@pytest.mark.skipif("numba" not in installed(), reason="numba is not installed")
+@given(seeds, passes)
+def test_compiled_code_draws_the_same_bits(seed: int, pass_number: int) -> None:
+    keys, draws = keys_of(np.arange(9), seed, pass_number), np.arange(5, 30)
+    ours, plain = (uniform_pairs(keys, draws, kernels) for kernels in ("numba", "numpy"))
+    np.testing.assert_array_equal(ours.view(np.uint32), plain.view(np.uint32))
+    assert 0 <= plain.min() < 0.1 and 0.9 < plain.max() < 1
 
 
 # --- affine ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig, FeaturesConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.core import FILE_ORDER, Range
+from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Range
 from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.look import Needs, look
 from adamctl.roles.data.readers import open_source
@@ -135,6 +135,35 @@ def test_a_damaged_recording_is_named_when_the_data_are_opened(folder: Path) -> 
     (folder / "3_b_1.wav").write_bytes(b"")
     with pytest.raises(DamagedDataError, match=r"set/3_b_1\.wav: byte 0: expected 'RIFF', found b''"):
         opened(folder)
+
+
+@pytest.mark.parametrize("alignment", ["", "words.txt"])
+def test_a_damaged_recording_can_be_skipped_as_one_example(folder: Path, alignment: str) -> None:
+    (folder / "words.txt").write_text("\n".join(f"{name} 0 {samples / 8} t" for name, samples in LENGTHS.items()))
+    config = msgspec.structs.replace(CONFIG, on_error="skip", scale="none", alignment=alignment)
+    whole = opened(folder, config)
+    number = whole.recording_names("train").index("3_b_1.wav")
+    expected = np.empty((len(whole.labels("train")), 40), np.float32)
+    whole.load("train", np.arange(len(expected)), expected)
+    (folder / "3_b_1.wav").write_bytes(b"RIFF")
+    source = opened(folder, config)
+    assert (source.groups("train") == number).sum() == 1
+    for task in source.fill_tasks():
+        task()
+    dataset = OpenDataSet("x", config, source, 7, BUDGET_BYTES)
+    count = dataset.examples["train"]
+    images, labels = np.empty((count, 40), np.float32), np.empty(count, np.int32)
+    dataset.gather(Range("train", FILE_ORDER, 0, count), images, labels)
+    skipped = source.groups("train") == number
+    assert (labels[skipped] == SKIPPED).all() and (labels[~skipped] != SKIPPED).all()
+    np.testing.assert_allclose(images[~skipped], expected[whole.groups("train") != number], rtol=0, atol=1e-5)
+
+
+def test_if_all_recordings_are_damaged_none_can_be_skipped(tmp_path: Path) -> None:
+    for name in ("3_a_1.wav", "3_a_2.wav"):
+        (tmp_path / name).write_bytes(b"RIFF")
+    with pytest.raises(DamagedDataError, match=r"3_a_1\.wav: byte 8: expected 'WAVE'"):
+        opened(tmp_path, msgspec.structs.replace(CONFIG, on_error="skip", test_files=""))
 
 
 def test_a_look_reads_headers_and_labels(folder: Path) -> None:

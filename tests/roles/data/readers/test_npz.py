@@ -136,3 +136,13 @@ def test_a_single_array_is_refused_before_it_is_read(tmp_path: Path) -> None:
     for read in (open_npz, lambda path: peek_npz(path, None, 10)):
         with pytest.raises(DamagedDataError, match=r"a\.npz: expected an \.npz archive, found a single array"):
             read(path)
+
+
+def test_an_archive_that_says_it_is_encrypted(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x_train=IMAGES, y_train=LABELS, x_test=IMAGES, y_test=LABELS)
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"PK\1\2") + 8] |= 1  # the flag in the directory's last entry
+    path.write_bytes(content)
+    with pytest.raises(DamagedDataError, match="is encrypted"):
+        open_npz(path)

@@ -20,7 +20,7 @@ from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.look import Needs, look
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
 from adamctl.roles.data.readers import plugins as plugins_module
-from adamctl.roles.data.readers.plugins import find, find_by_suffix
+from adamctl.roles.data.readers.plugins import find, find_by_content, find_by_suffix
 from tests.roles.data.readers import third_party
 
 NEEDS = Needs(input_shape=(3,), outputs=2, batch=2, seed=0)
@@ -77,6 +77,20 @@ def test_a_run_looks_at_what_has_no_peek_by_opening_it(lines: Path) -> None:
         look(DataConfig(format="lines", source=str(lines)), NEEDS)
     assert look(DataConfig(format="peeked", source=str(lines)), NEEDS).examples["train"] == 2
     assert peek_source(DataConfig(format="peeked", source="."), lines, [3], 1, 1.0).classes == ("peeked", "peeked too")
+
+
+def test_a_folder_is_known_by_its_files_if_it_has_no_folders(tmp_path: Path) -> None:
+    for name, format in (("a.parquet", "parquet"), ("b.npz", "npz"), ("c.tsv", "csv"), ("d.tar", "tar")):
+        folder = tmp_path / format
+        folder.mkdir()
+        (folder / ".hidden.npz").touch()
+        (folder / "readme").touch()
+        (folder / name).touch()
+        assert find_by_content(folder) is find(format) is find_by_content(folder / name)
+    (tmp_path / "csv" / "prepared.json").touch()
+    assert find_by_content(tmp_path / "csv") is find("prepared")
+    (tmp_path / "npz" / "cat").mkdir()
+    assert find_by_content(tmp_path / "npz") is None and find_by_content(tmp_path / "none") is None
 
 
 def test_what_a_reader_does_not_expect_is_damage_that_names_the_file(lines: Path) -> None:

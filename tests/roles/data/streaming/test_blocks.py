@@ -15,6 +15,7 @@ from adamctl.roles.data.streaming.blocks import (
     block_lengths,
     by_blocks,
     sample_of,
+    shared_out,
     split_blocks,
     window_problem,
 )
@@ -119,6 +120,18 @@ def test_what_is_held_out_together_is_never_cut_by_blocks() -> None:
     assert by_blocks(DataConfig(), source) and not by_blocks(DataConfig(validation=0.1), source)
     with pytest.raises(ConfigurationError, match=r'has examples that are held out together.*set it to "examples"'):
         split_blocks(source, 0.1, 7, 4)
+
+
+def test_servers_share_out_blocks_or_files_that_are_fetched_whole() -> None:
+    source = BlockSource(2300, 20)
+    for split in split_blocks(source, 0.1, 7, 4).values():
+        assert shared_out(source, split).tolist() == split.numbers.tolist()
+    files = np.full(100, 23)  # each of 4 blocks
+    source.fetched = lambda split: files if split == "train" else None  # type: ignore[attr-defined]
+    splits = split_blocks(source, 0.1, 7, 4)
+    for name in ("train", "validation"):
+        assert shared_out(source, splits[name]).tolist() == (splits[name].starts // 23).tolist()
+    assert shared_out(source, splits["test"]).tolist() == splits["test"].numbers.tolist()
 
 
 def test_statistics_of_a_sequential_source_are_of_few_blocks() -> None:
