@@ -184,10 +184,13 @@ def _peek(archive: Any, key: str, rows_max: int) -> tuple[tuple[int, ...], NDArr
 
 
 def _header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Reads an array's header: shape, whether it is in Fortran order, type."""
-    version = np.lib.format.read_magic(member)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(member)
+    """Returns what an array's header says: shape, whether it is in Fortran order, type. Raises ValueError."""
+    try:
+        version = np.lib.format.read_magic(member)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(member)
+    except Exception as error:  # NumPy parses the header as Python, which fails in many ways
+        raise ValueError(f"a header that cannot be read: {error}") from error
     return found
 
 

@@ -23,7 +23,6 @@ from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, formats, installed
 from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
-from adamctl.roles.data.prepared.layout import MANIFEST_NAME
 from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.source import (
     CLASSES_MAX,
@@ -106,6 +105,8 @@ def find_by_content(place: Path) -> Reader | None:
     found = sorted(path for path in place.iterdir() if not path.name.startswith("."))
     if any(path.is_dir() for path in found):
         return None
+    from adamctl.roles.data.prepared.layout import MANIFEST_NAME  # it imports this package
+
     if any(path.name == MANIFEST_NAME for path in found):
         return find("prepared")
     return next((reader for path in found if (reader := find_by_suffix(path.name)) is not None), None)
@@ -122,7 +123,16 @@ def call(reader: Reader, function: str, config: DataConfig, path: Path | Url | N
     """
     called = _import(reader, function)
     if isinstance(path, Url) and not reader.reads_urls:
-        path = RemoteFiles(path, config).whole()
+        copy = RemoteFiles(path, config).whole()
+        try:
+            found = call(reader, function, config, copy.path, *arguments)
+        except BaseException as error:
+            copy.let_go()
+            if isinstance(error, (ConfigurationError, DamagedDataError)):
+                raise type(error)(f"{error} (a copy of {path})") from error
+            raise
+        copy.keep_for(found)
+        return found
     keywords = {"config": config} if reader.reads_config else {}
     if reader.name in BUILT_IN:
         with reported(path):

@@ -7,14 +7,15 @@ gcsfs (https://filesystem-spec.readthedocs.io).
 from __future__ import annotations
 
 import io
-import threading
+import os
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from adamctl.config.data import DataConfig
 from adamctl.config.partitioning import parse_size
@@ -30,8 +31,6 @@ _ABSENT: Final = (404, 410)
 _FORBIDDEN: Final = (401, 403)
 _FETCHES: Final = 4
 _HASHES: Final = ("ETag", "etag", "md5Hash")
-_pinned: dict[Path, int] = {}  # folders that this process uses, and the locks that keep them
-_pinning = threading.Lock()
 _IDENTITY: Final = (*_HASHES, "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created")
 _PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 
@@ -79,6 +78,20 @@ class RemoteShard:
 
     def _fetch(self, folder: Path) -> None:
         self._files.fetch(self.origin, self.size_bytes, self.identity, folder / "file")
+
+
+class Copy(NamedTuple):
+    """A file or folder of this machine with what is behind a URL. It may be removed once `pin`, a lock, is closed."""
+
+    path: Path
+    pin: int
+
+    def keep_for(self, user: object) -> None:
+        """Keeps it as long as an object lives."""
+        weakref.finalize(user, os.close, self.pin)
+
+    def let_go(self) -> None:
+        os.close(self.pin)
 
 
 class RemoteFiles:
@@ -134,10 +147,8 @@ class RemoteFiles:
             raise ConfigurationError(f"{address}: expected a size of the file, but its server does not say any")
         return RemoteShard(self, address, name, info)
 
-    def whole(self) -> Path:
-        """Fetches all files at and below the URL, and returns the path of the file or folder on this machine.
-
-        They stay in the cache as long as this process runs.
+    def whole(self) -> Copy:
+        """Fetches all files at and below the URL, which stay in the cache until the copy is let go.
 
         Raises:
             ConfigurationError: there is none, or they do not fit into the cache.
@@ -154,11 +165,8 @@ class RemoteFiles:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 self.fetch(shard.origin, shard.size_bytes, shard.identity, target)
 
-        with _pinning:
-            place = self.cache.path(entry)
-            if place not in _pinned:
-                _pinned[place] = self.cache.pin(entry, fetch)
-            return place / self.url.name
+        pin = self.cache.pin(entry, fetch)
+        return Copy(self.cache.path(entry) / self.url.name, pin)
 
     def fetch(self, address: str, size_bytes: int, identity: str, target: Path) -> None:
         """Fetches one file, and checks its length and that it is the one that was listed.

@@ -267,6 +267,14 @@ class WindowMemory:
         block.frames = self._take(int(self.frames_of[number]))
         return "read"
 
+    def pin(self, number: int) -> bool:
+        """Pins a block if it is there; returns whether it is."""
+        block = self._blocks.get(number)
+        if block is None or block.state != _HELD:
+            return False
+        block.pins += 1
+        return True
+
     def frames(self, number: int) -> list[int]:
         """Returns the frames of a block that is held or being read, in the order of its examples."""
         return self._blocks[number].frames

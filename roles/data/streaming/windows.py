@@ -25,6 +25,9 @@ from adamctl.roles.data.streaming.core import WindowKey, WindowMemory
 
 Owned = Callable[[Indices], Indices]
 """Returns those of some blocks that this server owns."""
+PATIENCE_S: Final = 5.0
+"""How long a range waits for blocks; examples of those that were not read by then are read alone. A reader gives up
+later than that, and the next range finds more blocks."""
 _FRAMES_OF_LONGEST: Final = 16
 _FRAME_EXAMPLES_MAX: Final = 256
 
@@ -138,32 +141,50 @@ class WindowCache:
                 self._memory.unpin(held)
 
     def _fetch(self, numbers: Sequence[int]) -> list[int]:
-        """Reads the blocks that have room and are not there. Returns those that are there then; unpin each."""
+        """Reads blocks that have room and are not there, as many as there is time for, at least one.
+
+        Returns those that are there then; unpin each.
+        """
         held: list[int] = []
         pending = deque(numbers)
+        until_s = time.monotonic() + PATIENCE_S
         try:
             while pending:
-                with self._changed:
-                    for _ in range(len(pending)):
-                        number = pending.popleft()
-                        claim = self._memory.claim(number)
-                        if claim == "held":
-                            held.append(number)
-                        elif claim == "wait":
-                            pending.append(number)
-                        elif claim == "read":
-                            break
-                    else:
-                        if pending:
-                            self._changed.wait()
-                        continue
+                number = self._next_to_read(pending, held, until_s)
+                if number is None:
+                    break
                 self._read(number, pin=True)
                 held.append(number)
+                if time.monotonic() >= until_s:
+                    break
+            with self._changed:
+                held += filter(self._memory.pin, pending)
         except BaseException:
             with self._changed:
                 self._memory.unpin(held)
             raise
         return held
+
+    def _next_to_read(self, pending: deque[int], held: list[int], until_s: float) -> int | None:
+        """Returns a block that was claimed, once there is one; None if all others are there, or the time is over.
+
+        Blocks that are there are moved from `pending` to `held`, and those that have no room are dropped.
+        """
+        with self._changed:
+            while pending:
+                for _ in range(len(pending)):
+                    number = pending.popleft()
+                    claim = self._memory.claim(number)
+                    if claim == "read":
+                        return number
+                    if claim == "held":
+                        held.append(number)
+                    elif claim == "wait":
+                        pending.append(number)
+                left_s = until_s - time.monotonic()
+                if pending and (left_s <= 0 or not self._changed.wait(left_s)):
+                    return None
+        return None
 
     def _copy(self, split: str, place: Place, held: Sequence[int], out: NDArray[Any], *, all_there: bool) -> None:
         per_frame = self._frames.examples

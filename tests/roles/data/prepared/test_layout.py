@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -65,3 +67,8 @@ def test_what_can_be_no_set_is_refused(changes: dict[str, Any], said: str) -> No
     with pytest.raises(DamagedDataError) as caught:
         decode_manifest(encode_manifest(msgspec.structs.replace(SET, **changes)), "list")
     assert said in str(caught.value)
+
+
+def test_it_may_be_imported_first() -> None:
+    """Readers know it, and it imports what they share."""
+    subprocess.run([sys.executable, "-c", "import adamctl.roles.data.prepared.layout"], check=True, timeout=60)

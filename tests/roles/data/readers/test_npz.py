@@ -146,3 +146,14 @@ def test_an_archive_that_says_it_is_encrypted(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DamagedDataError, match="is encrypted"):
         open_npz(path)
+
+
+def test_a_header_that_is_no_python(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    header = b"{'descr': '<f8', 'shape': (3L"
+    with zipfile.ZipFile(path, "w") as archive:
+        for key in ("x_train", "y_train", "x_test", "y_test"):
+            archive.writestr(f"{key}.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header)
+    for read in (open_npz, lambda path: peek_npz(path, None, 10)):
+        with pytest.raises(DamagedDataError, match="a header that cannot be read"):
+            read(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import http.server
 import threading
 from collections.abc import Iterator
@@ -111,7 +112,7 @@ def test_a_file_that_changes_behind_the_url_is_noticed() -> None:
         assert file.read() == b"two"
 
 
-def test_a_whole_set_is_a_path_as_long_as_the_process_runs(cache: Path) -> None:
+def test_a_whole_set_is_a_path_as_long_as_it_is_open(cache: Path) -> None:
     x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6) % 2
     np.save(cache.parent.parent / "x.npy", x)
     np.save(cache.parent.parent / "y.npy", y)
@@ -121,11 +122,19 @@ def test_a_whole_set_is_a_path_as_long_as_the_process_runs(cache: Path) -> None:
     out = np.empty((6, 2), np.float32)
     source.load("train", np.arange(6), out)
     assert np.array_equal(out, x) and source.labels("train").tolist() == y.tolist()
-    assert remote().whole() == Path(source.origin)
+    copy = remote().whole()
+    assert copy.path == Path(source.origin)
+    copy.let_go()
     for number in range(9):
         SYSTEM.pipe_file("/big/a.x", bytes(100_000 + number))
         remote("memory://big/a.x", "250kB").shards()[0].open().close()
     assert Path(source.origin).is_dir() and len(list(cache.glob("*/data/file"))) == 2
+    place = Path(source.origin)
+    del source
+    gc.collect()
+    SYSTEM.pipe_file("/big/a.x", bytes(249_999))
+    remote("memory://big/a.x", "250kB").shards()[0].open().close()
+    assert not place.exists()
 
 
 def test_prepared_sets_fetch_shards_when_they_are_needed(tmp_path: Path, web: tuple[str, Path]) -> None:
@@ -160,6 +169,9 @@ def test_what_cannot_be_reached_is_named(web: tuple[str, Path], monkeypatch: pyt
         remote("memory://none").shards()
     with pytest.raises(ConfigurationError, match=r"/x\.npz: there is no such file or folder; correct data\.source"):
         opened("npz", f"{web[0]}/x.npz")
+    put("x.npz", b"no archive")
+    with pytest.raises(DamagedDataError, match=r"expected an \.npz archive .* \(a copy of memory://set/x\.npz\)"):
+        opened("npz", "memory://set/x.npz")
     with pytest.raises(ConfigurationError, match=r"nosuch://host/x: Protocol not known"):
         opened("npz", "nosuch://host/x")
     with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:1/x\.npz cannot be read: .*check the network"):

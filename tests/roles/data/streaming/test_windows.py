@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from adamctl.errors import DamagedDataError
 from adamctl.roles.data.core import FILE_ORDER, Range
+from adamctl.roles.data.streaming import windows
 from adamctl.roles.data.streaming.blocks import split_blocks
 from adamctl.roles.data.streaming.windows import WindowCache
 from tests.roles.data.streaming.block_sources import BlockSource, NumberedSource
@@ -139,6 +140,21 @@ def test_one_thread_waits_for_what_another_one_reads() -> None:
         with ThreadPoolExecutor(2) as pool:
             assert all(pool.map(one, (0, 20), timeout=60))
         assert set(made.source.reads.values()) == {1}
+
+
+def test_where_blocks_take_long_ranges_do_not_wait_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when images of a first window are decoded: each range reads a block more, and alone what is not there."""
+    monkeypatch.setattr(windows, "PATIENCE_S", 0.0)
+    made = Set(4 * WINDOW_BYTES)
+    for start in range(0, 40, 8):
+        wanted = Range("train", 0, start, start + 8)
+        assert made.read(wanted) == made.expected(wanted)
+        assert made.cache._memory.used_frames <= 9 * (start // 8 + 1)
+    for start in range(40, 230, 10):
+        wanted = Range("train", 0, start, start + 10)
+        assert made.read(wanted) == made.expected(wanted)
+    assert sum(made.source.reads.values()) < 2 * 230
+    assert all(block.pins == 0 for block in made.cache._memory._blocks.values())
 
 
 def test_only_the_chosen_examples_of_a_range_are_written() -> None:
