@@ -107,6 +107,13 @@ class DataClient:
         """How many examples came from two servers, because one was slow; each was used once."""
         return self._shared.twice
 
+    def status(self) -> dict[str, object]:
+        """Returns plain values for the status of a reader: nothing unless it reads a set that servers share out."""
+        shared = [data for data in self._opened.values() if data.by_block]
+        if not shared:
+            return {}
+        return {"data_servers": self.servers.alive(shared[-1]), "examples_twice": self.twice}
+
     # --- opening ----------------------------------------------------------------------------------------------------
 
     async def open(

@@ -368,5 +368,8 @@ class SimData:
         await asyncio.sleep(self._worker.scenario.delay_s())
         return SimExamples(*self._worker.scenario.truth.examples.read(split, pass_number, start, stop))
 
+    def status(self) -> dict[str, object]:
+        return {}
+
     async def close(self) -> None:
         """Nothing is kept."""

@@ -90,7 +90,7 @@ def test_a_server_that_joins_the_cluster_takes_its_part_and_one_that_leaves_is_f
         await farm.kill("data-2", forgotten=True)
         await asyncio.sleep(1)
         assert await read_pass(client, data, 3) == expected(3)
-        assert sorted(client.servers.alive(data)) == ["data-3"]
+        assert client.status() == {"data_servers": ["data-3"], "examples_twice": 0}
         await client.close()
         await farm.close()
 
