@@ -21,6 +21,7 @@ from adamctl.cli.main import BUILT_IN_ROLES, COMMANDS
 from adamctl.config.reference import page
 from adamctl.wire import messages
 from tests.documents import DOCUMENTS, blocks, spans, text_of
+from tests.parsing import parsed
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
@@ -211,7 +212,7 @@ def test_test_files_in_plain_folders_have_names_of_their_own() -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_module_says_what_it_is(source: str) -> None:
     folder = ROOT if source.startswith(("roles/", "kernels/")) else ROOT / "adamctl"
-    assert ast.get_docstring(ast.parse((folder / f"{source}.py").read_text())), f"{source}.py has no docstring"
+    assert ast.get_docstring(parsed(folder / f"{source}.py")), f"{source}.py has no docstring"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_every_message_says_what_it_is_for(message: type) -> None:
 def test_what_cannot_be_decoded_is_caught_by_its_list(source: str) -> None:
     """An error of msgspec's caught by its name lets text through that is not UTF-8, which raises another."""
     folder = ROOT if source.startswith(("roles/", "kernels/")) else ROOT / "adamctl"
-    for node in ast.walk(ast.parse((folder / f"{source}.py").read_text())):
+    for node in ast.walk(parsed(folder / f"{source}.py")):
         caught = "" if not isinstance(node, ast.ExceptHandler) or node.type is None else ast.unparse(node.type)
         assert "msgspec" not in caught, f"{source}.py: except {caught}: use adamctl.wire.unreadable.UNREADABLE"
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.parsing import parsed
+
 ROOT = Path(__file__).resolve().parent.parent
 IMPURE = {"asyncio", "time", "random", "os", "socket", "lmdb", "threading", "subprocess"}
 ROLES = ("ps", "worker", "data", "controller", "coordinator")
@@ -145,7 +147,7 @@ def tier(module: str) -> int:
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
     """Every module a file imports, and whether at its top level (False inside a function or TYPE_CHECKING)."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     top = set(map(id, tree.body))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -227,7 +229,7 @@ def test_cores_are_pure(module: str) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_all_instructions_of_a_role_derive_from_one_class(role: str) -> None:
     paths = [path for module, path in MODULES.items() if is_core(module) and role_of(module) == role]
-    trees = [ast.parse(path.read_text()) for path in paths]
+    trees = [parsed(path) for path in paths]
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     assert sum(node.name == "Instruction" for node in classes) <= 1
     aliases = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
@@ -244,7 +246,7 @@ def test_all_instructions_of_a_role_derive_from_one_class(role: str) -> None:
 
 def test_cores_are_composed_of_parts_and_inherit_nothing() -> None:
     for module in filter(is_core, MODULES):
-        for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        for node in ast.walk(parsed(MODULES[module])):
             if isinstance(node, ast.ClassDef) and node.name.endswith("Core"):
                 assert not node.bases, f"{module}.{node.name} derives from {ast.unparse(node.bases[0])}"
 
