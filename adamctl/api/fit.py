@@ -18,6 +18,7 @@ from adamctl.api.source import Source
 from adamctl.config.conflicts import experiment_problems
 from adamctl.config.data import DataConfig
 from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.config.load import data_folders
 from adamctl.config.urls import checked_url, is_url
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.step.network import Network
@@ -158,8 +159,7 @@ def _data_config(
         return data
     if isinstance(data, Source):
         return data.write(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="adamctl-source-"))))
-    environment = os.environ.get("ADAMCTL_DATA", "").split(os.pathsep)
-    folders = tuple(str(Path(folder).expanduser()) for folder in (*search, *filter(None, environment)))
+    folders = tuple(str(Path(folder).expanduser()) for folder in (*search, *data_folders(os.environ)))
     if isinstance(data, tuple):
         if len(data) != 4:
             raise ConfigurationError(f"data: expected arrays (x_train, y_train, x_test, y_test); found {len(data)}")

@@ -53,6 +53,7 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
     from adamctl.config.check import suggestion
     from adamctl.config.data import DataConfig
     from adamctl.config.formats import formats, is_format
+    from adamctl.config.load import data_folders
     from adamctl.roles.data.catalogue import CATALOGUE
 
     if format_ is None:
@@ -61,8 +62,7 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
         names = formats()
         near = suggestion(format_, names)
         raise ConfigurationError(f"--format: found {format_!r}; expected one of {', '.join(names)}.{near}")
-    folders = [*data, *(folder for folder in os.environ.get("ADAMCTL_DATA", "").split(os.pathsep) if folder)]
-    search = tuple(str(Path(folder).expanduser().absolute()) for folder in folders)
+    search = tuple(str(Path(folder).expanduser().absolute()) for folder in (*data, *data_folders(os.environ)))
     settings = CATALOGUE[source].settings if source in CATALOGUE and CATALOGUE[source].format == format_ else {}
     return msgspec.convert({"format": format_, "source": source, "search": search, **settings}, DataConfig)
 
@@ -136,13 +136,14 @@ def _images(described: dict[str, Any]) -> str:
 @options.json_option
 def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:
     """Download the data set NAME and verify it; files that are already there and correct are kept."""
+    from adamctl.config.load import data_folders
     from adamctl.roles.data.catalogue import CATALOGUE
     from adamctl.roles.data.fetch import fetch as fetch_data
 
-    folder = data or os.environ.get("ADAMCTL_DATA", "").split(os.pathsep)[0]
+    folder = data or next(iter(data_folders(os.environ)), "")
     if not folder and name in CATALOGUE:
         raise ConfigurationError(f"say where {name} should go: --data DIR, or set ADAMCTL_DATA")
-    fetched = fetch_data(name, Path(folder), base_url=url, progress=_Progress())
+    fetched = fetch_data(name, Path(folder), base_url=url, progress=Progress("bytes", to_the_end=True))
     if as_json:
         print_json(
             {
@@ -157,15 +158,17 @@ def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:
     echo(f"{name} is in {fetched.folder}: {len(fetched.downloaded)} downloaded, {len(fetched.kept)} already there")
 
 
-class _Progress:
-    """Prints a file's progress every two seconds, and when it is complete."""
+class Progress:
+    """Prints how far a part is, every two seconds, and with `to_the_end` also when it is complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_what: str, *, to_the_end: bool = False) -> None:
+        self._of_what, self._to_the_end = of_what, to_the_end
         self._last_s = time.monotonic()
 
-    def __call__(self, name: str, there_bytes: int, total_bytes: int) -> None:
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """`total`: 0 if it is unknown."""
         now_s = time.monotonic()
-        if 0 < total_bytes <= there_bytes or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
+        if (self._to_the_end and 0 < total <= done) or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
             self._last_s = now_s
-            of_all = f" of {total_bytes:,}" if total_bytes else ""
-            echo(f"{name}: {there_bytes:,}{of_all} bytes", err=True)
+            of_all = f" of {total:,}" if total else ""
+            echo(f"{name}: {done:,}{of_all} {self._of_what}", err=True)

@@ -196,7 +196,9 @@ def _exchange(server: socket.socket, client: socket.socket) -> None:
 
 
 def _data() -> Iterator[Finding]:
-    folders = [folder for folder in os.environ.get("ADAMCTL_DATA", "").split(os.pathsep) if folder]
+    from adamctl.config.load import data_folders
+
+    folders = data_folders(os.environ)
     if not folders:
         yield Finding("ADAMCTL_DATA", "-", "not set", "set it to the folder of your data sets, or give --data DIR")
     for folder in folders:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
-from typing import Any
 
 import click
 
 from adamctl.cli import options
-from adamctl.cli.data import configuration
+from adamctl.cli.data import Progress, configuration
 from adamctl.cli.output import echo, print_json
 from adamctl.errors import ConfigurationError, DamagedDataError
-
-_PROGRESS_INTERVAL_S = 2.0
 
 
 @click.command("prepare")
@@ -75,7 +71,7 @@ def prepare(
         threads=threads or os.cpu_count() or 1,
         made_from=made_from,
         skip=(on_error or config.on_error) == "skip",
-        progress=_Progress("examples"),
+        progress=Progress("examples"),
     )
     examples = {split: sum(file.rows for file in manifest.of(split, "examples")) for split in ("train", "test")}
     size_bytes = sum(file.size_bytes for file in manifest.files)
@@ -122,7 +118,7 @@ def verify(folder: Path, as_json: bool) -> int:
     from adamctl.roles.data.prepared.verify import find_damage, read_manifest
 
     manifest = read_manifest(folder)
-    found = list(find_damage(folder, _Progress("bytes")))
+    found = list(find_damage(folder, Progress("bytes")))
     size_bytes = sum(file.size_bytes for file in manifest.files)
     if as_json:
         rows = [
@@ -137,17 +133,3 @@ def verify(folder: Path, as_json: bool) -> int:
     for one in found:
         echo(f"{folder / one.file}: {one.where}{one.what}", err=True)
     return DamagedDataError.exit_code if found else 0
-
-
-class _Progress:
-    """Prints how far a part is, every two seconds."""
-
-    def __init__(self, of_what: str) -> None:
-        self._of_what = of_what
-        self._last_s = time.monotonic()
-
-    def __call__(self, name: Any, done: int, total: int) -> None:
-        now_s = time.monotonic()
-        if now_s - self._last_s >= _PROGRESS_INTERVAL_S:
-            self._last_s = now_s
-            echo(f"{name}: {done:,} of {total:,} {self._of_what}", err=True)

@@ -230,10 +230,15 @@ def _model_problems(experiment: Experiment) -> list[Problem]:
     return []
 
 
+def data_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the folders of ADAMCTL_DATA, in which data sets are looked up, first match first."""
+    return tuple(filter(None, environment.get("ADAMCTL_DATA", "").split(pathsep)))
+
+
 def _search(
     data: DataConfig, flags: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Origin | None]:
-    variable = [folder for folder in environment.get("ADAMCTL_DATA", "").split(pathsep) if folder]
+    variable = data_folders(environment)
     absolute = (str(Path(folder).expanduser().absolute()) for folder in (*flags, *variable, *data.search))
     folders = tuple(dict.fromkeys(absolute))
     origin = Origin("flag", "--data") if flags else Origin("environment", "ADAMCTL_DATA") if variable else None

@@ -33,9 +33,10 @@ def data(
     A part that cannot be measured here says why, such as a peer that is not installed.
     """
     from adamctl.bench.data.data import run_data_benchmark
+    from adamctl.config.load import data_folders
 
     settings = DataSettings(
-        data=(*data, *filter(None, os.environ.get("ADAMCTL_DATA", "").split(os.pathsep))),
+        data=(*data, *data_folders(os.environ)),
         peer_python=peer_python,
         rounds=rounds,
         seconds=seconds,

@@ -50,10 +50,11 @@ def sandblaster(
     or network namespaces, which need Linux, cannot be made.
     """
     from adamctl.bench.sandblaster.sandblaster import SandblasterSettings, run_sandblaster_benchmark
+    from adamctl.config.load import data_folders
 
     settings = SandblasterSettings(
         only=only,
-        data=(*data, *filter(None, os.environ.get("ADAMCTL_DATA", "").split(os.pathsep))),
+        data=(*data, *data_folders(os.environ)),
         peer_python=peer_python,
         evaluations=evaluations,
         race_passes=race_passes,
