@@ -22,7 +22,11 @@ import psutil
 from adamctl.bench.bars import Found, Progress
 from adamctl.bench.data.parts import DataSettings
 from adamctl.bench.watched_run import Sample, WatchedRun
+from adamctl.config.data import DataConfig
+from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.config.resolved import write_resolved
 from adamctl.errors import AdamctlError, RunFailedError
+from adamctl.model.description import Dense, Model, Softmax
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Connection
@@ -38,38 +42,6 @@ LOOK_S, ANSWER_S, PASS_S_MAX = 0.05, 10.0, 300.0
 WINDOW_BLOCKS: Final = 32
 AHEAD_BYTES: Final = 2 * WINDOW_BLOCKS * 1024 * SIDE * SIDE
 """Two windows: what may have been read ahead of a pass that does not come."""
-EXPERIMENT: Final = """
-name = "stream"
-[data]
-format = "npy"
-source = {folder!r}
-order = "blocks"
-window_blocks = {window_blocks}
-memory_share = 0.9
-[model]
-input = [28, 28, 1]
-[[model.layers]]
-type = "dense"
-units = 128
-activation = "relu"
-[[model.layers]]
-type = "softmax"
-units = 10
-[optimizer]
-type = "sgd"
-lr = 0.02
-[train]
-passes = {passes}
-batch = 64
-range_batches = 16
-evaluate_every = {passes}
-[cluster]
-workers = 1
-threads = 1
-ps = 0
-data = 1
-replication = 1
-"""
 
 
 class Streamed(NamedTuple):
@@ -90,14 +62,27 @@ def measure(settings: DataSettings, progress: Progress) -> dict[str, Found]:
     with tempfile.TemporaryDirectory(prefix="adamctl-bench-") as place:
         folder = Path(place) / "set"
         examples = write_images(folder, 4 * MEMORY_BYTES)
-        file = Path(place) / "stream.toml"
-        file.write_text(EXPERIMENT.format(folder=str(folder), passes=PASSES, window_blocks=WINDOW_BLOCKS))
+        file = write_resolved(experiment_of(folder), Path(place))
         runs: dict[str, list[Streamed]] = {MEMORY: [], ENOUGH: []}
         for turn in range(max(1, settings.rounds // 2)):
             for memory, found in runs.items():
                 progress(f"a set of {4 * MEMORY_BYTES >> 20} MiB in {memory}: round {turn + 1}")
                 found.append(asyncio.run(_run(file, memory, examples)))
     return compared(runs[MEMORY], runs[ENOUGH], examples * SIDE * SIDE)
+
+
+def experiment_of(folder: Path) -> Experiment:
+    """Returns what both runs train: a small network, on passes in block order."""
+    return Experiment(
+        name="stream",
+        model=Model((SIDE, SIDE, 1), (Dense(128, "relu"), Softmax(CLASSES))),
+        data=DataConfig(
+            format="npy", source=str(folder), order="blocks", window_blocks=WINDOW_BLOCKS, memory_share=0.9
+        ),
+        optimizer=OptimizerConfig(type="sgd", lr=0.02),
+        train=TrainConfig(passes=PASSES, batch=64, range_batches=16, evaluate_every=PASSES),
+        cluster=ClusterConfig(workers=1, threads=1, ps=0, data=1, replication=1),
+    )
 
 
 def compared(streamed: Sequence[Streamed], in_memory: Sequence[Streamed], set_bytes: int) -> dict[str, Found]:
