@@ -14,7 +14,6 @@ proportion to the root of its examples.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import statistics
 import subprocess
@@ -26,22 +25,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.config.data import DataConfig
+from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.readers.source import FileSplit
+
 COMMON = range(5)
 RARE = range(5, 10)
 FIGURES = ("top1", "balanced_accuracy", "recall_common", "recall_rare", "precision_rare", "loss")
 
 
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    raw = gzip.decompress(path.read_bytes())
-    shape = [int.from_bytes(raw[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(raw[3])]
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+def read_mnist(data: str, split: FileSplit) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Returns images [n, 28, 28, 1] and labels [n]."""
+    config = DataConfig(format="idx", source="mnist", search=(data,))
+    source = open_source(config, find_source(config), (28, 28, 1))
+    labels = source.labels(split)
+    images = np.empty((len(labels), 28, 28, 1), np.uint8)
+    source.load(split, np.arange(len(labels)), images)
+    return images, labels
 
 
-def write_archive(data: Path, path: Path, examples: int, keep_one_in: int) -> list[int]:
+def write_archive(data: str, path: Path, examples: int, keep_one_in: int) -> list[int]:
     """Writes the uneven set; returns how many training images each digit has."""
-    folder = data / "mnist"
-    images, labels = (read_idx(folder / f"train-{part}-ubyte.gz")[:examples] for part in ("images-idx3", "labels-idx1"))
-    tested, right = (read_idx(folder / f"t10k-{part}-ubyte.gz") for part in ("images-idx3", "labels-idx1"))
+    images, labels = (values[:examples] for values in read_mnist(data, "train"))
+    tested, right = read_mnist(data, "test")
     seen = np.zeros(10, np.int64)
     kept = np.zeros(len(labels), np.bool_)
     for row, label in enumerate(labels):
@@ -128,7 +135,7 @@ def summary(way: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", required=True, help="folder that holds mnist/")
     parser.add_argument("--keep-one-in", type=int, default=50)
     parser.add_argument("--examples", type=int, default=20_000)
     parser.add_argument("--seeds", type=int, default=3)

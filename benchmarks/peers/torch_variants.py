@@ -1,7 +1,7 @@
 """Adam's MNIST network (4.3.3) in PyTorch, trained on images that others made: pass by pass, in the order they have.
 
-Runs by its path in any interpreter that has PyTorch; nothing else is imported. Reads one JSON object per line from
-stdin and answers each with one on stdout:
+Runs by its path in any interpreter that has PyTorch. Besides, it imports only `torch_mnist.py`, from its folder. Reads
+one JSON object per line from stdin and answers each with one on stdout:
 
     {"do": "begin", "seed": 1, "passes": 30, "steps": 938, "batch": 64, "lr": 0.1, "threads": 2}
         -> {"torch_version": "..."}
@@ -24,15 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-
-
-def network() -> nn.Module:
-    """Adam's MNIST network: 756 thousand connections with valid padding."""
-    return nn.Sequential(
-        nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(320, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10),
-    )  # fmt: skip
+from torch_mnist import accuracy, network
 
 
 def read(request: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -68,9 +60,7 @@ class Training:
 
     def test(self, request: dict[str, Any]) -> dict[str, float]:
         images, labels = read(request)
-        with torch.inference_mode():
-            parts = [self.model(images[start : start + 1000]).argmax(1) for start in range(0, len(images), 1000)]
-        return {"top1": float((torch.cat(parts) == labels).double().mean())}
+        return {"top1": accuracy(self.model, images, labels)}
 
 
 def main() -> None:
