@@ -15,22 +15,7 @@ from adamctl.roles.data import decode as decode_module
 from adamctl.roles.data.core import plan_cache
 from adamctl.roles.data.decode import DecodePool, ExampleCache
 from adamctl.roles.data.readers.source import TableSource
-from tests.roles.data.data_examples import pattern
-
-
-def source_of(images: NDArray[Any], value_max: float = 255.0) -> TableSource:
-    labels = np.zeros(len(images), np.int32)
-    return TableSource(
-        "npz",
-        {"train": (images, labels), "test": (images[:0], labels[:0])},
-        value_max=value_max,
-        stored_bytes=0,
-        input_shape=None,
-        origin="test",
-    )
-
-
-RANDOM = np.random.default_rng(3).integers(0, 256, (5000, 3, 3)).astype(np.uint8)
+from tests.roles.data.data_examples import pattern, source_of
 
 
 class CountingSource(TableSource):
@@ -46,16 +31,7 @@ class CountingSource(TableSource):
 
 @pytest.mark.parametrize("budget", [0, 16 * 7, 16 * 19, 16 * 20, 10**6])
 def test_whatever_is_kept_the_same_examples_come_out(budget: int) -> None:
-    images = pattern(20)
-    labels = np.zeros(20, np.int32)
-    source = CountingSource(
-        "x",
-        {"train": (images, labels), "test": (images[:0], labels[:0])},
-        value_max=255.0,
-        stored_bytes=0,
-        input_shape=None,
-        origin="test",
-    )
+    source = source_of(pattern(20), kind=CountingSource)
     plan = plan_cache(20, 16, resident=False, budget_bytes=budget)
     cache = ExampleCache(plan, source, "train")
     random = np.random.default_rng(5)
@@ -76,15 +52,7 @@ def test_whatever_is_kept_the_same_examples_come_out(budget: int) -> None:
 def test_readers_get_what_they_ask_for_while_places_change_hands() -> None:
     """Threads read at random, and what the server owns changes all the time."""
     images = np.arange(400, dtype=np.uint8)[:, None, None].repeat(4, 1).repeat(4, 2)
-    labels = np.zeros(400, np.int32)
-    source = CountingSource(
-        "x",
-        {"train": (images, labels), "test": (images[:0], labels[:0])},
-        value_max=255.0,
-        stored_bytes=0,
-        input_shape=None,
-        origin="test",
-    )
+    source = source_of(images, kind=CountingSource)
     cache = ExampleCache(plan_cache(400, 16, resident=False, budget_bytes=16 * 100), source, "train")
     wrong: list[int] = []
 
@@ -114,7 +82,7 @@ def test_readers_get_what_they_ask_for_while_places_change_hands() -> None:
 
 
 def test_numbers_in_memory_are_checked_once_and_bad_ones_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = RANDOM[:10].astype(np.float32)
+    images = np.random.default_rng(3).random((10, 3, 3), np.float32)
     images[7, 1, 1] = np.nan
     source = source_of(images)
     cache = ExampleCache(plan_cache(10, 36, resident=True, budget_bytes=10**6), source, "train")

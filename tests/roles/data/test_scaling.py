@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from adamctl.roles.data.scaling import Scaling, mean_and_deviation, scaling_for
-from tests.roles.data.data_examples import pattern
-from tests.roles.data.test_decode import RANDOM, source_of
+from tests.roles.data.data_examples import pattern, source_of
+
+RANDOM = np.random.default_rng(3).integers(0, 256, (5000, 3, 3)).astype(np.uint8)
 
 
 def test_mean_and_deviation_are_those_of_all_pixels() -> None:

@@ -6,8 +6,8 @@ On virtual time, over the in-memory network, from one seed each; the servers are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -50,51 +50,48 @@ def expected(pass_number: int) -> list[int]:
     return pass_order(EXAMPLES, 7, pass_number).tolist()
 
 
-def virtually(scene: Callable[[], Coroutine[None, None, None]]) -> None:
-    run_virtual(scene())
+@asynccontextmanager
+async def farm_and_client(seed: int, *nodes: str) -> AsyncIterator[tuple[SimulatedFarm, DataClient, DataSet]]:
+    """Starts servers, and a client that has opened the data set at them."""
+    farm = SimulatedFarm(seed)
+    for node in nodes:
+        await farm.start(node)
+    client = farm.client(*nodes)
+    yield farm, client, await client.open(CONFIG, SHAPE, 7)
+    await client.close()
+    await farm.close()
 
 
 def test_two_servers_give_a_pass_in_its_order_each_its_part() -> None:
     async def scene() -> None:
-        farm = SimulatedFarm(1)
-        for node in ("data-1", "data-2"):
-            await farm.start(node)
-        client = farm.client("data-1", "data-2")
-        data = await client.open(CONFIG, SHAPE, 7)
-        assert data.by_block
-        assert await read_pass(client, data, 0) == expected(0)
-        ranges = -(-EXAMPLES // LENGTH)
-        assert {name: server.reads for name, server in farm.servers.items()} == {"data-1": ranges, "data-2": ranges}
-        assert client.twice == 0
-        await client.close()
-        await farm.close()
+        async with farm_and_client(1, "data-1", "data-2") as (farm, client, data):
+            assert data.by_block
+            assert await read_pass(client, data, 0) == expected(0)
+            ranges = -(-EXAMPLES // LENGTH)
+            assert {name: server.reads for name, server in farm.servers.items()} == {"data-1": ranges, "data-2": ranges}
+            assert client.twice == 0
 
-    virtually(scene)
+    run_virtual(scene())
 
 
 def test_a_server_that_joins_the_cluster_takes_its_part_and_one_that_leaves_is_forgotten() -> None:
     async def scene() -> None:
-        farm = SimulatedFarm(2)
-        await farm.start("data-1")
-        client = farm.client("data-1")
-        data = await client.open(CONFIG, SHAPE, 7)
-        assert await read_pass(client, data, 0) == expected(0)
-        await farm.start("data-2")
-        await asyncio.sleep(1)
-        assert await read_pass(client, data, 1) == expected(1)
-        assert farm.servers["data-2"].reads == -(-EXAMPLES // LENGTH), "it is asked for its part of every range"
-        await farm.kill("data-1", forgotten=True)
-        assert await read_pass(client, data, 2) == expected(2)
-        await farm.start("data-3")
-        await asyncio.sleep(1)
-        await farm.kill("data-2", forgotten=True)
-        await asyncio.sleep(1)
-        assert await read_pass(client, data, 3) == expected(3)
-        assert client.status() == {"data_servers": ["data-3"], "examples_twice": 0}
-        await client.close()
-        await farm.close()
+        async with farm_and_client(2, "data-1") as (farm, client, data):
+            assert await read_pass(client, data, 0) == expected(0)
+            await farm.start("data-2")
+            await asyncio.sleep(1)
+            assert await read_pass(client, data, 1) == expected(1)
+            assert farm.servers["data-2"].reads == -(-EXAMPLES // LENGTH), "it is asked for its part of every range"
+            await farm.kill("data-1", forgotten=True)
+            assert await read_pass(client, data, 2) == expected(2)
+            await farm.start("data-3")
+            await asyncio.sleep(1)
+            await farm.kill("data-2", forgotten=True)
+            await asyncio.sleep(1)
+            assert await read_pass(client, data, 3) == expected(3)
+            assert client.status() == {"data_servers": ["data-3"], "examples_twice": 0}
 
-    virtually(scene)
+    run_virtual(scene())
 
 
 def test_a_client_whose_servers_are_gone_finds_another_one_of_the_cluster() -> None:
@@ -110,55 +107,43 @@ def test_a_client_whose_servers_are_gone_finds_another_one_of_the_cluster() -> N
         await client.close()
         await farm.close()
 
-    virtually(scene)
+    run_virtual(scene())
 
 
 def test_a_dead_machine_delays_only_the_reads_it_was_asked_for() -> None:
     """Nothing tells the client that it is gone: its parts are asked of the other one after some seconds, once."""
 
     async def scene() -> None:
-        farm = SimulatedFarm(3)
-        for node in ("data-1", "data-2"):
-            await farm.start(node)
-        client = farm.client("data-1", "data-2")
-        data = await client.open(CONFIG, SHAPE, 7)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        await read_pass(client, data, 0)
-        usual_s = loop.time() - began_s
-        await farm.kill("data-2", silent=True)
-        began_s = loop.time()
-        assert await read_pass(client, data, 1) == expected(1)
-        assert 2 < loop.time() - began_s < 30 + usual_s
-        began_s = loop.time()
-        assert await read_pass(client, data, 2) == expected(2)
-        assert loop.time() - began_s < 2 * usual_s + 1, "it is not asked again before it answers"
-        await client.close()
-        await farm.close()
+        async with farm_and_client(3, "data-1", "data-2") as (farm, client, data):
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            await read_pass(client, data, 0)
+            usual_s = loop.time() - began_s
+            await farm.kill("data-2", silent=True)
+            began_s = loop.time()
+            assert await read_pass(client, data, 1) == expected(1)
+            assert 2 < loop.time() - began_s < 30 + usual_s
+            began_s = loop.time()
+            assert await read_pass(client, data, 2) == expected(2)
+            assert loop.time() - began_s < 2 * usual_s + 1, "it is not asked again before it answers"
 
-    virtually(scene)
+    run_virtual(scene())
 
 
 def test_without_any_server_a_read_ends_at_its_deadline_and_says_why() -> None:
     async def scene() -> None:
-        farm = SimulatedFarm(4)
-        for node in ("data-1", "data-2"):
-            await farm.start(node)
-        client = farm.client("data-1", "data-2")
-        data = await client.open(CONFIG, SHAPE, 7)
-        for node in ("data-1", "data-2"):
-            await farm.kill(node)
-        with pytest.raises(DeadlineError, match=r"examples 0 to 40: data-1: .*; data-2: "):
-            await client.read(data, "train", 0, 0, 40, deadline_s=5)
-        reading = asyncio.create_task(client.read(data, "train", 0, 0, 40))
-        await asyncio.sleep(5)
-        await farm.start("data-2")
-        batch = await reading
-        assert numbers(batch.images) == expected(0)[:40]
-        await client.close()
-        await farm.close()
+        async with farm_and_client(4, "data-1", "data-2") as (farm, client, data):
+            for node in ("data-1", "data-2"):
+                await farm.kill(node)
+            with pytest.raises(DeadlineError, match=r"examples 0 to 40: data-1: .*; data-2: "):
+                await client.read(data, "train", 0, 0, 40, deadline_s=5)
+            reading = asyncio.create_task(client.read(data, "train", 0, 0, 40))
+            await asyncio.sleep(5)
+            await farm.start("data-2")
+            batch = await reading
+            assert numbers(batch.images) == expected(0)[:40]
 
-    virtually(scene)
+    run_virtual(scene())
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -175,7 +160,7 @@ def test_every_example_of_a_pass_comes_once_whatever_happens_to_servers(seed: in
             elif len(farm.servers) > 1:
                 await farm.kill(name, silent=farm.chance.random() < 0.3, forgotten=farm.chance.random() < 0.5)
 
-    async def scene(seed: int) -> None:
+    async def scene() -> None:
         farm = SimulatedFarm(seed, busy=0.1 * (seed % 3), slow_s=5.0 * (seed % 2))
         for node in ("data-1", "data-2"):
             await farm.start(node)
@@ -197,4 +182,4 @@ def test_every_example_of_a_pass_comes_once_whatever_happens_to_servers(seed: in
             await client.close()
         await farm.close()
 
-    virtually(partial(scene, seed))
+    run_virtual(scene())

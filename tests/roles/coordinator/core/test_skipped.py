@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from adamctl.roles.coordinator.core.instructions import Finished
 from adamctl.roles.coordinator.core.report import run_progress
 from adamctl.wire.messages import EvaluateTask, TrainTask
@@ -48,17 +50,10 @@ def test_what_two_workers_have_done_is_counted_once() -> None:
     assert run.core.run.tally.skipped == run.core.run.tally.examples // 4
 
 
-def test_a_pass_without_a_whole_example_ends_the_run() -> None:
-    run = AllOfAPass(1)
+@pytest.mark.parametrize(("kind", "what"), [(AllOfAPass, "pass 2"), (AllOfTheTestSplit, "the test split")])
+def test_a_pass_or_a_split_without_a_whole_example_ends_the_run(kind: type[Simulation], what: str) -> None:
+    run = kind(1)
     run.add_worker("w0")
     run.run()
     assert run.finished is not None and run.finished.state == "failed"
-    assert "every example of pass 2 is damaged" in run.finished.cause
-
-
-def test_a_test_split_without_a_whole_example_ends_the_run() -> None:
-    run = AllOfTheTestSplit(1)
-    run.add_worker("w0")
-    run.run()
-    assert run.finished is not None and run.finished.state == "failed"
-    assert "every example of the test split is damaged" in run.finished.cause
+    assert f"every example of {what} is damaged" in run.finished.cause
