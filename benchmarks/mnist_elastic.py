@@ -29,10 +29,10 @@ import numpy as np
 from adamctl.bench.peer import PeerProcess, require
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.core import FILE_ORDER, Range
-from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "mnist_elastic.toml"

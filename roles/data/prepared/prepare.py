@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.block_order import WINDOW_BLOCKS, BlockOrder
 from adamctl.roles.data.core import FILE_ORDER, Indices, pass_order
+from adamctl.roles.data.order.block_order import WINDOW_BLOCKS, BlockOrder
 from adamctl.roles.data.prepared.layout import Kind, Manifest
 from adamctl.roles.data.prepared.writer import PreparedWriter
 from adamctl.roles.data.readers.source import (
@@ -26,7 +26,7 @@ from adamctl.roles.data.readers.source import (
     target_count,
     targets_of,
 )
-from adamctl.roles.data.skipping import SkippingSource
+from adamctl.roles.data.sets.skipping import SkippingSource
 
 WINDOW_BYTES: Final = 64 << 20
 """So much is read at a time, sorted as the files are, and written in shuffled order."""

@@ -10,12 +10,12 @@ import numpy as np
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.block_order import BlockOrder
 from adamctl.roles.data.core import FILE_ORDER, Indices, permutation
-from adamctl.roles.data.ownership import Blocks, fetched_lengths
+from adamctl.roles.data.order.block_order import BlockOrder
+from adamctl.roles.data.order.ownership import Blocks, fetched_lengths
+from adamctl.roles.data.order.sampling import Weights
+from adamctl.roles.data.order.weighted_blocks import WeightedBlockOrder
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, groups_of
-from adamctl.roles.data.sampling import Weights
-from adamctl.roles.data.weighted_blocks import WeightedBlockOrder
 
 BLOCK_EXAMPLES: Final = 1024
 """The length of the blocks of a source that does not say its own."""

@@ -7,7 +7,7 @@ import pytest
 
 from adamctl.roles.data.scaling import Scaling, mean_and_deviation, scaling_for
 from tests.roles.data.data_examples import pattern
-from tests.roles.data.test_decode import RANDOM, source_of
+from tests.roles.data.sets.test_decode import RANDOM, source_of
 
 
 def test_mean_and_deviation_are_those_of_all_pixels() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from adamctl.config.load import load_experiment
 from adamctl.errors import DamagedDataError
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.source import Source
 from tests.config.small_network import NETWORK

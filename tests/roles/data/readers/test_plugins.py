@@ -16,8 +16,8 @@ from adamctl.config import formats
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, GROUP
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.catalogue import find_source
-from adamctl.roles.data.look import Needs, look
+from adamctl.roles.data.catalogue.catalogue import find_source
+from adamctl.roles.data.describe.look import Needs, look
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
 from adamctl.roles.data.readers import plugins as plugins_module
 from adamctl.roles.data.readers.plugins import find, find_by_content, find_by_suffix

@@ -13,9 +13,9 @@ import pytest
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import FILE_ORDER, Range
-from adamctl.roles.data.dataset import OpenDataSet
-from adamctl.roles.data.ownership import Share
+from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.store import DataStore
 from adamctl.roles.data.streaming.visits import BlockVisits
 from tests.roles.data.streaming.block_sources import BlockSource, NumberedSource
