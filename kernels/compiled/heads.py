@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.compiled.jit import IN2, OUT2, f64, i32, i64, kernel, readable, writable
+from adamctl.kernels.compiled.jit import IN2, OUT2, f64, i32, i64, inline_source, kernel, readable, writable
+from adamctl.kernels.compiled.losses import weight_of
 
 LABELS = readable(i32, 1)
 LARGEST, TOTAL, PLACE, LABEL = range(4)
@@ -56,24 +57,33 @@ def join_statistics(statistics: Any, joined: Any, is_first: int) -> None:
         joined[row, LABEL] = max(joined[row, LABEL], statistics[row, LABEL])
 
 
-@kernel((IN2, LABELS, i64, i64, readable(f64, 2), OUT2, f64))
-def split_cross_entropy_error(
-    logits: Any, labels: Any, first: int, every: int, joined: Any, error: Any, least: float
+@inline_source
+def make_split_cross_entropy_error(
+    logits: Any, labels: Any, class_weights: Any, first: int, every: int, joined: Any, error: Any, least: float
 ) -> tuple[float, int]:
-    """error = (p - onehot) / n of units [first, first + units); returns (sum of -ln max(p[label], least), correct)."""
+    """As `split_cross_entropy_error`, with error and loss of each row times its class's weight."""
     loss, correct = 0.0, 0
     rows, units = logits.shape
-    share = np.float32(1.0 / max(rows, 1))
     for row in range(rows):
-        largest, total = joined[row, LARGEST], joined[row, TOTAL]
-        probability = math.exp(joined[row, LABEL] - largest) / total
-        loss -= math.log(least if probability < least else probability)
         label = labels[row]
         if label < 0 or label >= every:
             return loss, -1
+        weight = weight_of(class_weights, label)
+        share = np.float32(weight / max(rows, 1))
+        largest, total = joined[row, LARGEST], joined[row, TOTAL]
+        probability = math.exp(joined[row, LABEL] - largest) / total
+        loss -= weight * math.log(least if probability < least else probability)
         correct += 1 if joined[row, PLACE] == label else 0
         for unit in range(units):
             error[row, unit] = np.float32(math.exp(np.float64(logits[row, unit]) - largest) / total) * share
         if first <= label < first + units:
             error[row, label - first] -= share
     return loss, correct
+
+
+@kernel((IN2, LABELS, i64, i64, readable(f64, 2), OUT2, f64))
+def split_cross_entropy_error(
+    logits: Any, labels: Any, first: int, every: int, joined: Any, error: Any, least: float
+) -> tuple[float, int]:
+    """error = (p - onehot) / n of units [first, first + units); returns (sum of -ln max(p[label], least), correct)."""
+    return make_split_cross_entropy_error(logits, labels, None, first, every, joined, error, least)

@@ -9,8 +9,8 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
-from adamctl.kernels.compiled.jit import IN2, OUT2, f64, i32, i64, inline, kernel, readable, writable
-from adamctl.kernels.compiled.losses import all_in_range
+from adamctl.kernels.compiled.jit import IN2, OUT2, f64, i32, i64, inline, inline_source, kernel, readable, writable
+from adamctl.kernels.compiled.losses import all_in_range, weight_of
 from adamctl.kernels.compiled.vectors import intrinsic
 
 LABELS = (readable(i32, 1), readable(i64, 1))
@@ -105,19 +105,51 @@ def logistic(outputs: Any, labels: Any) -> tuple[float, int]:
     return loss, correct
 
 
-@kernel(*[(IN2, labels, OUT2) for labels in LABELS])
-def logistic_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
-    """As `logistic`; error = (p - onehot) / n."""
+@inline_source
+def make_logistic_error(outputs: Any, labels: Any, class_weights: Any, error: Any) -> tuple[float, int]:
+    """Returns (sum of w[label] times an example's loss, correct); error = w[label] (p - onehot) / n."""
     loss, correct = 0.0, 0
     rows, units = outputs.shape
     if not all_in_range(labels, units):
         return loss, -1
-    share = np.float32(1.0 / max(rows, 1))
     for row in range(rows):
-        loss += shares_of_no(outputs[row], error[row], share) - outputs[row, labels[row]]
+        weight = weight_of(class_weights, labels[row])
+        share = np.float32(weight / max(rows, 1))
+        loss += weight * (shares_of_no(outputs[row], error[row], share) - outputs[row, labels[row]])
         correct += 1 if is_largest(outputs[row], labels[row]) else 0
         error[row, labels[row]] -= share
     return loss, correct
+
+
+@kernel(*[(IN2, labels, OUT2) for labels in LABELS])
+def logistic_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
+    """As `logistic`; error = (p - onehot) / n."""
+    return make_logistic_error(outputs, labels, None, error)
+
+
+@inline_source
+def make_split_logistic_error(
+    logits: Any, labels: Any, class_weights: Any, first: int, every: int, statistics: Any, error: Any
+) -> tuple[float, int]:
+    """As `split_logistic_error`, with error and loss of each row times its class's weight."""
+    rows, units = logits.shape
+    for row in range(rows):
+        label, place = labels[row], -1
+        if label < 0 or label >= every:
+            return 0.0, -1
+        weight = weight_of(class_weights, label)
+        share = np.float32(weight / max(rows, 1))
+        loss = shares_of_no(logits[row], error[row], share)
+        if first <= label < first + units:
+            loss -= np.float64(logits[row, label - first])
+            error[row, label - first] -= share
+        largest = np.float32(-math.inf)
+        for unit in range(units):
+            if logits[row, unit] > largest:
+                largest, place = logits[row, unit], first + unit
+        statistics[row, 0], statistics[row, 1] = np.float64(largest), weight * loss
+        statistics[row, 2], statistics[row, 3] = np.float64(place), 0.0
+    return 0.0, 0
 
 
 @kernel((IN2, readable(i32, 1), i64, i64, writable(f64, 2), OUT2))
@@ -129,23 +161,7 @@ def split_logistic_error(
     Writes into `statistics` [n, 4] the largest logit, the loss of these units, and where the largest is. The second of
     what it returns is -1 if a label is out of range.
     """
-    rows, units = logits.shape
-    share = np.float32(1.0 / max(rows, 1))
-    for row in range(rows):
-        label, place = labels[row], -1
-        if label < 0 or label >= every:
-            return 0.0, -1
-        loss = shares_of_no(logits[row], error[row], share)
-        if first <= label < first + units:
-            loss -= np.float64(logits[row, label - first])
-            error[row, label - first] -= share
-        largest = np.float32(-math.inf)
-        for unit in range(units):
-            if logits[row, unit] > largest:
-                largest, place = logits[row, unit], first + unit
-        statistics[row, 0], statistics[row, 1] = np.float64(largest), loss
-        statistics[row, 2], statistics[row, 3] = np.float64(place), 0.0
-    return 0.0, 0
+    return make_split_logistic_error(logits, labels, None, first, every, statistics, error)
 
 
 @kernel((readable(f64, 2), writable(f64, 2), i64))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.compiled.jit import IN1, IN2, OUT2, f32, i32, i64, inline, kernel, readable
+from adamctl.kernels.compiled.jit import IN1, IN2, OUT2, f32, i32, i64, inline, inline_source, kernel, readable
 
 LABELS = (readable(i32, 1), readable(i64, 1))
 TINY = np.float32(np.finfo(np.float32).tiny)
@@ -79,22 +79,35 @@ def cross_entropy(outputs: Any, labels: Any) -> tuple[float, int]:
     return loss, correct
 
 
-@kernel(*[(IN2, labels, OUT2) for labels in LABELS])
-def cross_entropy_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
-    """As `cross_entropy`; error = (p - onehot) / n."""
+@inline
+def weight_of(class_weights: Any, label: int) -> Any:
+    """Returns how much an example counts; `class_weights`: [units], or None, which compiles to the constant 1."""
+    return 1.0 if class_weights is None else class_weights[label]
+
+
+@inline_source
+def make_cross_entropy_error(outputs: Any, labels: Any, class_weights: Any, error: Any) -> tuple[float, int]:
+    """Returns (sum of -w[label] ln p[label], correct); error = w[label] (p - onehot) / n."""
     loss, correct = 0.0, 0
     rows, units = outputs.shape
     if not all_in_range(labels, units):
         return loss, -1
-    share = np.float32(1.0 / max(rows, 1))
     for row in range(rows):
         label = labels[row]
-        loss += label_loss(outputs[row, label])
+        weight = weight_of(class_weights, label)
+        share = np.float32(weight / max(rows, 1))
+        loss += weight * label_loss(outputs[row, label])
         correct += 1 if largest_of(outputs, row) == label else 0
         for unit in range(units):
             error[row, unit] = outputs[row, unit] * share
         error[row, label] = (outputs[row, label] - np.float32(1)) * share
     return loss, correct
+
+
+@kernel(*[(IN2, labels, OUT2) for labels in LABELS])
+def cross_entropy_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
+    """As `cross_entropy`; error = (p - onehot) / n."""
+    return make_cross_entropy_error(outputs, labels, None, error)
 
 
 @kernel((OUT2, f32))
@@ -120,18 +133,25 @@ def squared_error(outputs: Any, labels: Any) -> tuple[float, int]:
     return loss, correct
 
 
-@kernel(*[(IN2, labels, OUT2) for labels in LABELS])
-def squared_error_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
-    """As `squared_error`; error = (a - t) / n."""
+@inline_source
+def make_squared_error_error(outputs: Any, labels: Any, class_weights: Any, error: Any) -> tuple[float, int]:
+    """Returns (sum of 0.5 w[label] (t - a)^2, correct); error = w[label] (a - t) / n."""
     loss, correct = 0.0, 0
     rows, units = outputs.shape
     if not all_in_range(labels, units):
         return loss, -1
-    share = 1.0 / max(rows, 1)
     for row in range(rows):
+        weight = np.float64(weight_of(class_weights, labels[row]))
+        share = weight / max(rows, 1)
         for unit in range(units):
             difference = np.float64(outputs[row, unit]) - (1.0 if unit == labels[row] else 0.0)
-            loss += 0.5 * difference * difference
+            loss += 0.5 * weight * difference * difference
             error[row, unit] = np.float32(difference * share)
         correct += 1 if largest_of(outputs, row) == labels[row] else 0
     return loss, correct
+
+
+@kernel(*[(IN2, labels, OUT2) for labels in LABELS])
+def squared_error_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
+    """As `squared_error`; error = (a - t) / n."""
+    return make_squared_error_error(outputs, labels, None, error)
