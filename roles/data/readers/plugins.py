@@ -29,6 +29,7 @@ from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
     Source,
+    own_blocks,
     target_count,
     targets_of,
 )
@@ -192,7 +193,7 @@ def _problems(source: Any, input_shape: tuple[int, ...] | None) -> Iterator[str]
                 f"expected labels of {split} from 0 to {len(source.classes) - 1}, one for each class, "
                 f"found {labels.min()} to {labels.max()}"
             )
-        elif hasattr(source, "blocks") and (lengths := np.asarray(source.blocks(split))).sum() != len(labels):
+        elif (lengths := own_blocks(source, split)) is not None and lengths.sum() != len(labels):
             yield f"expected blocks of {split} that hold its {len(labels)} examples, found {lengths.sum()} in them"
 
 
