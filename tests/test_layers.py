@@ -19,6 +19,7 @@ ROLES = ("ps", "worker", "data", "controller", "coordinator")
 TIER_OF_PACKAGE = {
     "adamctl.errors": 0,
     "adamctl.importing": 0,
+    "adamctl.plugins": 0,
     "adamctl.config": 0,
     "adamctl.model": 0,
     "adamctl.wire": 1,

@@ -13,7 +13,15 @@ from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.describe.balance import balance
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.access import reported
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, groups_of, target_count, targets_of
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Source,
+    groups_of,
+    image_sizes,
+    target_count,
+    targets_of,
+)
 from adamctl.roles.data.streaming.blocks import by_blocks, split_blocks
 from adamctl.roles.data.streaming.windows import frames_of
 
@@ -50,9 +58,7 @@ def inspect(
         shape = _NATURAL_SHAPE
     source = open_source(config, path, shape)
     with reported(path):
-        splits = {split: _describe(source, split) for split in FILE_SPLITS}
-    if hasattr(source, "sizes"):
-        _add_sizes(source, splits)
+        splits = {split: _describe(source, split) | _sizes(source, split) for split in FILE_SPLITS}
     of_images = any("sizes" in described for described in splits.values())
     examples = sum(split["examples"] for split in splits.values())
     return {
@@ -114,10 +120,12 @@ def _describe(source: Source, split: FileSplit) -> dict[str, Any]:
     return described
 
 
-def _add_sizes(source: Source, splits: dict[FileSplit, dict[str, Any]]) -> None:
-    for split, described in splits.items():
-        sizes = source.sizes(split)  # type: ignore[attr-defined]
-        if sizes:
-            heights, widths = [size[0] for size in sizes], [size[1] for size in sizes]
-            described["sizes"] = {"height": [min(heights), max(heights)], "width": [min(widths), max(widths)]}
-            described["grey"] = sum(size[2] == 1 for size in sizes)
+def _sizes(source: Source, split: FileSplit) -> dict[str, Any]:
+    sizes = image_sizes(source, split)
+    if not sizes:
+        return {}
+    heights, widths, channels = zip(*sizes, strict=True)
+    return {
+        "sizes": {"height": [min(heights), max(heights)], "width": [min(widths), max(widths)]},
+        "grey": channels.count(1),
+    }

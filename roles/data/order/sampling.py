@@ -23,7 +23,7 @@ from adamctl.roles.data.core import (
     random_bits,
     split_validation,
 )
-from adamctl.roles.data.readers.source import Groups, Labels, Peek, Source, groups_of, target_count
+from adamctl.roles.data.readers.source import Groups, Labels, Peek, Source, groups_of, own_weights, target_count
 
 Weights = NDArray[np.float64]
 
@@ -184,7 +184,7 @@ def _check_classes(source: Source | Peek, key: str) -> None:
 
 
 def _own_weights(config: DataConfig, source: Source | Peek) -> Weights:
-    found = getattr(source, "weights", None)
+    found = own_weights(source)
     if found is None:
         raise ConfigurationError(
             f'data.sampling = "weights", but data of format "{config.format}" have none: store them in an .npz archive '
