@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from adamctl.config.records import NodeRecord
 from adamctl.errors import AdamctlError, UnreachableError
@@ -37,6 +38,7 @@ class DataServers:
         self._serving: dict[str, set[str]] = {}  # by data set: the servers that have opened it and answer
         self._reviving: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._following: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # all that goes on in the background
         self._shared: dict[str, DataSet] = {}
         self._news = asyncio.Event()
 
@@ -44,10 +46,10 @@ class DataServers:
         """Begins to share a data set out; `opened` have it open."""
         self._shared[data.dataset] = data
         self._serving[data.dataset] = set(opened)
-        for name in self._given.difference(opened):
+        for name in set(self.links).difference(opened):
             self._revive(name, data)
         if self._context is not None and self._following is None:
-            self._following = asyncio.create_task(self._follow(self._context))
+            self._following = self._in_background(self._follow(self._context))
 
     def alive(self, data: DataSet) -> list[str]:
         """Returns who is asked for parts of a data set, sorted."""
@@ -93,7 +95,7 @@ class DataServers:
 
     async def close(self) -> None:
         """Closes all connections, and ends what goes on in the background."""
-        tasks = [*self._reviving.values(), *([self._following] if self._following else [])]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -102,10 +104,21 @@ class DataServers:
     # --- in the background ------------------------------------------------------------------------------------------
 
     def _revive(self, name: str, data: DataSet) -> None:
-        key = (name, data.dataset)
-        if key not in self._reviving:
-            task = self._reviving[key] = asyncio.create_task(self._try_again(name, data))
-            task.add_done_callback(lambda _: self._reviving.pop(key, None))
+        if (name, data.dataset) not in self._reviving:
+            self._reviving[name, data.dataset] = self._in_background(self._until_back(name, data))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _until_back(self, name: str, data: DataSet) -> None:
+        try:
+            await self._try_again(name, data)
+        finally:  # at once: it may fail again before this task counts as done
+            if self._reviving.get((name, data.dataset)) is asyncio.current_task():
+                del self._reviving[name, data.dataset]
 
     async def _try_again(self, name: str, data: DataSet) -> None:
         """Opens a data set on a server as soon as it can, and counts it as alive then; or says why it never will."""
@@ -163,12 +176,10 @@ class DataServers:
                 self._revive(name, data)
             return
         for key in [key for key in self._reviving if key[0] == name]:
-            self._reviving[key].cancel()
+            self._reviving.pop(key).cancel()
         link = self.links.pop(name, None)
         if link is not None:
-            closing = asyncio.ensure_future(link.close())
-            self._reviving[name, ""] = closing
-            closing.add_done_callback(lambda _: self._reviving.pop((name, ""), None))
+            self._in_background(link.close())
 
 
 def _names(keys: tuple[str, ...]) -> set[str]:

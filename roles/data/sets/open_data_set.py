@@ -24,6 +24,7 @@ from adamctl.roles.data.sets.skipping import SkippingSource
 from adamctl.roles.data.sets.visits import ExampleVisits, Visits
 from adamctl.roles.data.streaming.blocks import by_blocks
 from adamctl.roles.data.streaming.visits import BlockVisits
+from adamctl.roles.data.streaming.windows import Owned
 
 _OWNERSHIPS_MAX: Final = 16
 
@@ -125,24 +126,30 @@ class OpenDataSet:
 
     def positions_of(self, wanted: Range, share: Share) -> Indices:
         """Returns the positions in a range, ascending, of the examples that a share of it has."""
-        rows = np.frombuffer(share.rows, np.int32).astype(np.int64) if share.rows else None
-        blocks = self.visits.blocks_of(wanted)
-        ownership = self._ownership(share._replace(rows=b""))
-        found = ownership.part(blocks if rows is None else blocks[rows], share.server)
-        return found if rows is None else rows[found]
+        blocks, ownership = self.visits.blocks_of(wanted), self._ownership(share.servers)
+        if share.rows:  # for this once, in place of another server: who owns what stays as it is
+            rows = np.frombuffer(share.rows, np.int32).astype(np.int64)
+            return rows[ownership.part(blocks[rows], share.server)]
+        self._own(share, lambda numbers: numbers[ownership.part(numbers, share.server)])
+        return ownership.part(blocks, share.server)
 
-    def _ownership(self, share: Share) -> Ownership:
-        """Returns who owns what among a share's servers; memory learns what is this one's when they change."""
+    def _ownership(self, servers: tuple[str, ...]) -> Ownership:
         with self._ownerships_lock:
-            ownership = self._ownerships.get(share.servers)
+            ownership = self._ownerships.get(servers)
             if ownership is None:
-                ownership = self._ownerships[share.servers] = Ownership(self.name, share.servers)
+                ownership = self._ownerships[servers] = Ownership(self.name, servers)
                 if len(self._ownerships) > _OWNERSHIPS_MAX:
                     self._ownerships.popitem(last=False)
+            return ownership
+
+    def _own(self, share: Share | None, owned: Owned) -> None:
+        """Tells memory what this server owns, when that has changed; without a share it owns all."""
+        if self._owned_in == share:
+            return
+        with self._ownerships_lock:
             if self._owned_in != share:
                 self._owned_in = share
-                self.visits.own(lambda numbers: numbers[ownership.part(numbers, share.server)])
-            return ownership
+                self.visits.own(owned)
 
     def gather(
         self, wanted: Range, images: NDArray[Any], labels: NDArray[Any], positions: Indices | None = None
@@ -160,6 +167,8 @@ class OpenDataSet:
         draws = self.visits.draws(wanted)
         draws = draws if positions is None else draws[positions]
         file_split = self.visits.file_split(wanted.split)
+        if positions is None:  # its reader knows of no other server
+            self._own(None, lambda numbers: numbers)
         self.visits.gather(wanted, images, positions)
         if self.augmenter.changes and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
             self.augmenter.apply(images, draws, wanted.pass_number)

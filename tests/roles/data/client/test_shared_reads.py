@@ -161,6 +161,42 @@ def test_without_any_server_a_read_ends_at_its_deadline_and_says_why() -> None:
     virtually(scene)
 
 
+def test_a_server_that_fails_at_the_moment_it_is_back_comes_back_again() -> None:
+    async def scene() -> None:
+        farm = SimulatedFarm(6)
+        for node in ("data-1", "data-2"):
+            await farm.start(node)
+        client = farm.client("data-1", "data-2")
+        data, deadline_s = await client.open(CONFIG, SHAPE, 7), asyncio.get_running_loop().time() + 60
+        client.servers.failed("data-2", data, DeadlineError("late"))
+        await client.servers.wait_for_any(deadline_s)
+        client.servers.failed("data-2", data, DeadlineError("late again"))
+        assert client.servers.alive(data) == ["data-1"]
+        await client.servers.wait_for_any(deadline_s)
+        assert client.servers.alive(data) == ["data-1", "data-2"]
+        await client.close()
+        await farm.close()
+
+    virtually(scene)
+
+
+def test_a_set_opened_later_is_read_from_servers_that_have_joined_too() -> None:
+    async def scene() -> None:
+        farm = SimulatedFarm(8)
+        await farm.start("data-1")
+        client = farm.client("data-1")
+        await client.open(CONFIG, SHAPE, 7)
+        await farm.start("data-2")
+        await asyncio.sleep(1)
+        data = await client.open(CONFIG, SHAPE, 7)
+        await asyncio.sleep(1)
+        assert client.servers.alive(data) == ["data-1", "data-2"]
+        await client.close()
+        await farm.close()
+
+    virtually(scene)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_every_example_of_a_pass_comes_once_whatever_happens_to_servers(seed: int) -> None:
     """They die, seen and unseen, come back, come new, refuse, and answer late; two clients read at different speeds."""
