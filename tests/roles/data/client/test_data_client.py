@@ -23,7 +23,8 @@ from adamctl.net.stream import StreamTransport
 from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.net.transport import Connection, Server, Transport
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
-from adamctl.roles.data.client.data_client import FILE_ORDER, Batch, DataClient, DataSet, Range, ReadAhead, batches
+from adamctl.roles.data.client import batches
+from adamctl.roles.data.client.data_client import FILE_ORDER, Batch, DataClient, DataSet, Range, ReadAhead
 from adamctl.roles.data.scaling import Scaling, scaling_for
 from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.store import DataStore
