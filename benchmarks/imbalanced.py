@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.source import FileSplit
 

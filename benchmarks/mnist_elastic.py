@@ -2,7 +2,8 @@
 
 Ours is `adamctl train examples/mnist_elastic.toml` with every role on this machine. PyTorch trains the same network for
 as many passes on the same variants in the same order: those that our data servers make of this seed. It has momentum
-and a one-cycle schedule, as in `peers/torch_mnist.py`, with half the peak rate, since it trains for longer. The error
+and a one-cycle schedule, as in `peers/torch_mnist.py`, with half the peak rate, since it trains for longer, and with as
+much weight decay as ours. The error
 that counts is that of the last evaluation, after the last pass.
 
     python benchmarks/mnist_elastic.py --data DIR [--seeds 5] [--peer-python PYTHON_WITH_TORCH] [--passes N]
@@ -29,15 +30,17 @@ import numpy as np
 from adamctl.bench.peer import PeerProcess, require
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.core import FILE_ORDER, Range
-from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "mnist_elastic.toml"
 PEER = ROOT / "benchmarks" / "peers" / "torch_variants.py"
 PEER_BATCH, PEER_LR = 64, 0.05
+PEER_WEIGHT_DECAY = 3e-4
+"""Weights shrink in a pass as ours do: lr / (1 - momentum) * decay / batch is that of the example."""
 CHUNK_EXAMPLES = 5000
 ANSWER_S = 3600.0
 SIDES = ("ours", "torch")
@@ -96,7 +99,8 @@ def torchs(python: str, data: str, seed: int, passes: int, threads: int) -> dict
         variants = Variants(experiment, data, Path(folder))
         steps = -(-variants.dataset.examples["train"] // PEER_BATCH)
         begin = {"seed": seed, "passes": passes, "steps": steps, "batch": PEER_BATCH, "lr": PEER_LR}
-        peer.ask({"do": "begin", **begin, "threads": threads}, ANSWER_S)
+        begin |= {"weight_decay": PEER_WEIGHT_DECAY, "threads": threads}
+        peer.ask({"do": "begin", **begin}, ANSWER_S)
         test = variants.write("test", FILE_ORDER)
         made, errors, seconds = pool.submit(variants.write, "train", 0), [], 0.0
         for pass_number in range(passes):

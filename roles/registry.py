@@ -10,10 +10,14 @@ Another package adds `adamctl myrole start` by declaring
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-GROUP = "adamctl.roles"
+from adamctl.plugins import PluginGroup
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ROLES: Final = PluginGroup("adamctl.roles", "role", "a role")
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def summaries(exclude: frozenset[str]) -> dict[str, str]:
     Their descriptions are imported, which is cheap by contract; one that fails to import is listed with the reason, so
     that a broken package is visible and harms nothing else.
     """
-    return {point.name: _summary(point) for point in entry_points(group=GROUP) if point.name not in exclude}
+    return {point.name: _summary(point) for point in ROLES.installed() if point.name not in exclude}
 
 
 def _summary(point: EntryPoint) -> str:

@@ -122,8 +122,8 @@ ELSEWHERE = (
     Elsewhere("roles/controller/test_store.py", ("roles/controller/log_format",), "tested byte by byte on disk"),
     Elsewhere("roles/coordinator/core/test_run_core.py", ("roles/coordinator/core/*",), "parts of one state machine"),
     Elsewhere("roles/coordinator/test_server.py", ("roles/coordinator/*",), "parts of one shell"),
-    Elsewhere("roles/data/test_data_store.py", ("roles/data/dataset",), "what the store opens"),
-    Elsewhere("roles/data/test_data_client.py", ("roles/data/*",), "client and server meet in one test"),
+    Elsewhere("roles/data/test_data_store.py", ("roles/data/sets/open_data_set",), "what the store opens"),
+    Elsewhere("roles/data/client/test_data_client.py", ("roles/data/*",), "client and server meet in one test"),
     Elsewhere(
         "roles/data/readers/test_tar.py",
         ("roles/data/readers/tar_shards", "roles/data/readers/tar_files"),

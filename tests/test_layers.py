@@ -19,6 +19,7 @@ ROLES = ("ps", "worker", "data", "controller", "coordinator")
 TIER_OF_PACKAGE = {
     "adamctl.errors": 0,
     "adamctl.importing": 0,
+    "adamctl.plugins": 0,
     "adamctl.config": 0,
     "adamctl.model": 0,
     "adamctl.wire": 1,
@@ -89,8 +90,8 @@ SHORT = {
     "roles/coordinator/data_reading.py": "a loop of its own, which decides nothing about the run",
     "roles/coordinator/core/membership.py": "pure, as losses.py, which uses it, is not",
     "roles/data/memory.py": "one division of memory, which server.py is told and store.py uses",
-    "roles/data/places.py": "pure, as decode.py, which uses it in threads, is not",
-    "roles/data/translation.py": "one operation on images",
+    "roles/data/sets/places.py": "pure, as decode.py, which uses it in threads, is not",
+    "roles/data/augment/translation.py": "one operation on images",
     "roles/ps/apply/load_meter.py": "lies below both ways to apply, by threads and while a push arrives",
     "roles/ps/apply/update_sources.py": "lies below applier.py and fused.py",
     "roles/ps/background.py": "knows nothing of what a server runs in it",

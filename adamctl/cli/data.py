@@ -29,7 +29,7 @@ _ENDS: tuple[tuple[int, Callable[..., int]], ...] = ((0, min), (1, max))
 @options.json_option
 def inspect(source: str, format_: str | None, data: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> None:
     """Show what is in SOURCE: an experiment file, a path, or a name such as mnist or digits."""
-    from adamctl.roles.data.inspect import inspect as inspect_data
+    from adamctl.roles.data.describe.inspect import inspect as inspect_data
 
     if source.endswith(".toml"):
         experiment = options.load(source, settings, data, {}).experiment
@@ -54,7 +54,7 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
     from adamctl.config.data import DataConfig
     from adamctl.config.formats import formats, is_format
     from adamctl.config.load import data_folders
-    from adamctl.roles.data.catalogue import CATALOGUE
+    from adamctl.roles.data.catalogue.catalogue import CATALOGUE
 
     if format_ is None:
         format_ = _guessed_format(source)
@@ -69,7 +69,7 @@ def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Da
 
 def _guessed_format(source: str) -> str:
     from adamctl.config.formats import formats
-    from adamctl.roles.data.catalogue import CATALOGUE
+    from adamctl.roles.data.catalogue.catalogue import CATALOGUE
     from adamctl.roles.data.readers.plugins import find_by_content
 
     if source == "digits":
@@ -137,8 +137,8 @@ def _images(described: dict[str, Any]) -> str:
 def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:
     """Download the data set NAME and verify it; files that are already there and correct are kept."""
     from adamctl.config.load import data_folders
-    from adamctl.roles.data.catalogue import CATALOGUE
-    from adamctl.roles.data.fetch import fetch as fetch_data
+    from adamctl.roles.data.catalogue.catalogue import CATALOGUE
+    from adamctl.roles.data.catalogue.fetch import fetch as fetch_data
 
     folder = data or next(iter(data_folders(os.environ)), "")
     if not folder and name in CATALOGUE:

@@ -28,10 +28,10 @@ def sample(
 ) -> None:  # fmt: skip
     """Draw a sheet of training images: as they are in their files, then as each pass of EXP.toml trains on them."""
     loaded = options.load(experiment, settings, data, {}).experiment
-    from adamctl.roles.data.catalogue import find_source
-    from adamctl.roles.data.dataset import OpenDataSet
+    from adamctl.roles.data.catalogue.catalogue import find_source
+    from adamctl.roles.data.describe.sample import sheet, variants
     from adamctl.roles.data.readers import open_source
-    from adamctl.roles.data.sample import sheet, variants
+    from adamctl.roles.data.sets.open_data_set import OpenDataSet
 
     source = open_source(loaded.data, find_source(loaded.data), loaded.model.input)
     dataset = OpenDataSet("sample", loaded.data, source, loaded.seed, budget_bytes=0)

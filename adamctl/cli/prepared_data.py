@@ -50,7 +50,7 @@ def prepare(
 
     Experiments read it with format = "prepared". FOLDER is there when it is complete, and not before.
     """
-    from adamctl.roles.data.catalogue import find_source
+    from adamctl.roles.data.catalogue.catalogue import find_source
     from adamctl.roles.data.prepared.prepare import prepare as prepare_data
     from adamctl.roles.data.readers import open_source
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from adamctl.cli import options
 from adamctl.cli.lazy import LazyGroup
 from adamctl.cli.number_types import DEADLINE_S, FINITE, Number
 from adamctl.errors import ConfigurationError
-from adamctl.roles.registry import GROUP, Option, Role
+from adamctl.roles.registry import ROLES, Option, Role
 
 BUILT_IN = frozenset({"controller", "ps", "data", "worker", "coordinator"})
 OTHER_COMMANDS = {
@@ -95,15 +94,9 @@ def find_role(name: str) -> Role:
         role = import_module(f"adamctl.roles.{name}.role").ROLE
         assert isinstance(role, Role)
         return role
-    points = [point for point in entry_points(group=GROUP) if point.name == name]
-    if len(points) > 1:
-        raise ConfigurationError(f"two installed packages add a role called {name!r}; uninstall one of them")
-    try:
-        found = points[0].load()
-    except Exception as error:
-        raise ConfigurationError(f"role {name!r} ({points[0].value}) cannot be loaded: {error}") from error
+    found, point = ROLES.load(name)
     if not isinstance(found, Role):
-        raise ConfigurationError(f"entry point {name!r} ({points[0].value}) is not an adamctl.roles.registry.Role")
+        raise ConfigurationError(f"entry point {name!r} ({point.value}) is not an adamctl.roles.registry.Role")
     return found
 
 

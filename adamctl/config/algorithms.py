@@ -6,18 +6,17 @@ are names alone: nothing of them is loaded, and installed packages are searched 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from adamctl.model.commands import OPERANDS_MAX
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+from adamctl.plugins import PluginGroup
 
 RULES: Final = ("sgd", "momentum", "adagrad", "rmsprop", "adam")
 """Update rules: servers apply one whenever a gradient is pushed."""
-GROUP: Final = "adamctl.optimizers"
 BUILT_IN: Final = ("lbfgs", "cg", "owlqn")
 """Batch algorithms that come with adamctl."""
+ALGORITHMS: Final = PluginGroup("adamctl.optimizers", "optimizer", "an optimizer", BUILT_IN, reserved=RULES)
+"""An entry point with the name of a rule is never used."""
 WITH_PAIRS: Final = ("lbfgs", "owlqn")
 """Those that keep pairs of displacements and changes of the gradient."""
 HISTORY_MAX: Final = (OPERANDS_MAX - 1) // 2
@@ -36,7 +35,7 @@ def is_of_another_package(name: str) -> bool:
 
 def is_type(name: str) -> bool:
     """Returns whether there is an optimizer of this type."""
-    return not is_of_another_package(name) or any(point.name == name for point in installed())
+    return name in RULES or ALGORITHMS.has(name)
 
 
 def types() -> list[str]:
@@ -45,12 +44,5 @@ def types() -> list[str]:
 
 
 def algorithm_names() -> list[str]:
-    """Returns the names of all batch algorithms, ours first. An entry point with a rule's name is never used."""
-    return [*BUILT_IN, *sorted({point.name for point in installed()} - {*BUILT_IN, *RULES})]
-
-
-def installed() -> EntryPoints:
-    """Returns the entry points of batch algorithms in all installed packages, ours included; none is loaded."""
-    from importlib.metadata import entry_points  # loads sockets, which programs do without
-
-    return entry_points(group=GROUP)
+    """Returns the names of all batch algorithms, ours first."""
+    return ALGORITHMS.names()

@@ -6,21 +6,13 @@ them is loaded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+from adamctl.plugins import PluginGroup
 
-GROUP: Final = "adamctl.augmenters"
+AUGMENTERS: Final = PluginGroup("adamctl.augmenters", "data.augment.use", "an augmenter")
 
 
 def augmenters() -> list[str]:
     """Returns the names of all augmenters."""
-    return sorted({point.name for point in installed()})
-
-
-def installed() -> EntryPoints:
-    """Returns the entry points of augmenters in all installed packages; none is loaded."""
-    from importlib.metadata import entry_points  # loads sockets, which programs do without
-
-    return entry_points(group=GROUP)
+    return AUGMENTERS.names()

@@ -6,12 +6,10 @@ are names alone: nothing of them is loaded, and installed packages are searched 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+from adamctl.plugins import PluginGroup
 
-GROUP: Final = "adamctl.readers"
 BUILT_IN: Final = (
     "digits",
     "idx",
@@ -25,20 +23,14 @@ BUILT_IN: Final = (
     "audio",
 )
 """Formats that come with adamctl."""
+READERS: Final = PluginGroup("adamctl.readers", "data.format", "a data format", BUILT_IN)
 
 
 def is_format(name: str) -> bool:
     """Returns whether there is a reader of this format."""
-    return name in BUILT_IN or any(point.name == name for point in installed())
+    return READERS.has(name)
 
 
 def formats() -> list[str]:
     """Returns the names of all formats, ours first. An entry point of another package with one of ours is not used."""
-    return [*BUILT_IN, *sorted({point.name for point in installed()} - set(BUILT_IN))]
-
-
-def installed() -> EntryPoints:
-    """Returns the entry points of readers in all installed packages, ours included; none is loaded."""
-    from importlib.metadata import entry_points  # loads sockets, which programs do without
-
-    return entry_points(group=GROUP)
+    return READERS.names()

@@ -10,7 +10,7 @@ from adamctl.config.class_weights import class_weights
 from adamctl.config.experiment import Experiment
 from adamctl.model.shapes import infer
 from adamctl.optimizers.configured import batch_examples
-from adamctl.roles.data.look import Needs, look
+from adamctl.roles.data.describe.look import Needs, look
 
 
 def look_at_data(experiment: Experiment, note: Callable[[str], None], *, full: bool = False) -> Experiment:

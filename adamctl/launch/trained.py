@@ -22,12 +22,12 @@ from adamctl.launch.live_runs import state_folder
 from adamctl.launch.metrics import Confusion, GroupSums, in_top
 from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.coordinator.checkpoint import manifest
-from adamctl.roles.data.batches import without_skipped
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
+from adamctl.roles.data.client.batches import without_skipped
 from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Range
-from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.source import refuse_targets, target_count
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.ps.checkpoint_files import MANIFEST_NAME, load_parameters, read_manifest
 from adamctl.wire.unreadable import UNREADABLE
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from adamctl.config.algorithms import BUILT_IN, GROUP, algorithm_names, installed
+from adamctl.config.algorithms import ALGORITHMS, BUILT_IN
 from adamctl.errors import ConfigurationError
 from adamctl.optimizers.vectors import Program
 from adamctl.wire.unreadable import UNREADABLE
@@ -58,17 +58,9 @@ def find(name: str) -> BatchAlgorithm:
         algorithm = import_module(f"adamctl.optimizers.{name}").ALGORITHM
         assert isinstance(algorithm, BatchAlgorithm)
         return algorithm
-    points = [point for point in installed() if point.name == name]
-    if not points:
-        raise ConfigurationError(f"optimizer {name!r}: expected one of {', '.join(algorithm_names())}")
-    if len(points) > 1:
-        raise ConfigurationError(f"two installed packages add an optimizer called {name!r}; uninstall one of them")
-    try:
-        found = points[0].load()
-    except Exception as error:
-        raise ConfigurationError(f"optimizer {name!r} ({points[0].value}) cannot be loaded: {error}") from error
+    found, point = ALGORITHMS.load(name)
     if not isinstance(found, BatchAlgorithm):
-        raise ConfigurationError(f"entry point {name!r} ({points[0].value}) is not an {GROUP}.registry.BatchAlgorithm")
+        raise ConfigurationError(f"entry point {name!r} ({point.value}) is not an {__name__}.BatchAlgorithm")
     if not (isinstance(found.settings, type) and issubclass(found.settings, msgspec.Struct)):
-        raise ConfigurationError(f"optimizer {name!r} ({points[0].value}): its settings are no msgspec.Struct type")
+        raise ConfigurationError(f"optimizer {name!r} ({point.value}): its settings are no msgspec.Struct type")
     return found

@@ -41,7 +41,13 @@ class Training:
         torch.manual_seed(request["seed"])
         self.batch = request["batch"]
         self.model = network()
-        self.rule = torch.optim.SGD(self.model.parameters(), lr=request["lr"], momentum=0.9, nesterov=True)
+        self.rule = torch.optim.SGD(
+            self.model.parameters(),
+            lr=request["lr"],
+            momentum=0.9,
+            nesterov=True,
+            weight_decay=request["weight_decay"],
+        )
         steps = request["passes"] * request["steps"]
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.rule, request["lr"], steps, pct_start=0.25)
         self.compare = nn.CrossEntropyLoss()

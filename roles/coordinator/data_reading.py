@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from adamctl.roles.data.client import DataClient, DataSet
+from adamctl.roles.data.client.data_client import DataClient, DataSet
 
 LOOK_EVERY_S: Final = 1.0
 LOOK_DEADLINE_S: Final = 5.0

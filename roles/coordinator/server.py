@@ -43,7 +43,7 @@ from adamctl.roles.coordinator.losses import LOOK_EVERY_S, Losses
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.room import check_room, jobs_in_step
 from adamctl.roles.coordinator.service import RunService
-from adamctl.roles.data.client import DataClient, DataSet, refuse_targets
+from adamctl.roles.data.client.data_client import DataClient, DataSet, refuse_targets
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.messages import RunJoinReply
 from adamctl.wire.unreadable import UNREADABLE

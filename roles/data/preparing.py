@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from adamctl.errors import BackpressureError
 from adamctl.net.pool import BufferPool, PooledBuffer, capacity_for
 from adamctl.roles.data.core import AheadPlanner, Indices, Ledger, Range
-from adamctl.roles.data.dataset import OpenDataSet
-from adamctl.roles.data.decode import DecodePool
 from adamctl.roles.data.form import BodyLayout
-from adamctl.roles.data.ownership import Share
+from adamctl.roles.data.order.ownership import Share
+from adamctl.roles.data.sets.decode import DecodePool
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 
 _TASKS_MAX: Final = 16384
 _CHUNK_EXAMPLES: Final = 16  # a range of files is decoded in chunks, so that several threads work on it

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from adamctl.errors import DamagedDataError
 from adamctl.roles.data.core import Indices
 from adamctl.roles.data.readers.source import FileSplit, Source, check_finite
-from adamctl.roles.data.skipping import SkippingSource
+from adamctl.roles.data.sets.skipping import SkippingSource
 
 STATISTICS_EXAMPLES_MAX: Final = 2048
 """For sources that decode files, mean and deviation come from this many evenly spaced training examples."""

@@ -19,10 +19,10 @@ from adamctl.errors import BackpressureError, ConfigurationError, ProtocolError,
 from adamctl.net.handler import report_failure
 from adamctl.net.transport import Request
 from adamctl.roles.data.core import Range
-from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.memory import memory_of_option
-from adamctl.roles.data.ownership import Share
+from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.store import DataStore
 from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode

@@ -13,14 +13,14 @@ from typing import Any, Final
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, RemoteError
 from adamctl.net.pool import BufferPool
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.core import Holder, dataset_identity, datasets_to_close, range_problem
-from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.memory import memory_of_machine
-from adamctl.roles.data.ownership import share_problem
+from adamctl.roles.data.order.ownership import share_problem
 from adamctl.roles.data.preparing import Asked, Done, RangePreparer, ReadyRange
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.source import FILE_SPLITS, keeps_examples
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.wire.constants import ErrorCode
 
 DATASETS_MAX: Final = 32

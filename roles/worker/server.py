@@ -29,7 +29,7 @@ from adamctl.net.transport import Request
 from adamctl.roles.configuration import read_record
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
-from adamctl.roles.data.client import DataClient
+from adamctl.roles.data.client.data_client import DataClient
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.shares import shares_of
 from adamctl.roles.worker.divergence import DivergedError

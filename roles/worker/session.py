@@ -14,8 +14,8 @@ from typing import Any
 from adamctl.config.schedule import learning_rate
 from adamctl.errors import RunFailedError
 from adamctl.kernels.numeric.mix import step_key
-from adamctl.roles.data.client import Batch as Examples
-from adamctl.roles.data.client import without_skipped
+from adamctl.roles.data.client.data_client import Batch as Examples
+from adamctl.roles.data.client.data_client import without_skipped
 from adamctl.roles.ps.client.parameter_client import Place
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core.batches import Task, TaskLedger, cut, damaged_step, fill

@@ -11,7 +11,7 @@ from adamctl.config.experiment import Experiment
 from adamctl.kernels.step.network import Network
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.coordinator.client import CoordinatorClient
-from adamctl.roles.data.client import DataClient, DataSet
+from adamctl.roles.data.client.data_client import DataClient, DataSet
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.compute import BatchDone, ComputeThreads
 from adamctl.roles.worker.core.following import Following

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import packages
+
 ROLE = """\
 from adamctl.roles.registry import Option, Role
 
@@ -29,14 +31,8 @@ async def run(context):
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    package, information = tmp_path / "greeter_package", tmp_path / "greeter_package-1.0.dist-info"
-    package.mkdir()
-    information.mkdir()
-    (package / "__init__.py").touch()
-    (package / "role.py").write_text(ROLE)
-    (package / "server.py").write_text(SERVER)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: greeter-package\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text("[adamctl.roles]\ngreeter = greeter_package.role:ROLE\n")
+    modules = {"role": ROLE, "server": SERVER}
+    packages.install(tmp_path, "greeter_package", modules, "adamctl.roles", {"greeter": "greeter_package.role:ROLE"})
     return tmp_path
 
 

@@ -11,6 +11,7 @@ from adamctl.config import algorithms
 from adamctl.config.experiment import OptimizerConfig
 from adamctl.errors import ConfigurationError
 from adamctl.model.rule import RULE_NAMES
+from adamctl.plugins import PluginGroup
 from tests.config.small_network import load
 from tests.optimizers import third_party
 
@@ -28,7 +29,7 @@ def test_rules_are_those_of_servers_but_for_what_clients_add() -> None:
 
 
 def test_our_own_types_are_known_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithms, "installed", lambda: pytest.fail("it searched the installed packages"))
+    monkeypatch.setattr(PluginGroup, "installed", lambda group: pytest.fail("it searched the installed packages"))
     assert all(algorithms.is_type(name) for name in (*algorithms.RULES, *algorithms.BUILT_IN))
 
 

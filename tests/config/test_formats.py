@@ -9,12 +9,13 @@ import pytest
 
 from adamctl.config import formats
 from adamctl.errors import ConfigurationError
+from adamctl.plugins import PluginGroup
 from tests.config.small_network import load
 from tests.roles.data.readers import third_party
 
 
 def test_our_own_formats_are_known_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "installed", lambda: pytest.fail("it searched the installed packages"))
+    monkeypatch.setattr(PluginGroup, "installed", lambda group: pytest.fail("it searched the installed packages"))
     assert all(formats.is_format(name) for name in formats.BUILT_IN)
 
 

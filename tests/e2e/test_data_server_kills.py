@@ -18,7 +18,7 @@ from adamctl.bench.data.serving import DataProcesses
 from adamctl.bench.role_processes import connect_store, role_hello
 from adamctl.config.data import DataConfig
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.data.client import DataClient, Range, ReadAhead
+from adamctl.roles.data.client.data_client import DataClient, Range, ReadAhead
 from tests.e2e.conftest import Runner
 
 pytestmark = pytest.mark.slow

@@ -13,6 +13,7 @@ from adamctl.config.batch_conflicts import FIXED_STEPS, REFUSED
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment
 from adamctl.optimizers.configured import check, settings_of
+from tests import packages
 from tests.config.small_network import NETWORK
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
@@ -28,16 +29,8 @@ def loaded(folder: Path, text: str) -> Experiment:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    code, information = tmp_path / "mypackage", tmp_path / "mypackage-1.0.dist-info"
-    code.mkdir()
-    information.mkdir()
-    (code / "__init__.py").touch()
-    (code / "descent.py").write_text(PYTHON[0])
     ((group, points),) = tomllib.loads(TOML[1])["project"]["entry-points"].items()
-    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
-    (information / "entry_points.txt").write_text("\n".join(lines))
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1.0\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    packages.use(tmp_path, "mypackage", {"descent": PYTHON[0]}, group, points, monkeypatch)
     return tmp_path
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adamctl.config.algorithms import BUILT_IN, GROUP, algorithm_names
+from adamctl.config.algorithms import ALGORITHMS, BUILT_IN, algorithm_names
 from adamctl.errors import ConfigurationError
 from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
 from adamctl.optimizers.local import LocalVectors
@@ -42,7 +42,9 @@ def test_settings_that_cannot_be_are_refused(keys: dict[str, Any], said: str) ->
 
 def test_entry_points_say_the_same_as_the_registry() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    points = [EntryPoint(name, value, GROUP) for name, value in project["entry-points"][GROUP].items()]
+    points = [
+        EntryPoint(name, value, ALGORITHMS.group) for name, value in project["entry-points"][ALGORITHMS.group].items()
+    ]
     assert [point.name for point in points] == list(BUILT_IN)
     assert all(point.load() is find(point.name) for point in points)
 

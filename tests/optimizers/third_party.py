@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import packages
 
 ALGORITHM = """\
 import msgspec
@@ -49,34 +50,25 @@ TWICE = BatchAlgorithm("Declares a vector twice", twice, Renamed)
 PLAIN = BatchAlgorithm("Has no settings type", descend, {"step": 0.1})
 NOTHING = 3
 """
-ENTRY_POINTS = """\
-[adamctl.optimizers]
-descent = descent_package.algorithm:ALGORITHM
-broken = descent_package.no_such_module:ALGORITHM
-nothing = descent_package.algorithm:NOTHING
-stumbling = descent_package.algorithm:STUMBLING
-taking = descent_package.algorithm:TAKING
-twice = descent_package.algorithm:TWICE
-plain = descent_package.algorithm:PLAIN
-sgd = descent_package.no_such_module:ALGORITHM
-"""
+ENTRY_POINTS = {
+    "descent": "descent_package.algorithm:ALGORITHM",
+    "broken": "descent_package.no_such_module:ALGORITHM",
+    "nothing": "descent_package.algorithm:NOTHING",
+    "stumbling": "descent_package.algorithm:STUMBLING",
+    "taking": "descent_package.algorithm:TAKING",
+    "twice": "descent_package.algorithm:TWICE",
+    "plain": "descent_package.algorithm:PLAIN",
+    "sgd": "descent_package.no_such_module:ALGORITHM",
+}
 NAMES = ["broken", "descent", "nothing", "plain", "stumbling", "taking", "twice"]
+PACKAGE = ("descent_package", {"algorithm": ALGORITHM}, "adamctl.optimizers", ENTRY_POINTS)
 
 
 def install(folder: Path) -> None:
     """Writes the package, as an installed one, into a folder; it is found once that is in `sys.path`."""
-    code, information = folder / "descent_package", folder / "descent_package-1.0.dist-info"
-    code.mkdir()
-    information.mkdir()
-    (code / "__init__.py").touch()
-    (code / "algorithm.py").write_text(ALGORITHM)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: descent-package\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(ENTRY_POINTS)
+    packages.install(folder, *PACKAGE)
 
 
 def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Installs the package for one test, which finds it not loaded yet."""
-    install(folder)
-    monkeypatch.syspath_prepend(folder)
-    for name in ("descent_package", "descent_package.algorithm"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    packages.use(folder, *PACKAGE, monkeypatch)

@@ -21,7 +21,7 @@ from adamctl.kernels.step.walk import Kind, Walk
 from adamctl.model.layout import build_layout
 from adamctl.net.pool import BufferPool
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
-from adamctl.roles.data.client import DataClient
+from adamctl.roles.data.client.data_client import DataClient
 from adamctl.roles.data.core import AheadPlanner, Range, pass_order, translations
 from adamctl.roles.worker.core.slots import StepActions
 from adamctl.roles.worker.replica import Replica

@@ -19,7 +19,7 @@ from adamctl.errors import RemoteError, UnreachableError
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.stages import CutNetwork
-from adamctl.roles.data.client import DataSet
+from adamctl.roles.data.client.data_client import DataSet
 from adamctl.roles.ps.client.outcomes import PendingPush, PushOutcome
 from adamctl.roles.ps.client.push_set import PushSet
 from adamctl.roles.worker.partition.hanging import LOOK_S, HangWatcher

@@ -23,7 +23,7 @@ from adamctl.bench.peer import PeerProcess, require
 from adamctl.config.augment import AugmentConfig
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.core import Range
 from adamctl.roles.data.preparing import Asked, ReadyRange
 from adamctl.roles.data.store import DataStore

@@ -15,8 +15,8 @@ from adamctl.launch.process import RoleCommand
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Reply
-from adamctl.roles.data.client import DataClient, Range, ReadAhead
-from adamctl.roles.data.link import DataServerLink
+from adamctl.roles.data.client.data_client import DataClient, Range, ReadAhead
+from adamctl.roles.data.client.link import DataServerLink
 from adamctl.wire.messages import DataReadReply
 
 START_S = 20.0

@@ -26,7 +26,7 @@ from adamctl.bench.sandblaster.whole_runs import measure_images
 from adamctl.bench.sandblaster.wire_bytes import measure_bytes
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.threads import available_cores
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 
 PACKAGES = ("adamctl", "numpy", "numba", "scipy", "uvloop", "msgspec")
 Groups = ControlGroups | None

@@ -28,7 +28,7 @@ from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.threads import available_cores
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.readers import open_source
 
 PROGRAM = "torch_lbfgs.py"

@@ -18,8 +18,8 @@ from adamctl.roles.data.augment.chance import Floats, Indices, keys_of
 from adamctl.roles.data.augment.drawing import check, draw_tones, draw_warps, ranges_of
 from adamctl.roles.data.augment.plugins import Examples, open_augmenter
 from adamctl.roles.data.augment.sound import augment_sound
+from adamctl.roles.data.augment.translation import translate
 from adamctl.roles.data.core import translations
-from adamctl.roles.data.translation import translate
 
 AT_ONCE: Final = 1 << 20
 """Values that are changed at once, so that what is drawn for them takes little memory."""

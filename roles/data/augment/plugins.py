@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.config.augmenters import augmenters, installed
+from adamctl.config.augmenters import AUGMENTERS
 from adamctl.config.section import SettingValue
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.augment.chance import Keys
@@ -72,7 +72,7 @@ def open_augmenter(name: str, settings: Mapping[str, SettingValue], examples: Ex
     Raises:
         ConfigurationError: there is none of this name, there are two, it cannot be loaded, or it refuses.
     """
-    found = _find(name)
+    found = AUGMENTERS.load_named(name, Augmentation, "an augmenter")
     module, _, function = found.open.partition(":")
     where = f"data.augment.use {name!r} ({found.open})"
     try:
@@ -103,27 +103,3 @@ class _Named:
                 f"data.augment.use {self._name!r} failed with {type(error).__name__}: {error}; "
                 "leave it out or ask those who made it"
             ) from error
-
-
-def _find(name: str) -> Augmentation:
-    points = [point for point in installed() if point.name == name]
-    if not points:
-        known = ", ".join(augmenters()) or "none: no installed package adds one"
-        raise ConfigurationError(f"data.augment.use {name!r}: expected one of {known}")
-    if len(points) > 1:
-        raise ConfigurationError(f"two installed packages add an augmenter called {name!r}; uninstall one of them")
-    (point,) = points
-    try:
-        found = point.load()
-    except Exception as error:
-        raise ConfigurationError(f"data.augment.use {name!r} ({point.value}) cannot be loaded: {error}") from error
-    if not isinstance(found, Augmentation):
-        raise ConfigurationError(
-            f"entry point {name!r} ({point.value}): expected an {Augmentation.__module__}.Augmentation, "
-            f"found {type(found).__name__}"
-        )
-    if found.name != name:
-        raise ConfigurationError(
-            f"entry point {name!r} ({point.value}): expected an augmenter of that name, found {found.name!r}"
-        )
-    return found

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.block_order import WINDOW_BLOCKS, BlockOrder
 from adamctl.roles.data.core import FILE_ORDER, Indices, pass_order
+from adamctl.roles.data.order.block_order import WINDOW_BLOCKS, BlockOrder
 from adamctl.roles.data.prepared.layout import Kind, Manifest
 from adamctl.roles.data.prepared.writer import PreparedWriter
 from adamctl.roles.data.readers.source import (
@@ -23,10 +23,13 @@ from adamctl.roles.data.readers.source import (
     Source,
     check_finite,
     groups_of,
+    is_sequential,
+    own_weights,
     target_count,
     targets_of,
 )
-from adamctl.roles.data.skipping import SkippingSource
+from adamctl.roles.data.sets.skipping import SkippingSource
+from adamctl.roles.data.streaming.blocks import block_lengths
 
 WINDOW_BYTES: Final = 64 << 20
 """So much is read at a time, sorted as the files are, and written in shuffled order."""
@@ -93,7 +96,7 @@ def _others(source: Source, split: FileSplit) -> Iterator[tuple[Kind, NDArray[An
     """Yields what else the source knows of its examples."""
     if (groups := groups_of(source, split)) is not None:
         yield "groups", groups
-    weights = getattr(source, "weights", None)
+    weights = own_weights(source)
     if weights is not None and split == "train":
         with suppress(ConfigurationError):  # this format may have weights, and these data have none
             yield "weights", np.asarray(weights(split))
@@ -104,12 +107,11 @@ def _windows(source: Source, split: FileSplit, seed: int | None) -> Iterator[Ind
     examples = len(source.labels(split))
     example_bytes = prod(source.example_shape) * source.dtype.itemsize
     at_once = max(WINDOW_BYTES // example_bytes, 1)
-    blocks = getattr(source, "blocks", None)
-    if seed is None or not getattr(source, "sequential", False) or blocks is None:
+    if seed is None or not is_sequential(source):
         order = pass_order(examples, seed or 0, FILE_ORDER if seed is None else 0)
         yield from (order[start : start + at_once] for start in range(0, examples, at_once))
     elif examples:
-        lengths = np.asarray(blocks(split), np.int64)
+        lengths = block_lengths(source, split)
         window = min(max(at_once // int(lengths.max()), 1), WINDOW_BLOCKS)
         starts = np.cumsum(lengths) - lengths
         for run in BlockOrder(lengths, seed, window).find(0, 0, examples):

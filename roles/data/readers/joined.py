@@ -17,6 +17,7 @@ from adamctl.roles.data.readers.source import (
     Peek,
     Source,
     Targets,
+    own_weights,
     target_count,
     targets_of,
 )
@@ -49,18 +50,15 @@ class JoinedSource:
         counts = {split: [len(source.labels(split)) for source in sources] for split in FILE_SPLITS}
         self._ends = {split: np.cumsum(counts[split]) for split in FILE_SPLITS}
         self._targets = {split: _targets(sources, split) for split in FILE_SPLITS}
-        if all(hasattr(source, "weights") for source in sources):
-            self.weights = self._weights
+        weights = [method for source in sources if (method := own_weights(source)) is not None]
+        if len(weights) == len(sources):
+            self.weights = lambda split: np.concatenate([method(split) for method in weights])
 
     def labels(self, split: FileSplit) -> Labels:
         return self._labels[split]
 
     def targets(self, split: FileSplit) -> Targets | None:
         return self._targets[split]
-
-    def _weights(self, split: FileSplit) -> NDArray[np.float64]:
-        parts = [source.weights(split) for source in self._sources]  # type: ignore[attr-defined]
-        return np.concatenate(parts)
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         ends = self._ends[split]

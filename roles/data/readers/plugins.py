@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
-from adamctl.config.formats import BUILT_IN, formats, installed
+from adamctl.config.formats import BUILT_IN, READERS
 from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.access import reported
@@ -29,13 +29,11 @@ from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
     Source,
+    own_blocks,
     target_count,
     targets_of,
 )
 from adamctl.roles.data.remote.files import RemoteFiles
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 _ATTRIBUTES = tuple(Source.__annotations__)
 
@@ -76,21 +74,7 @@ def find(name: str) -> Reader:
         reader = import_module(f"adamctl.roles.data.readers.{name}").READER
         assert isinstance(reader, Reader)
         return reader
-    point = _point(name)
-    try:
-        found = point.load()
-    except Exception as error:
-        raise ConfigurationError(f"data.format {name!r} ({point.value}) cannot be loaded: {error}") from error
-    if not isinstance(found, Reader):
-        raise ConfigurationError(
-            f"entry point {name!r} ({point.value}): expected an {Reader.__module__}.Reader, "
-            f"found {type(found).__name__}"
-        )
-    if found.name != name:
-        raise ConfigurationError(
-            f"entry point {name!r} ({point.value}): expected a reader of that name, found {found.name!r}"
-        )
-    return found
+    return READERS.load_named(name, Reader, "a reader")
 
 
 def find_by_suffix(file_name: str) -> Reader | None:
@@ -209,7 +193,7 @@ def _problems(source: Any, input_shape: tuple[int, ...] | None) -> Iterator[str]
                 f"expected labels of {split} from 0 to {len(source.classes) - 1}, one for each class, "
                 f"found {labels.min()} to {labels.max()}"
             )
-        elif hasattr(source, "blocks") and (lengths := np.asarray(source.blocks(split))).sum() != len(labels):
+        elif (lengths := own_blocks(source, split)) is not None and lengths.sum() != len(labels):
             yield f"expected blocks of {split} that hold its {len(labels)} examples, found {lengths.sum()} in them"
 
 
@@ -227,19 +211,10 @@ def _target_problem(source: Any, split: FileSplit, examples: int) -> str | None:
     return f"expected targets or classes, found both: {len(source.classes)} classes" if source.classes else None
 
 
-def _point(name: str) -> EntryPoint:
-    points = [point for point in installed() if point.name == name]
-    if not points:
-        raise ConfigurationError(f"data.format {name!r}: expected one of {', '.join(formats())}")
-    if len(points) > 1:
-        raise ConfigurationError(f"two installed packages add a data format called {name!r}; uninstall one of them")
-    return points[0]
-
-
 def _all() -> Iterator[Reader]:
     for name in BUILT_IN:
         yield find(name)
-    for name in formats()[len(BUILT_IN) :]:
+    for name in READERS.added():
         try:
             yield find(name)
         except ConfigurationError:
@@ -268,5 +243,5 @@ def _missing(reader: Reader, function: str, error: ImportError) -> Configuration
 def _package(name: str) -> str:
     if name in BUILT_IN:
         return "adamctl"
-    distribution = _point(name).dist
+    distribution = READERS.point(name).dist
     return distribution.name if distribution is not None else "PACKAGE"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Literal, Protocol
 
@@ -35,8 +35,8 @@ class Source(Protocol):
         stored_bytes: size of the files.
         origin: where the examples are, for messages.
 
-    It may also have `blocks(split)`, the lengths [B] of the runs of examples that it reads at once; `sequential`, True
-    if an example alone costs as much to read as its block; and `read_bytes`, how much it has read from files so far.
+    docs/readers.md says what it may have besides. Such parts are asked for by `groups_of`, `targets_of`,
+    `own_weights`, `own_blocks`, `is_sequential`, `image_sizes` and `keeps_examples`.
     """
 
     format: str
@@ -109,6 +109,33 @@ def groups_of(source: Source | Peek, split: FileSplit) -> Groups | None:
     return found
 
 
+def own_weights(source: Source | Peek) -> Callable[[FileSplit], NDArray[np.float64]] | None:
+    """Returns a source's method `weights(split)`: how often to draw each example, [examples]; None: it has none."""
+    method: Callable[[FileSplit], NDArray[np.float64]] | None = getattr(source, "weights", None)
+    return method
+
+
+def is_sequential(source: Source) -> bool:
+    """Returns whether an example alone costs as much to read as its block: the attribute `sequential` says so."""
+    return bool(getattr(source, "sequential", False))
+
+
+def own_blocks(source: Source, split: FileSplit) -> NDArray[np.int64] | None:
+    """Returns the lengths [B] of the runs of examples that a source reads at once, in file order.
+
+    A source says so by a method `blocks(split)`; None: it does not say.
+    """
+    method = getattr(source, "blocks", None)
+    return None if method is None else np.asarray(method(split), np.int64)
+
+
+def image_sizes(source: Source, split: FileSplit) -> list[tuple[int, int, int]] | None:
+    """Returns (height, width, channels) of each image in its file, as its `sizes(split)` says; None: it has none."""
+    method = getattr(source, "sizes", None)
+    found: list[tuple[int, int, int]] | None = None if method is None else method(split)
+    return found
+
+
 def peek_at_table(
     parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], Labels]],
     input_shape: Sequence[int] | None,
@@ -124,16 +151,17 @@ def peek_at_table(
     """
     matching_shape(parts["train"][0][1:], input_shape, origin)
     shapes = [(shape[1:], first.dtype) for shape, first, _ in parts.values() if shape[0]]
-    if len(set(shapes)) > 1:
-        raise DamagedDataError(f"{origin}: expected training and test images of one kind, found {_kinds(shapes)}")
+    _check_one_kind(shapes, origin)
     for split, (_, first, _) in parts.items():
         check_finite(first, np.arange(len(first)), f"{origin}: {split}")
     labels = {split: labels for split, (_, _, labels) in parts.items()}
     return Peek(() if targets else classes or number_names(labels, origin), labels, targets=targets)
 
 
-def _kinds(shapes: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
-    return " and ".join(f"{dtype} {list(shape)}" for shape, dtype in shapes)
+def _check_one_kind(kinds: list[tuple[tuple[int, ...], np.dtype[Any]]], origin: str) -> None:
+    if len(set(kinds)) > 1:
+        found = " and ".join(f"{dtype} {list(shape)}" for shape, dtype in kinds)
+        raise DamagedDataError(f"{origin}: expected training and test images of one kind, found {found}")
 
 
 def check_finite(values: NDArray[Any], indices: NDArray[np.int64], origin: str) -> None:
@@ -367,10 +395,5 @@ def check_numbers(dtype: np.dtype[Any], shape: tuple[int, ...], origin: str) -> 
 
 def check_same_kind(train: NDArray[Any], test: NDArray[Any], origin: str) -> None:
     """Raises DamagedDataError unless training and test images, if there are any, have one size and type."""
-    if not len(test):
-        return
-    if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
-        raise DamagedDataError(
-            f"{origin}: expected training and test images of one kind, found {train.dtype} {list(train.shape[1:])} "
-            f"and {test.dtype} {list(test.shape[1:])}"
-        )
+    if len(test):
+        _check_one_kind([(part.shape[1:], part.dtype) for part in (train, test)], origin)

@@ -15,8 +15,8 @@ from typing import Any
 from adamctl.config.experiment import Experiment
 from adamctl.errors import RunFailedError
 from adamctl.net.transport import Request
-from adamctl.roles.data.client import Batch as Examples
-from adamctl.roles.data.client import DataClient, DataSet
+from adamctl.roles.data.client.data_client import Batch as Examples
+from adamctl.roles.data.client.data_client import DataClient, DataSet
 from adamctl.roles.worker.core.batches import Task
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import place_of

@@ -12,7 +12,7 @@ from adamctl.config.schedule import learning_rate
 from adamctl.kernels.numeric.mix import step_key
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.program import Batch
-from adamctl.roles.data.client import Batch as Examples
+from adamctl.roles.data.client.data_client import Batch as Examples
 from adamctl.roles.worker.core.batches import Task, cut, parts_of
 from adamctl.roles.worker.core.bundle_work import PASS
 from adamctl.roles.worker.partition.threads import Flight

@@ -18,7 +18,7 @@ from adamctl.model.partition.plan import PartitionPlan
 from adamctl.net.transport import Connection, Request
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
-from adamctl.roles.data.client import DataClient, DataSet
+from adamctl.roles.data.client.data_client import DataClient, DataSet
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.open_flights import Patience
 from adamctl.roles.worker.own.place import OwnPlace

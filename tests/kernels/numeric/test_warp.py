@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from adamctl.kernels.backend import installed
 from adamctl.kernels.numeric.warp import Images, Warps, node_counts, warp
-from adamctl.roles.data.translation import translate
+from adamctl.roles.data.augment.translation import translate
 
 BACKENDS = [name for name in ("numpy", "numba") if name in installed()]
 SHAPE = (9, 7, 2)

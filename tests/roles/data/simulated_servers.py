@@ -14,10 +14,10 @@ from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.net.transport import Request, Server
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
-from adamctl.roles.data.client import DataClient
+from adamctl.roles.data.client.data_client import DataClient
 from adamctl.roles.data.core import pass_order
 from adamctl.roles.data.form import ExampleForm
-from adamctl.roles.data.ownership import Ownership
+from adamctl.roles.data.order.ownership import Ownership
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest, Hello
 

@@ -15,10 +15,10 @@ from adamctl.config.data import DataConfig
 from adamctl.errors import BackpressureError, ConfigurationError, DamagedDataError, RemoteError
 from adamctl.roles.data import store as store_module
 from adamctl.roles.data.core import FILE_ORDER, Range
-from adamctl.roles.data.ownership import Share
+from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.sets.visits import ExampleVisits
 from adamctl.roles.data.store import DataStore
-from adamctl.roles.data.visits import ExampleVisits
 from adamctl.wire.constants import ErrorCode
 
 WAIT_S = 20

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adamctl.roles.data.places import Places
+from adamctl.roles.data.sets.places import Places
 
 
 def test_the_first_that_come_have_places_and_keep_them() -> None:

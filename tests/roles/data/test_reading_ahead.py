@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adamctl.net.testing.virtual_clock import run_virtual
-from adamctl.roles.data.client import Batch, Range, ReadAhead
+from adamctl.roles.data.client.data_client import Batch, Range, ReadAhead
 
 TICK_S = 2.0**-10  # so that sums of times are exact
 

@@ -16,9 +16,9 @@ from adamctl.cli.main import application
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.net.testing.memory import MemoryNetwork
-from adamctl.roles.data.client import DataClient
-from adamctl.roles.data.inspect import inspect
-from adamctl.roles.data.look import Needs, look
+from adamctl.roles.data.client.data_client import DataClient
+from adamctl.roles.data.describe.inspect import inspect
+from adamctl.roles.data.describe.look import Needs, look
 from adamctl.roles.data.readers import open_source, peek_source
 from adamctl.roles.data.readers.plugins import check_source
 from adamctl.roles.data.readers.plugins import find as find_reader

@@ -22,7 +22,7 @@ from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
 from adamctl.roles.coordinator.checkpoint.manifest import find_latest
 from adamctl.roles.coordinator.core.rounds import Rounds
-from adamctl.roles.data.client import DataClient
+from adamctl.roles.data.client.data_client import DataClient
 from adamctl.roles.ps.client.parameter_client import load_parameters
 from adamctl.roles.worker import lockstep
 from adamctl.roles.worker.compute import Batch, BatchDone

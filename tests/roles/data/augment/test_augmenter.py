@@ -20,9 +20,9 @@ from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.augment.chance import keys_of
 from adamctl.roles.data.augment.drawing import draw_tones, draw_warps, ranges_of
 from adamctl.roles.data.core import FILE_ORDER, Range, dataset_identity
-from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.preparing import Asked, ReadyRange
 from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.store import DataStore
 
 SHAPE = (9, 8, 2)

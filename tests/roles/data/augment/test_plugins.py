@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from adamctl.config.augment import AugmentConfig
-from adamctl.config.augmenters import augmenters
+from adamctl.config.augmenters import AUGMENTERS, augmenters
 from adamctl.config.data import DataConfig
 from adamctl.config.data_conflicts import data_problems
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.augment.plugins import Examples, open_augmenter
+from tests import packages
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "augmentation.md"
 SHAPE = (30, 20)
@@ -40,33 +41,24 @@ def open_failing(settings, examples):
 def open_empty(settings, examples):
     return None
 """
-ENTRY_POINTS = """\
-[adamctl.augmenters]
-speckle = mypackage.description:AUGMENTATION
-renamed = mypackage.description:AUGMENTATION
-nothing = mypackage.others_described:NOTHING
-missing = mypackage.others_described:MISSING
-failing = mypackage.others_described:FAILING
-empty = mypackage.others_described:EMPTY
-broken = mypackage.no_such_module:AUGMENTATION
-"""
+ENTRY_POINTS = {
+    "speckle": "mypackage.description:AUGMENTATION",
+    "renamed": "mypackage.description:AUGMENTATION",
+    "nothing": "mypackage.others_described:NOTHING",
+    "missing": "mypackage.others_described:MISSING",
+    "failing": "mypackage.others_described:FAILING",
+    "empty": "mypackage.others_described:EMPTY",
+    "broken": "mypackage.no_such_module:AUGMENTATION",
+}
 
 
 @pytest.fixture(autouse=True)
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Installs what the document shows, and some that are broken, for one test."""
-    code, information = tmp_path / "mypackage", tmp_path / "mypackage-1.0.dist-info"
-    code.mkdir()
-    information.mkdir()
     shown = re.findall(r"`mypackage/(\w+)\.py`[^`]*```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert [name for name, _ in shown] == ["description", "speckle"]
-    for name, text in (*shown, ("others_described", DESCRIPTIONS), ("others", OTHERS), ("__init__", "")):
-        (code / f"{name}.py").write_text(text)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(ENTRY_POINTS)
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "mypackage"]:
-        monkeypatch.delitem(sys.modules, name)
+    modules = {**dict(shown), "others_described": DESCRIPTIONS, "others": OTHERS}
+    packages.use(tmp_path, "mypackage", modules, AUGMENTERS.group, ENTRY_POINTS, monkeypatch)
     return tmp_path
 
 
@@ -136,10 +128,6 @@ def test_a_failure_names_the_augmenter() -> None:
 
 
 def test_two_packages_with_one_name_are_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = package / "other" / "other-1.0.dist-info"
-    other.mkdir(parents=True)
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
-    (other / "entry_points.txt").write_text("[adamctl.augmenters]\nspeckle = other:AUGMENTATION\n")
-    monkeypatch.syspath_prepend(other.parent)
+    packages.use(package / "other", "other", {}, AUGMENTERS.group, {"speckle": "other:AUGMENTATION"}, monkeypatch)
     with pytest.raises(ConfigurationError, match="two installed packages add an augmenter called 'speckle'"):
         open_augmenter("speckle", {}, EXAMPLES)

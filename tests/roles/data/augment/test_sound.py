@@ -17,8 +17,8 @@ from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.augment.chance import keys_of
 from adamctl.roles.data.augment.sound import augment_sound
 from adamctl.roles.data.core import FILE_ORDER, Range
-from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.readers.audio import AudioSource
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings
 from tests.roles.data.speech.sounds import RATE_HZ, noise, write_recordings
 

@@ -68,11 +68,12 @@ def test_the_order_depends_on_the_seed_alone(tmp_path: Path) -> None:
 
 def test_what_is_read_by_blocks_reads_each_in_one_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare_module, "WINDOW_BYTES", 4 * 100 * 12)  # windows of four blocks
-    of = InBlocks([100, 70, 100, 30, 100, 100, 8, 92])
+    lengths = [100, 70, 0, 100, 30, 100, 100, 8, 92]  # an empty block is none
+    of = InBlocks(lengths)
     prepare(of, tmp_path / "set", seed=3, threads=1, made_from="")
     found, _ = read(tmp_path / "set", "train")
     assert sorted(found) == list(range(600)) and found[:50] != sorted(found[:50])
-    first_window = np.unique(np.searchsorted(np.cumsum([100, 70, 100, 30, 100, 100, 8, 92]), found[:200], side="right"))
+    first_window = np.unique(np.searchsorted(np.cumsum(lengths), found[:200], side="right"))
     assert len(first_window) <= 4
     changes = 1 + int(np.count_nonzero(np.diff(of.reads)))
     assert changes == 8, "a block was left and read again"

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import ColumnsConfig, DataConfig, FeaturesConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.look import Needs, look
+from adamctl.roles.data.describe.look import Needs, look
 from tests.roles.data.data_examples import idx_bytes, pattern
 from tests.roles.data.prepared.sets import prepared, source
 from tests.roles.data.speech.sounds import RATE_HZ, noise, tar_of, write_recordings

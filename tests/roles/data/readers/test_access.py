@@ -13,7 +13,7 @@ import pytest
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.access import reported
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig, FeaturesConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Range
-from adamctl.roles.data.dataset import OpenDataSet
-from adamctl.roles.data.look import Needs, look
+from adamctl.roles.data.describe.look import Needs, look
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.audio import AudioSource
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.speech.frame_store import FrameStore
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings, contexts
 from adamctl.roles.data.store import DataStore

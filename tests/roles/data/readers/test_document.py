@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import pytest
 
 from adamctl.config.load import load_experiment
 from adamctl.errors import DamagedDataError
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.source import Source
+from tests import packages
 from tests.config.small_network import NETWORK
 
 PAGE = (Path(__file__).parents[4] / "docs" / "readers.md").read_text()
@@ -26,23 +26,13 @@ TOML = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the page's package installed, its experiment and a store of images."""
-    code, information = tmp_path / "mypackage", tmp_path / "mypackage-1.0.dist-info"
-    code.mkdir()
-    information.mkdir()
-    (code / "__init__.py").touch()
-    (code / "description.py").write_text(PYTHON[0])
-    (code / "lmdb_reader.py").write_text(PYTHON[1])
     ((group, points),) = tomllib.loads(TOML[0])["project"]["entry-points"].items()
-    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
-    (information / "entry_points.txt").write_text("\n".join(lines))
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1.0\n")
+    modules = {"description": PYTHON[0], "lmdb_reader": PYTHON[1]}
+    packages.use(tmp_path, "mypackage", modules, group, points, monkeypatch)
     (tmp_path / "exp.toml").write_text(NETWORK + TOML[1])
     images = {f"train/{number}": bytes([number, 255]) for number in range(3)} | {"test/0": b"\7\7"}
     labels = {"train": np.array([1, 0, 1], "<i4").tobytes(), "test": np.zeros(1, "<i4").tobytes()}
     write(tmp_path, {"shape": b"2", "classes": b"cat\ndog", **images, **labels})
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in ("mypackage", "mypackage.description", "mypackage.lmdb_reader"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 
 

@@ -14,13 +14,14 @@ from click.testing import CliRunner
 from adamctl.cli.main import application
 from adamctl.config import formats
 from adamctl.config.data import DataConfig
-from adamctl.config.formats import BUILT_IN, GROUP
+from adamctl.config.formats import BUILT_IN, READERS
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.catalogue import find_source
-from adamctl.roles.data.look import Needs, look
+from adamctl.plugins import PluginGroup
+from adamctl.roles.data.catalogue.catalogue import find_source
+from adamctl.roles.data.describe.look import Needs, look
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
-from adamctl.roles.data.readers import plugins as plugins_module
 from adamctl.roles.data.readers.plugins import find, find_by_content, find_by_suffix
+from tests import packages
 from tests.roles.data.readers import third_party
 
 NEEDS = Needs(input_shape=(3,), outputs=2, batch=2, seed=0)
@@ -36,7 +37,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_built_in_ones_are_found_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins_module, "installed", lambda: pytest.fail("it searched the installed packages"))
+    monkeypatch.setattr(PluginGroup, "installed", lambda group: pytest.fail("it searched the installed packages"))
     assert [find(name).name for name in BUILT_IN] == list(BUILT_IN)
     assert find_by_suffix("data.NPZ") is find("npz")
     without = [name for name in BUILT_IN if not can_peek(name)]
@@ -45,7 +46,7 @@ def test_built_in_ones_are_found_without_a_search(monkeypatch: pytest.MonkeyPatc
 
 def test_entry_points_name_the_built_in_readers() -> None:
     project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
-    points = [EntryPoint(name, value, GROUP) for name, value in project["entry-points"][GROUP].items()]
+    points = [EntryPoint(name, value, READERS.group) for name, value in project["entry-points"][READERS.group].items()]
     assert [point.name for point in points] == list(BUILT_IN)
     assert all(point.load() is find(point.name) for point in points)
     extras = {find(name).extra for name in BUILT_IN} - {""}
@@ -139,11 +140,7 @@ def test_what_cannot_be_used_is_named(lines: Path, name: str, said: str) -> None
 
 
 def test_two_packages_with_one_name_are_refused(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = lines.parent / "other" / "other-1.0.dist-info"
-    other.mkdir(parents=True)
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
-    (other / "entry_points.txt").write_text("[adamctl.readers]\nlines = other:READER\n")
-    monkeypatch.syspath_prepend(other.parent)
+    packages.use(lines.parent / "other", "other", {}, READERS.group, {"lines": "other:READER"}, monkeypatch)
     with pytest.raises(ConfigurationError, match="two installed packages add a data format called 'lines'"):
         find("lines")
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.readers import open_source, peek_source, tar_files
 from adamctl.roles.data.readers.imagefolder import ImageFolderSource
 from adamctl.roles.data.readers.tar import TarSource

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import packages
 
 DESCRIPTIONS = """\
 from adamctl.roles.data.readers.plugins import Reader
@@ -69,24 +70,23 @@ def open_overfull(path, input_shape):
 def open_half(path, input_shape):
     return SimpleNamespace(format="half", origin=str(path))
 """
-ENTRY_POINTS = """\
-[adamctl.readers]
-lines = lines_package.descriptions:LINES
-peeked = lines_package.descriptions:PEEKED
-needing = lines_package.descriptions:NEEDING
-late = lines_package.descriptions:LATE
-absent = lines_package.descriptions:ABSENT
-text = lines_package.descriptions:TEXT
-misfit = lines_package.descriptions:MISFIT
-crumbling = lines_package.descriptions:CRUMBLING
-overfull = lines_package.descriptions:OVERFULL
-half = lines_package.descriptions:HALF
-told = lines_package.descriptions:TOLD
-nothing = lines_package.descriptions:NOTHING
-renamed = lines_package.descriptions:LINES
-broken = lines_package.no_such_module:READER
-npz = lines_package.no_such_module:READER
-"""
+ENTRY_POINTS = {
+    "lines": "lines_package.descriptions:LINES",
+    "peeked": "lines_package.descriptions:PEEKED",
+    "needing": "lines_package.descriptions:NEEDING",
+    "late": "lines_package.descriptions:LATE",
+    "absent": "lines_package.descriptions:ABSENT",
+    "text": "lines_package.descriptions:TEXT",
+    "misfit": "lines_package.descriptions:MISFIT",
+    "crumbling": "lines_package.descriptions:CRUMBLING",
+    "overfull": "lines_package.descriptions:OVERFULL",
+    "half": "lines_package.descriptions:HALF",
+    "told": "lines_package.descriptions:TOLD",
+    "nothing": "lines_package.descriptions:NOTHING",
+    "renamed": "lines_package.descriptions:LINES",
+    "broken": "lines_package.no_such_module:READER",
+    "npz": "lines_package.no_such_module:READER",
+}
 NAMES = [
     "absent",
     "broken",
@@ -103,24 +103,15 @@ NAMES = [
     "text",
     "told",
 ]
+MODULES = {"descriptions": DESCRIPTIONS, "reader": READER, "needing": "import no_such_package\n"}
+PACKAGE = ("lines_package", MODULES, "adamctl.readers", ENTRY_POINTS)
 
 
 def install(folder: Path) -> None:
     """Writes the package, as an installed one, into a folder; it is found once that is in `sys.path`."""
-    code, information = folder / "lines_package", folder / "lines_package-1.0.dist-info"
-    code.mkdir()
-    information.mkdir()
-    (code / "__init__.py").touch()
-    (code / "descriptions.py").write_text(DESCRIPTIONS)
-    (code / "reader.py").write_text(READER)
-    (code / "needing.py").write_text("import no_such_package\n")
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: lines-package\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(ENTRY_POINTS)
+    packages.install(folder, *PACKAGE)
 
 
 def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Installs the package for one test, which finds it not loaded yet."""
-    install(folder)
-    monkeypatch.syspath_prepend(folder)
-    for name in ("lines_package", *(f"lines_package.{module}" for module in ("descriptions", "reader", "needing"))):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    packages.use(folder, *PACKAGE, monkeypatch)

@@ -22,8 +22,8 @@ from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
 from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.net.testing.memory import MemoryNetwork
-from adamctl.roles.data.catalogue import find_source
-from adamctl.roles.data.client import FILE_ORDER, DataClient
+from adamctl.roles.data.catalogue.catalogue import find_source
+from adamctl.roles.data.client.data_client import FILE_ORDER, DataClient
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.remote import files as files_module
 from adamctl.roles.data.remote.files import RemoteFiles

@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import FILE_ORDER, Range
-from adamctl.roles.data.dataset import OpenDataSet
-from adamctl.roles.data.ownership import Share
+from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.store import DataStore
 from adamctl.roles.data.streaming.visits import BlockVisits
 from tests.roles.data.streaming.block_sources import BlockSource, NumberedSource
@@ -107,6 +108,45 @@ def test_two_servers_share_a_set_out_and_neither_reads_what_the_other_owns(store
         ahead = 2 * 1024 * IMAGE_BYTES
         assert len(numbers) * IMAGE_BYTES <= dataset.read_bytes <= len(numbers) * IMAGE_BYTES + ahead
     other.close()
+
+
+def test_a_server_that_is_left_alone_keeps_what_the_other_one_owned() -> None:
+    """It is read from without a share then, by a reader that knows of no other one."""
+    source = BlockSource(200)
+    config = msgspec.structs.replace(CONFIG, window_blocks=4)
+    dataset, names = OpenDataSet("set", config, source, 7, 10**6), ("data-1", "data-2")
+    wanted = Range("train", 0, 0, 200)
+    positions = dataset.positions_of(wanted, Share(names, 0))
+    gather(dataset, wanted, positions)
+    assert 0 < len(positions) < 200 and sum(source.reads.values()) == len(positions)
+    gather(dataset, wanted._replace(pass_number=1))
+    assert set(source.reads.values()) == {1}
+    gather(dataset, wanted._replace(pass_number=2))
+    assert set(source.reads.values()) == {1}, "all of it is held"
+
+
+def test_who_takes_the_place_of_another_one_for_one_range_owns_no_more_for_that() -> None:
+    source = BlockSource(200)
+    dataset, names = OpenDataSet("set", CONFIG, source, 7, 10**6), ("data-1", "data-2")
+    wanted = Range("train", 0, 0, 200)
+    mine = dataset.positions_of(wanted, Share(names, 0))
+    others = np.setdiff1d(np.arange(200), mine).astype(np.int32)
+    positions = dataset.positions_of(wanted, Share(names[:1], 0, others.tobytes()))
+    assert positions.tolist() == others.tolist()
+    for _ in range(2):
+        gather(dataset, wanted, mine)
+        gather(dataset, wanted, positions)
+    assert {source.reads["train", one] for one in dataset.order("train", 0)[mine].tolist()} == {1}
+    assert {source.reads["train", one] for one in dataset.order("train", 0)[others].tolist()} == {2}
+
+
+def gather(dataset: OpenDataSet, wanted: Range, positions: NDArray[np.int64] | None = None) -> None:
+    """Reads a range of a `BlockSource`, and checks what comes."""
+    count = wanted.stop - wanted.start if positions is None else len(positions)
+    images, labels = np.empty((count, 3), np.float32), np.empty(count, np.int32)
+    dataset.gather(wanted, images, labels, positions)
+    expected = dataset.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
+    assert images[:, 0].tolist() == (expected if positions is None else expected[positions]).tolist()
 
 
 def test_held_out_examples_are_in_no_pass_and_come_in_the_order_of_the_files(store: DataStore) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from adamctl.model.description import Dense, Dropout, Model, Softmax
 from adamctl.roles.coordinator.checkpoint.manifest import find_latest
-from adamctl.roles.data.client import DataClient
+from adamctl.roles.data.client.data_client import DataClient
 from adamctl.roles.ps.client.parameter_client import load_parameters
 from tests.roles.worker.test_lockstep import OneProcess, Planned, in_step, planned
 from tests.roles.worker.test_server import EXAMPLES, FEATURES, World, check, plain_kernels, until, world

@@ -22,7 +22,7 @@ from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.coordinator.core.bundles import Bundle, BundleBook, Given
 from adamctl.roles.data import server as data_server
-from adamctl.roles.data.client import DataClient
+from adamctl.roles.data.client.data_client import DataClient
 from adamctl.roles.ps.client.parameter_client import ParameterClient, numbers_of
 from adamctl.roles.worker.core.bundle_work import stage_of
 from adamctl.roles.worker.sandblaster.session import SandblasterRunner

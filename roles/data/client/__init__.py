@@ -1,0 +1,1 @@
+"""The client side: reads from one or several data servers as if from one."""

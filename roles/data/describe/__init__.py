@@ -1,0 +1,1 @@
+"""What commands tell of data without a server: looks, descriptions, samples."""

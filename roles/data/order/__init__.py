@@ -1,0 +1,1 @@
+"""Which examples a pass visits, in what order, and which server owns them. Pure."""

@@ -1,0 +1,1 @@
+"""An open data set: what it visits, decodes, keeps and skips."""
