@@ -1,17 +1,21 @@
-"""Small data sets on disk, and the real ones where ADAMCTL_DATA names them."""
+"""Small data sets on disk, the real ones where ADAMCTL_DATA names them, and data servers."""
 
 from __future__ import annotations
 
 import gzip
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 
+from adamctl.net.stream import StreamTransport
+from adamctl.net.testing.memory import MemoryNetwork
 from tests.roles.data.data_examples import idx_bytes, pattern
+from tests.roles.data.data_servers import Farm
 
 
 @pytest.fixture
@@ -75,3 +79,14 @@ def caltech(tmp_path: Path) -> Path:
 @pytest.fixture
 def fsdd() -> Path:
     return _real_data("fsdd") / "fsdd.tar"
+
+
+@pytest.fixture(params=["stream", "memory"])
+async def farm(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Farm]:
+    if request.param == "stream":
+        made = Farm(StreamTransport(), lambda node: f"unix://{tmp_path}/{node}.sock", tmp_path)
+    else:
+        made = Farm(MemoryNetwork(Random(1)), lambda node: f"memory://{node}", tmp_path)
+    yield made
+    for node in list(made.servers):
+        await made.stop(node)

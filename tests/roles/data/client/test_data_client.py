@@ -1,12 +1,9 @@
-"""Data servers and their client over real connections: spreading, ahead, a server that dies, restarts or refuses."""
+"""Data servers and their client over real connections: spreading, ahead, a server that dies or restarts."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -16,67 +13,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from adamctl.config.data import DataConfig
 from adamctl.config.records import NodeRecord, encode, node_key
-from adamctl.errors import ConfigurationError, DamagedDataError, ProtocolError, RemoteError, UnreachableError
-from adamctl.net.stream import StreamTransport
+from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.testing.memory import MemoryNetwork
-from adamctl.net.transport import Connection, Server, Transport
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
-from adamctl.roles.data.client import batches
-from adamctl.roles.data.client.data_client import FILE_ORDER, Batch, DataClient, DataSet, Range, ReadAhead
-from adamctl.roles.data.scaling import Scaling, scaling_for
-from adamctl.roles.data.server import DataServer
-from adamctl.roles.data.store import DataStore
-from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import ConfigChanges, DataOpenRequest, Hello, StatusRequest
-
-TINY = DataConfig(format="idx", source="tiny", scale="none")
-WAIT_S = 20
-
-
-def hello(node: str, role: str = "data") -> Hello:
-    return Hello(1, 1, (), role, node, 1)
-
-
-class Farm:
-    """Data servers on one transport, for one test."""
-
-    def __init__(self, transport: Transport, address: Callable[[str], str], search: Path) -> None:
-        self.transport = transport
-        self._address = address
-        self._search = search
-        self.servers: dict[str, tuple[DataServer, Server]] = {}
-
-    async def start(self, node: str, search: Path | None = None) -> DataServer:
-        loop = asyncio.get_running_loop()
-        store = DataStore([str(search or self._search)], threads=1, ahead=2, memory_bytes=1 << 30)
-        server = DataServer(store, loop)
-        listening = await self.transport.serve([self._address(node)], hello(node), server.handle)
-        self.servers[node] = server, listening
-        return server
-
-    async def stop(self, node: str) -> None:
-        server, listening = self.servers.pop(node)
-        await listening.close()
-        await asyncio.get_running_loop().run_in_executor(None, server.close)
-
-    async def connect(self, node: str) -> Connection:
-        return await self.transport.connect(self._address(node), hello("worker-0", "worker"), deadline_s=WAIT_S)
-
-    async def client(self, *nodes: str) -> DataClient:
-        return DataClient([await self.connect(node) for node in nodes])
-
-
-@pytest.fixture(params=["stream", "memory"])
-async def farm(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Farm]:
-    if request.param == "stream":
-        made = Farm(StreamTransport(), lambda node: f"unix://{tmp_path}/{node}.sock", tmp_path)
-    else:
-        made = Farm(MemoryNetwork(Random(1)), lambda node: f"memory://{node}", tmp_path)
-    yield made
-    for node in list(made.servers):
-        await made.stop(node)
+from adamctl.roles.data.client.data_client import Batch, DataClient, DataSet, Range, ReadAhead
+from adamctl.roles.data.scaling import Scaling
+from adamctl.wire.messages import ConfigChanges
+from tests.roles.data.data_servers import TINY, Farm, hello
 
 
 async def read_pass(client: DataClient, data: DataSet, pass_number: int, length: int = 8) -> list[float]:
@@ -109,82 +53,6 @@ async def test_a_pass_over_two_servers_gives_every_example_once(farm: Farm, idx_
     await alone.close()
 
 
-async def test_examples_are_received_into_the_callers_arrays(farm: Farm, idx_folder: Callable[..., Path]) -> None:
-    idx_folder()
-    await farm.start("data-0")
-    client = await farm.client("data-0")
-    data = await client.open(TINY, (4, 4, 1), 7)
-    for length in (3, 4, 20):  # with and without padding before the labels
-        images, labels = np.empty((length, 4, 4, 1), np.float32), np.empty(length, np.int32)
-        batch = await client.read(data.dataset, "test", FILE_ORDER, 0, length, into=(images, labels))
-        assert batch.images is images
-        assert images[:, 3, 3, 0].tolist() == list(range(100, 100 + length))
-        assert labels.tolist() == [(100 + number) % 10 for number in range(length)]
-        batch.release()
-    with pytest.raises(ValueError, match="expected arrays"):
-        await client.read(data, "test", FILE_ORDER, 0, 5, into=(images, labels))
-    await client.close()
-
-
-@pytest.mark.parametrize("on_the_loop_max", [10, 1 << 20])
-@pytest.mark.parametrize("kind", ["uint8", "float32"])
-@pytest.mark.parametrize("scale", ["none", "unit", "standard"])
-async def test_what_is_read_is_bit_for_bit_what_the_scaling_makes_of_the_file(
-    farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str, kind: str, on_the_loop_max: int
-) -> None:
-    """Bytes travel as bytes, and are scaled here, in arrays of the client's or the caller's, on the loop or not."""
-    monkeypatch.setattr(batches, "SCALED_ON_THE_LOOP_MAX", on_the_loop_max)
-    raw = np.random.default_rng(5).integers(0, 256, (40, 5, 3)).astype(kind)
-    labels = np.arange(40) % 7
-    np.savez(tmp_path / "made.npz", x_train=raw, y_train=labels, x_test=raw[:2], y_test=labels[:2])
-    server = await farm.start("data-0")
-    client = await farm.client("data-0")
-    data = await client.open(DataConfig(format="npz", source="made", scale=scale), (5, 3, 1), 7)  # type: ignore[arg-type]
-    assert data.dtype == kind
-    order = server.store.open(data.config, (5, 3, 1), 7).order("train", 2)[3:24]
-    expected = raw[order].astype(np.float32)[..., None]
-    data.scaling.apply(expected)
-    assert data.scaling == {"none": Scaling(), "unit": Scaling(1 / 255 if kind == "uint8" else 1.0)}.get(
-        scale, scaling_for(scale, server.store.open(data.config, (5, 3, 1), 7).source, np.arange(40))
-    )
-    into = np.empty_like(expected), np.empty(21, np.int32)
-    for batch in (await client.read(data, "train", 2, 3, 24), await client.read(data, "train", 2, 3, 24, into)):
-        assert batch.images.dtype == np.float32 and batch.images.tobytes() == expected.tobytes()
-        assert batch.labels.tolist() == labels[order].tolist()
-        batch.release()
-    await client.close()
-
-
-async def test_scaling_in_a_thread_has_ended_when_a_read_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    ended: list[bool] = []
-
-    def work() -> None:
-        begun.set()
-        go_on.wait(WAIT_S)
-        ended.append(True)
-
-    scaling = asyncio.create_task(batches.in_thread_if_long(1 << 30, work))
-    await asyncio.to_thread(begun.wait, WAIT_S)
-    scaling.cancel()
-    await asyncio.sleep(0)
-    assert not scaling.done(), "the thread may still write"
-    go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await scaling
-    assert ended == [True]
-
-
-async def test_a_reader_that_does_not_scale_is_refused(farm: Farm, idx_folder: Callable[..., Path]) -> None:
-    idx_folder()
-    await farm.start("data-0")
-    connection = await farm.connect("data-0")
-    with pytest.raises(RemoteError, match="install one release") as caught:
-        await connection.request(DataOpenRequest((4, 4, 1), 7), [msgspec.msgpack.encode(TINY)], deadline_s=WAIT_S)
-    assert caught.value.code == ErrorCode.BAD_CONFIGURATION
-    await connection.close()
-
-
 @pytest.mark.parametrize(("factor", "fits"), [(1 + 1e-9, True), (1.01, False)])
 async def test_statistics_may_differ_in_their_last_digits_and_the_first_ones_count(
     farm: Farm, idx_folder: Callable[..., Path], factor: float, fits: bool
@@ -202,19 +70,6 @@ async def test_statistics_may_differ_in_their_last_digits_and_the_first_ones_cou
     else:
         with pytest.raises(ConfigurationError, match="same data"):
             await client.open(config, (4, 4, 1), 7)
-    await client.close()
-
-
-async def test_a_range_longer_than_a_frame_is_read_in_parts(farm: Farm, tmp_path: Path) -> None:
-    images = np.arange(60, dtype=np.float32)[:, None, None].repeat(512, 1).repeat(512, 2)  # 1 MiB each
-    np.savez(tmp_path / "large.npz", x_train=images, y_train=np.arange(60) % 3, x_test=images[:1], y_test=[0])
-    await farm.start("data-0")
-    client = await farm.client("data-0")
-    data = await client.open(DataConfig(format="npz", source="large"), (512, 512, 1), 7)
-    batch = await client.read(data, "train", FILE_ORDER, 10, 60)
-    assert batch.images[:, 511, 511, 0].tolist() == list(range(10, 60))
-    assert batch.labels.tolist() == [number % 3 for number in range(10, 60)]
-    batch.release()
     await client.close()
 
 
@@ -256,42 +111,6 @@ async def test_servers_with_different_data_are_refused(
     with pytest.raises(ConfigurationError, match="same data"):
         await client.open(TINY, (4, 4, 1), 7)
     await client.close()
-
-
-async def test_what_a_server_finds_wrong_is_raised_as_what_it_is(farm: Farm, idx_folder: Callable[..., Path]) -> None:
-    folder = idx_folder()
-    await farm.start("data-0")
-    client = await farm.client("data-0")
-    with pytest.raises(ConfigurationError, match=r"\[4, 4, 1\].*data-0") as configuration:
-        await client.open(TINY, (28, 28, 1), 7)
-    with pytest.raises(ConfigurationError, match="adamctl data fetch mnist"):
-        await client.open(DataConfig(format="idx", source="mnist"), (28, 28, 1), 7)
-    data = await client.open(TINY, (4, 4, 1), 7)
-    (folder / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b broken")
-    with pytest.raises(DamagedDataError, match="train-images") as damaged:
-        await client.open(TINY, (4, 4, 1), 8)
-    assert (configuration.value.exit_code, damaged.value.exit_code) == (2, 5)
-    with pytest.raises(RemoteError) as caught:
-        await client.read(data, "train", 0, 40, 60)
-    assert caught.value.code == ErrorCode.BAD_RANGE
-    await client.close()
-
-
-async def test_requests_that_make_no_sense_are_answered_with_errors(farm: Farm) -> None:
-    await farm.start("data-0")
-    connection = await farm.connect("data-0")
-    for message, body in (
-        (DataOpenRequest((1,), 1, True), b"\xc1nonsense"),
-        (DataOpenRequest((1,), 1, True), b""),
-        (StatusRequest(), b""),
-    ):
-        with pytest.raises((RemoteError, ProtocolError)):
-            await connection.request(message, (body,) if body else (), deadline_s=WAIT_S)
-    not_text = msgspec.msgpack.encode(TINY).replace(b"tiny", b"tin\xff")
-    with pytest.raises(RemoteError, match="expected a DataConfig") as caught:
-        await connection.request(DataOpenRequest((1,), 1, True), (not_text,), deadline_s=WAIT_S)
-    assert caught.value.code == ErrorCode.BAD_MESSAGE
-    await connection.close()
 
 
 async def test_many_readers_at_once_lose_nothing(farm: Farm, idx_folder: Callable[..., Path]) -> None:
@@ -391,15 +210,6 @@ def test_without_servers_the_message_says_how_to_start_one() -> None:
         DataClient([])
 
 
-def test_the_role_is_described_without_importing_it() -> None:
-    code = (
-        "import sys; from adamctl.roles.data.role import ROLE;"
-        "sys.exit(', '.join({'numpy', 'asyncio', 'adamctl.roles.data.server'} & set(sys.modules)) or None)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-
-
 async def test_a_server_that_restarted_elsewhere_is_found_again(
     idx_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -429,31 +239,3 @@ async def test_a_server_that_restarted_elsewhere_is_found_again(
     assert await read_pass(client, data, 0) == before
     await client.close()
     await farm.stop("data-0")
-
-
-async def test_one_connection_has_few_data_sets_opened_at_a_time(
-    farm: Farm, idx_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = await farm.start("data-0")
-    one, other = await farm.connect("data-0"), await farm.connect("data-0")
-    opening, begun = threading.Event(), threading.Event()
-
-    def slow(*arguments: Any) -> None:
-        begun.set()
-        opening.wait(WAIT_S)
-        raise ConfigurationError("none there")
-
-    monkeypatch.setattr(server.store, "open", slow)
-    request = DataOpenRequest((4, 4, 1), 0, True)
-    body = msgspec.msgpack.encode(TINY)
-    waiting = [asyncio.ensure_future(one.request(request, [body], deadline_s=WAIT_S)) for _ in range(4)]
-    await asyncio.to_thread(begun.wait, WAIT_S)
-    with pytest.raises(RemoteError, match="4 of your data sets are being opened"):
-        await one.request(request, [body], deadline_s=WAIT_S)
-    waiting.append(asyncio.ensure_future(other.request(request, [body], deadline_s=WAIT_S)))
-    await asyncio.sleep(0)
-    opening.set()
-    for result in await asyncio.gather(*waiting, return_exceptions=True):
-        assert isinstance(result, RemoteError) and "none there" in str(result)
-    await one.close()
-    await other.close()
