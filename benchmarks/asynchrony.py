@@ -18,7 +18,6 @@ import gzip
 import io
 import json
 import statistics
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from printed_object import printed_object
 
 HERE = Path(__file__).resolve().parent
 SIDE = 32
@@ -110,10 +110,7 @@ def ours(file: Path, mode: str, seed: int, keys: list[str], python: str = sys.ex
         command = [python, "-m", "adamctl", "train", str(file), "--seed", str(seed), "--json", "--run-dir", runs]
         for key in (*MODES[mode], *keys):
             command += ["--set", key]
-        finished = subprocess.run(command, capture_output=True, text=True, check=False)
-        if finished.returncode:
-            raise SystemExit(finished.stderr)
-        result: dict[str, Any] = json.loads(finished.stdout)
+        result = printed_object(command)
         metrics = [json.loads(line) for found in Path(runs).rglob("metrics.jsonl") for line in found.open()]
     losses = [line["loss"] for line in metrics if line["kind"] == "evaluation"]
     ages = {key: result.get(key) for key in ("gradient_age_p50", "gradient_age_p99")}
@@ -124,11 +121,7 @@ def peer(python: str, data: Path, rule: str, passes: int, seed: int, init: str) 
     """Trains the same with PyTorch once."""
     command = [python, str(HERE / "peers" / "torch_asynchrony.py"), "--data", str(data), "--rule", rule]
     command += ["--lr", str(RATES[rule]), "--passes", str(passes), "--seed", str(seed), "--init", init]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        raise SystemExit(finished.stderr)
-    result: dict[str, Any] = json.loads(finished.stdout)
-    return result
+    return printed_object(command)
 
 
 def summary(rule: str, mode: str, runs: list[dict[str, Any]]) -> dict[str, Any]:

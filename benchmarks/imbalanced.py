@@ -16,14 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from printed_object import ADAMCTL, printed_object
 
 from adamctl.config.data import DataConfig
 from adamctl.roles.data.catalogue.catalogue import find_source
@@ -103,8 +102,8 @@ def measured(file: Path, settings: list[str], seed: int) -> dict[str, Any]:
     """Trains once and returns the figures of the test part."""
     with tempfile.TemporaryDirectory() as runs:
         keys = [part for setting in settings for part in ("--set", setting)]
-        output(["train", str(file), "--seed", str(seed), "--run-dir", runs, "--json", *keys])
-        found: dict[str, Any] = json.loads(output(["eval", "imbalanced", "--run-dir", runs, "--confusion", "--json"]))
+        printed_object([*ADAMCTL, "train", str(file), "--seed", str(seed), "--run-dir", runs, "--json", *keys])
+        found = printed_object([*ADAMCTL, "eval", "imbalanced", "--run-dir", runs, "--confusion", "--json"])
     classes = found["confusion"]["classes"]
     return {
         "top1": found["top1"],
@@ -115,14 +114,6 @@ def measured(file: Path, settings: list[str], seed: int) -> dict[str, Any]:
         "loss": found["loss"],
         "recalls": [classes[digit]["recall"] for digit in range(10)],
     }
-
-
-def output(arguments: list[str]) -> str:
-    command = [sys.executable, "-m", "adamctl", *arguments]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        raise SystemExit(finished.stderr)
-    return finished.stdout
 
 
 def summary(way: str, runs: list[dict[str, Any]]) -> dict[str, Any]:

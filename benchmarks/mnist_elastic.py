@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from printed_object import ADAMCTL, printed_object
 
 from adamctl.bench.peer import PeerProcess, require
 from adamctl.config.experiment import Experiment
@@ -49,12 +49,9 @@ SIDES = ("ours", "torch")
 def ours(data: str, seed: int, passes: int) -> dict[str, Any]:
     """Trains the example once, and returns what counts of its result."""
     with tempfile.TemporaryDirectory() as runs:
-        command = [sys.executable, "-m", "adamctl", "train", str(EXAMPLE), "--data", data, "--seed", str(seed)]
+        command = [*ADAMCTL, "train", str(EXAMPLE), "--data", data, "--seed", str(seed)]
         command += ["--passes", str(passes), "--json", "--run-dir", runs]
-        finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        raise SystemExit(finished.stderr)
-    result = json.loads(finished.stdout)
+        result = printed_object(command)
     return {
         "error": 1 - result["test_top1"], "least_error": 1 - result["best_test_top1"],
         "train_seconds": result["train_seconds"], "waiting_share": result["waiting_share"],

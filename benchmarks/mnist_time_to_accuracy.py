@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from printed_object import ADAMCTL, printed_object
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = "0.99"
@@ -24,24 +25,16 @@ TARGET = "0.99"
 def ours(data: str, seed: int, flags: list[str]) -> dict[str, Any]:
     """Trains `examples/mnist.toml` once and returns its result object."""
     with tempfile.TemporaryDirectory() as runs:
-        command = [sys.executable, "-m", "adamctl", "train", str(ROOT / "examples" / "mnist.toml"), "--data", data]
+        command = [*ADAMCTL, "train", str(ROOT / "examples" / "mnist.toml"), "--data", data]
         command += ["--seed", str(seed), "--json", "--run-dir", runs, *flags]
-        finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        raise SystemExit(finished.stderr)
-    result: dict[str, Any] = json.loads(finished.stdout)
-    return result
+        return printed_object(command)
 
 
 def peer(python: str, data: str, seed: int) -> dict[str, Any]:
     """Trains the same network with PyTorch once and returns its result object."""
     command = [python, str(ROOT / "benchmarks" / "peers" / "torch_mnist.py"), "--data", str(Path(data) / "mnist")]
     command += ["--first-seed", str(seed), "--seeds", "1", "--json"]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        raise SystemExit(finished.stderr)
-    result: dict[str, Any] = json.loads(finished.stdout)
-    return result
+    return printed_object(command)
 
 
 def seconds(result: dict[str, Any]) -> float:

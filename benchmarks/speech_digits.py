@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from itertools import pairwise
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from printed_object import ADAMCTL, printed_object
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
@@ -30,15 +30,6 @@ from adamctl.roles.data.core import FILE_ORDER, Range
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "speech_digits.toml"
 STANDARD = "*_[0-4].wav"
-
-
-def run(command: list[str]) -> dict[str, Any]:
-    """Returns the object that a command prints."""
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        raise SystemExit(finished.stderr)
-    result: dict[str, Any] = json.loads(finished.stdout)
-    return result
 
 
 def told(side: str, seed: int, result: dict[str, Any]) -> dict[str, Any]:
@@ -51,9 +42,9 @@ def told(side: str, seed: int, result: dict[str, Any]) -> dict[str, Any]:
 def ours(flags: list[str], seed: int) -> dict[str, Any]:
     """Trains the example once and returns its accuracies and speed."""
     with tempfile.TemporaryDirectory() as runs:
-        command = [sys.executable, "-m", "adamctl", "train", str(EXAMPLE), "--seed", str(seed), "--json"]
-        trained = run([*command, "--run-dir", runs, *flags])
-        measured = run([sys.executable, "-m", "adamctl", "eval", "--run-dir", runs, "--json", *data_flags(flags)])
+        command = [*ADAMCTL, "train", str(EXAMPLE), "--seed", str(seed), "--json"]
+        trained = printed_object([*command, "--run-dir", runs, *flags])
+        measured = printed_object([*ADAMCTL, "eval", "--run-dir", runs, "--json", *data_flags(flags)])
     top1, of_groups = measured["top1"], measured["by_group"]["top1"]
     return told("ours", seed, {"top1": top1, "group_top1": of_groups, "examples_per_s": trained["images_per_s"]})
 
@@ -87,7 +78,7 @@ def peers(python: str, experiment: Experiment, seeds: int, rates: list[float]) -
             command = [python, str(ROOT / "benchmarks" / "peers" / "torch_speech_digits.py"), "--archive", str(archive)]
             command += ["--seed", str(seed), "--lr", str(rate), "--passes", str(experiment.train.passes)]
             command += ["--batch", str(experiment.train.batch), "--units", str(getattr(first, "units", 0))]
-            return told("PyTorch", seed, run(command) | {"lr": rate})
+            return told("PyTorch", seed, printed_object(command) | {"lr": rate})
 
         tried = [one(1, rate) for rate in rates]
         best = max(tried, key=lambda result: (result["group_top1"], result["top1"]))
