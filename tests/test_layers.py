@@ -89,6 +89,7 @@ SHORT = {
     "roles/coordinator/batch_start.py": "above the cores, which know no experiment, and below the process",
     "roles/coordinator/data_reading.py": "a loop of its own, which decides nothing about the run",
     "roles/coordinator/core/membership.py": "pure, as losses.py, which uses it, is not",
+    "roles/data/augment/chance.py": "lies below the draws for images, for sound and for augmenters of other packages",
     "roles/data/memory.py": "one division of memory, which server.py is told and store.py uses",
     "roles/data/sets/places.py": "pure, as decode.py, which uses it in threads, is not",
     "roles/data/augment/translation.py": "one operation on images",

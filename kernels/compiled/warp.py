@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from adamctl.kernels.compiled.jit import f32, i32, i64, inline, kernel, readable, u8, u64, writable
-from adamctl.kernels.numeric.mix import KEY_STEP
+from adamctl.kernels.numeric.mix import KEY_FACTORS, KEY_STEP
 
 _SIXTH = np.float32(1 / 6)
 _TAPS = 4
@@ -209,7 +209,7 @@ def warp(
             read_row(padded, starts, rows, columns, stride, channels, half, flat, begin + y * row_size)
 
 
-_STEP, _FIRST, _SECOND = np.uint64(KEY_STEP), np.uint64(0xBF58_476D_1CE4_E5B9), np.uint64(0x94D0_49BB_1331_11EB)
+_STEP, _FIRST, _SECOND = np.uint64(KEY_STEP), np.uint64(KEY_FACTORS[0]), np.uint64(KEY_FACTORS[1])
 _OF_24_BITS = np.float32(2.0**-24)
 
 

@@ -1,4 +1,4 @@
-"""A hash of 32-bit words, which decides which inputs dropout keeps, and the key of a step's chance."""
+"""Hashes: of 32-bit words, which decide what dropout keeps, and of 64-bit words, which are keys of other chance."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ SHIFTS = np.uint32(16), np.uint32(15), np.uint32(16)
 WORD_BITS = 32
 KEYS = 2**64
 KEY_STEP = 0x9E3779B97F4A7C15
+KEY_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def mix(values: Words, scratch: Words) -> None:
@@ -39,10 +40,17 @@ def step_key(seed: int, pass_number: int, first: int) -> int:
     key = 0
     for number in (seed, pass_number, first):
         key = (key + number + KEY_STEP) % KEYS
-        key = (key ^ key >> 30) * 0xBF58476D1CE4E5B9 % KEYS
-        key = (key ^ key >> 27) * 0x94D049BB133111EB % KEYS
+        key = (key ^ key >> 30) * KEY_FACTORS[0] % KEYS
+        key = (key ^ key >> 27) * KEY_FACTORS[1] % KEYS
         key ^= key >> 31
     return key
+
+
+def scrambled(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Returns 64-bit words scrambled as SplitMix64 does (Steele et al. 2014, figure 15): each a key for chance."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(KEY_FACTORS[0])
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(KEY_FACTORS[1])
+    return words ^ (words >> np.uint64(31))
 
 
 def set_key(words: Words, key: int) -> None:

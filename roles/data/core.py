@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
+from adamctl.kernels.numeric.mix import KEY_STEP, scrambled
 
 FILE_ORDER: Final = -1  # pass number: in the order of the files
 SKIPPED: Final = -1
@@ -102,10 +103,7 @@ def translations(indices: Indices, seed: int, pass_number: int, pixels: int) -> 
     file index as the counter and the state drawn from (seed, pass).
     """
     start = random_bits(seed, _TRANSLATION_STREAM ^ pass_number, 1)
-    mixed = start + indices.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    mixed ^= mixed >> np.uint64(31)
+    mixed = scrambled(start + indices.astype(np.uint64) * np.uint64(KEY_STEP))
     halves = np.stack((mixed >> np.uint64(32), mixed & np.uint64(0xFFFF_FFFF)), axis=1)
     drawn: Shifts = (halves * np.uint64(2 * pixels + 1) >> np.uint64(32)).astype(np.int64)
     return drawn - pixels

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import choose, compiled_if
-from adamctl.kernels.numeric.mix import KEY_STEP, step_key
+from adamctl.kernels.numeric.mix import KEY_STEP, scrambled, step_key
 
 Indices = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -29,7 +29,7 @@ HALF_BITS: Final = 24
 def keys_of(indices: Indices, seed: int, pass_number: int, user: str = "") -> Keys:
     """Returns a key for each example, [n]. Each user, such as another package's augmenter, has keys of its own."""
     start = np.uint64(step_key(seed, pass_number, _STREAM | crc32(user.encode())))
-    return _scrambled(start + indices.astype(np.uint64) * np.uint64(KEY_STEP))
+    return scrambled(start + indices.astype(np.uint64) * np.uint64(KEY_STEP))
 
 
 def uniform(keys: Keys, draws: Indices) -> Numbers:
@@ -50,11 +50,4 @@ def uniform_pairs(keys: Keys, draws: Indices, kernels: str | None = None) -> Flo
 
 
 def _words(keys: Keys, draws: Indices) -> Keys:
-    return _scrambled(keys[:, None] + (draws.astype(np.uint64) + np.uint64(1)) * np.uint64(KEY_STEP))
-
-
-def _scrambled(words: Keys) -> Keys:
-    """Scrambles 64-bit words as SplitMix64 does (Steele et al. 2014, figure 15)."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return words ^ (words >> np.uint64(31))
+    return scrambled(keys[:, None] + (draws.astype(np.uint64) + np.uint64(1)) * np.uint64(KEY_STEP))

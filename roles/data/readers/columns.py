@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import ColumnsConfig
 from adamctl.errors import ConfigurationError
+from adamctl.kernels.numeric.mix import KEY_STEP, scrambled
 
 LABEL_NAMES: Final = ("label", "class")
 TEST_SHARE: Final = 0.2
@@ -96,8 +97,5 @@ def in_test_part(start: int, rows: int) -> NDArray[np.bool_]:
     It depends on a row's number alone, so rows added at the end move no other. The hash is splitmix64's (Steele, Lea,
     Flood 2014).
     """
-    value = np.arange(start, start + rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
-    value ^= value >> np.uint64(31)
-    return value < np.uint64(int(TEST_SHARE * 2**64))
+    hashes = scrambled(np.arange(start, start + rows, dtype=np.uint64) * np.uint64(KEY_STEP))
+    return hashes < np.uint64(int(TEST_SHARE * 2**64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adamctl.kernels.numeric.mix import WORD_BITS, Words, mix, step_key
+from adamctl.kernels.numeric.mix import KEY_STEP, WORD_BITS, Words, mix, scrambled, step_key
 
 
 def mixed(values: Words) -> Words:
@@ -52,3 +52,9 @@ def test_each_bit_of_a_batch_changes_about_half_of_its_key() -> None:
     before = step_key(5, 3, 640)
     for batch in [(5 ^ 1 << bit, 3, 640) for bit in range(64)] + [(5, 3, 640 ^ 1 << bit) for bit in range(32)]:
         assert 12 <= (before ^ step_key(*batch)).bit_count() <= 52  # of 64, five standard deviations
+
+
+def test_words_are_scrambled_as_splitmix64_does() -> None:
+    """The first numbers of its generator from seed 0, as published with it."""
+    counters = np.arange(1, 4, dtype=np.uint64) * np.uint64(KEY_STEP)
+    assert scrambled(counters).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
