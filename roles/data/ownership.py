@@ -15,7 +15,7 @@ import numpy as np
 
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import Indices
-from adamctl.roles.data.readers.source import FileSplit, Source, groups_of
+from adamctl.roles.data.readers.source import FileSplit, Source, blocks_of_source, groups_of, is_sequential
 
 Score = tuple[bytes, str]
 
@@ -91,8 +91,7 @@ def blocks_of(source: Source, split: FileSplit) -> Blocks:
     """
     lengths = fetched_lengths(source, split)
     if lengths is None:
-        blocks = getattr(source, "blocks", None) if getattr(source, "sequential", False) else None
-        lengths = None if blocks is None else blocks(split)
+        lengths = blocks_of_source(source, split) if is_sequential(source) else None
     return Blocks(len(source.labels(split)), groups_of(source, split), lengths)
 
 

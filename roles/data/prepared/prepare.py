@@ -21,8 +21,10 @@ from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
     Source,
+    blocks_of_source,
     check_finite,
     groups_of,
+    is_sequential,
     target_count,
     targets_of,
 )
@@ -104,12 +106,11 @@ def _windows(source: Source, split: FileSplit, seed: int | None) -> Iterator[Ind
     examples = len(source.labels(split))
     example_bytes = prod(source.example_shape) * source.dtype.itemsize
     at_once = max(WINDOW_BYTES // example_bytes, 1)
-    blocks = getattr(source, "blocks", None)
-    if seed is None or not getattr(source, "sequential", False) or blocks is None:
+    lengths = blocks_of_source(source, split) if is_sequential(source) else None
+    if seed is None or lengths is None:
         order = pass_order(examples, seed or 0, FILE_ORDER if seed is None else 0)
         yield from (order[start : start + at_once] for start in range(0, examples, at_once))
     elif examples:
-        lengths = np.asarray(blocks(split), np.int64)
         window = min(max(at_once // int(lengths.max()), 1), WINDOW_BLOCKS)
         starts = np.cumsum(lengths) - lengths
         for run in BlockOrder(lengths, seed, window).find(0, 0, examples):

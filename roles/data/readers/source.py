@@ -99,6 +99,17 @@ def keeps_examples(source: Source) -> bool:
     return source.resident or bool(getattr(source, "keeps_examples", False))
 
 
+def is_sequential(source: Source) -> bool:
+    """Returns whether examples alone cost as much to read as their whole blocks (`Source.sequential`)."""
+    return bool(getattr(source, "sequential", False))
+
+
+def blocks_of_source(source: Source, split: FileSplit) -> NDArray[np.int64] | None:
+    """Returns the lengths [B] of the runs of examples that a source reads at once; None if it does not say."""
+    blocks = getattr(source, "blocks", None)
+    return None if blocks is None else np.asarray(blocks(split), np.int64)
+
+
 def groups_of(source: Source | Peek, split: FileSplit) -> Groups | None:
     """Returns which examples belong together, int64 [examples]: those of one number, such as frames of one recording.
 

@@ -13,7 +13,16 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.block_order import BlockOrder
 from adamctl.roles.data.core import FILE_ORDER, Indices, permutation
 from adamctl.roles.data.ownership import Blocks, fetched_lengths
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, groups_of
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Labels,
+    Peek,
+    Source,
+    blocks_of_source,
+    groups_of,
+    is_sequential,
+)
 from adamctl.roles.data.sampling import Weights
 from adamctl.roles.data.weighted_blocks import WeightedBlockOrder
 
@@ -27,11 +36,6 @@ SAMPLED_BLOCKS_MAX: Final = 64
 _VALIDATION_STREAM: Final = 0x5642_4C4B << 32  # "VBLK": which blocks are held out
 
 
-def is_sequential(source: Source) -> bool:
-    """Returns whether examples alone cost as much to read as their whole blocks (`Source.sequential`)."""
-    return bool(getattr(source, "sequential", False))
-
-
 def block_lengths(source: Source, split: FileSplit) -> Indices:
     """Returns the lengths [B] of the runs of examples that a source reads at once, in file order.
 
@@ -39,11 +43,10 @@ def block_lengths(source: Source, split: FileSplit) -> Indices:
         ConfigurationError: its own `blocks` do not add up to its examples.
     """
     examples = len(source.labels(split))
-    own = getattr(source, "blocks", None)
-    if own is None:
+    lengths = blocks_of_source(source, split)
+    if lengths is None:
         whole, rest = divmod(examples, BLOCK_EXAMPLES)
         return np.array([BLOCK_EXAMPLES] * whole + [rest] * (rest > 0), np.int64)
-    lengths = np.asarray(own(split), np.int64)
     if lengths.ndim != 1 or (len(lengths) and lengths.min() < 0) or int(lengths.sum()) != examples:
         raise ConfigurationError(
             f"{source.origin}: expected blocks of {examples} examples together, "

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import Indices, Range
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, keeps_examples
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, is_sequential, keeps_examples
 from adamctl.roles.data.sampling import weights_of
 from adamctl.roles.data.scaling import STATISTICS_EXAMPLES_MAX
 from adamctl.roles.data.streaming.blocks import (
-    is_sequential,
     sample_of,
     shared_out,
     split_blocks,

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from adamctl.errors import AdamctlError
 from adamctl.roles.data.core import FILE_ORDER, Indices, Range
-from adamctl.roles.data.readers.source import FileSplit, Source, check_finite
-from adamctl.roles.data.streaming.blocks import Place, SplitBlocks, is_sequential
+from adamctl.roles.data.readers.source import FileSplit, Source, check_finite, is_sequential
+from adamctl.roles.data.streaming.blocks import Place, SplitBlocks
 from adamctl.roles.data.streaming.core import WindowKey, WindowMemory
 
 Owned = Callable[[Indices], Indices]
