@@ -25,11 +25,12 @@ from adamctl.net.transport import Connection, Server, Transport
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
 from adamctl.roles.data import batches
 from adamctl.roles.data.client import FILE_ORDER, Batch, DataClient, DataSet, Range, ReadAhead
+from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.scaling import Scaling, scaling_for
 from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.store import DataStore
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import ConfigChanges, DataOpenRequest, Hello, StatusRequest
+from adamctl.wire.messages import ConfigChanges, DataOpenRequest, DataReadReply, Hello, StatusRequest
 
 TINY = DataConfig(format="idx", source="tiny", scale="none")
 WAIT_S = 20
@@ -275,6 +276,16 @@ async def test_what_a_server_finds_wrong_is_raised_as_what_it_is(farm: Farm, idx
         await client.read(data, "train", 0, 40, 60)
     assert caught.value.code == ErrorCode.BAD_RANGE
     await client.close()
+
+
+def test_an_answer_of_fewer_than_no_examples_is_refused() -> None:
+    released: list[bool] = []
+    reply: Any = SimpleNamespace(
+        message=DataReadReply(-5, 0, 0), body=memoryview(b""), release=lambda: released.append(True)
+    )
+    with pytest.raises(ProtocolError, match=r"data-0: expected 0 examples, .*; found \(-5, 0, 0, 0\)"):
+        batches.PartOfRange(reply, ExampleForm(2, "uint8"), "data-0")
+    assert released == [True]
 
 
 async def test_requests_that_make_no_sense_are_answered_with_errors(farm: Farm) -> None:
