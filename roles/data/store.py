@@ -63,6 +63,7 @@ class DataStore:
         self._lock = threading.RLock()  # guards all below
         self._datasets: dict[str, OpenDataSet] = {}
         self._opening: dict[str, Future[OpenDataSet]] = {}
+        self._promised_bytes: dict[str, int] = {}  # what those that are being opened may use
 
     # --- data sets --------------------------------------------------------------------------------------------------
 
@@ -106,11 +107,18 @@ class DataStore:
             )
         budget = int(min(config.memory_share, MEMORY_SHARE_MAX) * self.memory_bytes)
         with self._lock:
-            self._make_room(source.resident_bytes + example_bytes * examples, budget)
-            left = budget - source.resident_bytes - sum(other.size_bytes for other in self._datasets.values())
-        dataset = OpenDataSet(name, config, source, seed, left, budget - source.resident_bytes)
-        with self._lock:
-            self._datasets[name] = dataset
+            promised_bytes = sum(self._promised_bytes.values())
+            self._make_room(promised_bytes + source.resident_bytes + example_bytes * examples, budget)
+            taken_bytes = promised_bytes + sum(other.size_bytes for other in self._datasets.values())
+            left = budget - source.resident_bytes - taken_bytes
+            self._promised_bytes[name] = source.resident_bytes + min(max(left, 0), example_bytes * examples)
+        try:
+            dataset = OpenDataSet(name, config, source, seed, left, budget - source.resident_bytes)
+            with self._lock:
+                self._datasets[name] = dataset
+        finally:
+            with self._lock:
+                del self._promised_bytes[name]
         self._preparer.fill(dataset.fill_tasks())
         by = f", images decoded by {config.decoder}" if hasattr(source, "sizes") else ""
         _log.info("opened %s %s: %s%s", config.format, config.source, dataset.examples, by)

@@ -199,8 +199,8 @@ class PartOfRange:
         """Raises ProtocolError: the body is not as long as its examples need; the reply is released then."""
         assert isinstance(reply.message, DataReadReply)
         self.reply = reply
-        examples = reply.message.examples
-        layout = form.body(max(examples, 0), max(examples, 0))
+        examples = max(reply.message.examples, 0)
+        layout = form.body(examples, examples)
         _check_layout(reply, examples, layout, server)
         self.values, self.labels = _arrays_in(reply, form, examples, layout)
         self.positions = np.frombuffer(reply.body, np.int32, examples, layout.positions_offset)

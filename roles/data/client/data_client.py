@@ -217,12 +217,12 @@ class DataClient:
     ) -> Batch:
         """Tries the servers in turn, beginning with `number`, until one answers or the deadline has passed.
 
-        Of a set that several servers share out, each gives its part.
+        Of a set that several servers share out, each gives its part: also where others come while this one is tried.
         """
-        if data.by_block and self.servers.several(data):
-            return await self._shared.read(data, wanted, into, deadline)
         loop = asyncio.get_running_loop()
         while True:
+            if data.by_block and self.servers.several:
+                return await self._shared.read(data, wanted, into, deadline)
             for offset in range(len(self._links)):
                 server = self._links[(number + offset) % len(self._links)]
                 if loop.time() < server.away_until_s:

@@ -55,8 +55,9 @@ class DataServers:
         """Returns who is asked for parts of a data set, sorted."""
         return sorted(self._serving[data.dataset])
 
-    def several(self, data: DataSet) -> bool:
-        """Whether more than one server may give parts of a data set, now or later."""
+    @property
+    def several(self) -> bool:
+        """Whether more than one server may give parts of the data sets that are shared out, now or later."""
         return len(self.links) > 1
 
     def failed(self, name: str, data: DataSet, error: Exception) -> None:

@@ -65,9 +65,10 @@ class Blocks:
     """Which block each example of a set is in: as its source reads them, else so many that follow one another."""
 
     def __init__(self, examples: int, groups: Indices | None = None, lengths: Indices | None = None) -> None:
-        """Args:
-        groups: [examples], equal for those that are read together, such as frames of one recording.
-        lengths: [blocks] of what is read at once, such as row groups; without both, blocks are short.
+        """
+        Args:
+            groups: [examples], equal for those that are read together, such as frames of one recording.
+            lengths: [blocks] of what is read at once, such as row groups; without both, blocks are short.
         """
         self._groups = groups
         self._ends = None if groups is not None or lengths is None else np.cumsum(lengths)
@@ -126,24 +127,15 @@ class Ownership:
             found = self._owners[block] = max(self.servers, key=lambda server: self._score(block, server))
         return found
 
-    def blocks_of(self, server: str, blocks: Iterable[int]) -> list[int]:
-        """Returns those of `blocks` that a server owns, in the order given: what it reads ahead and keeps."""
-        return [block for block in blocks if self.owner(block) == server]
-
     def part(self, blocks: Indices, server: str) -> Indices:
-        """Returns where those of these examples are that a server owns, ascending; see `parts`."""
-        return self.parts(blocks).get(server, np.empty(0, np.int64))
+        """Returns where those of these examples are that a server owns, ascending.
 
-    def parts(self, blocks: Indices) -> dict[str, Indices]:
-        """Returns for each server that owns some of these examples where they are.
-
-        `blocks` [n] are the blocks of examples that follow one another in a pass (`block_order.Run`). The parts are
-        ascending, disjoint, and together 0 .. n - 1: who asks each owner for its part writes each reply to its places.
+        `blocks` [n] are the blocks of examples that follow one another in a pass (`block_order.Run`). The parts of all
+        servers are disjoint, and together 0 .. n - 1: who asks each for its part writes each reply to its places.
         """
         distinct, places = np.unique(blocks, return_inverse=True)
-        ranks = {server: rank for rank, server in enumerate(self.servers)}
-        owners = np.array([ranks[self.owner(int(block))] for block in distinct], np.int64)[places]
-        return {self.servers[rank]: np.flatnonzero(owners == rank) for rank in np.unique(owners)}
+        owned = np.array([self.owner(block) == server for block in distinct.tolist()], np.bool_)
+        return np.flatnonzero(owned[places])
 
     def _score(self, block: int, server: str) -> Score:
         """The name settles a tie, so that all see the same owner."""

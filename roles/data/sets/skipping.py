@@ -45,17 +45,20 @@ class SkippingSource:
 
     def load(self, split: FileSplit, indices: Indices, out: NDArray[Any]) -> None:
         """Never raises DamagedDataError."""
+        whole = ~self._damaged[split][indices]
+        if not whole.all():
+            values = np.empty((np.count_nonzero(whole), *out.shape[1:]), out.dtype)
+            if len(values):
+                self.load(split, indices[whole], values)
+            out[whole], out[~whole] = values, 0
+            return
         try:
-            if not self._damaged[split][indices].any():
-                self._load(split, indices, out)
-                return
+            self._load(split, indices, out)
+            return
         except DamagedDataError:
             pass  # one by one, to see which
         for row, index in enumerate(indices):
             part = out[row : row + 1]
-            if self._damaged[split][index]:
-                part[...] = 0
-                continue
             try:
                 self._load(split, indices[row : row + 1], part)
             except DamagedDataError as error:

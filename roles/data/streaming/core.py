@@ -156,7 +156,7 @@ class WindowMemory:
         window.unserved -= (stop - start) - int(np.count_nonzero(window.served[start:stop]))
         window.served[start:stop] = True
         if not window.unserved:
-            self._drop(key)
+            self._drop(key, keep=True)
             _remember(self._late, key, 0)
 
     @property
@@ -194,12 +194,13 @@ class WindowMemory:
                 self.promised_frames += int(self.frames_of[number])
             block.windows += 1
 
-    def _drop(self, key: WindowKey) -> None:
+    def _drop(self, key: WindowKey, *, keep: bool) -> None:
+        """Ends a window; with `keep`, its blocks are kept as far as there is room for that."""
         for number in self._windows.pop(key).blocks:
             block = self._blocks[number]
             block.windows -= 1
             needed = int(self.frames_of[number])
-            if block.state == _HELD and not block.kept and self.kept_frames + needed <= self._kept_frames_max:
+            if keep and block.state == _HELD and not block.kept and self.kept_frames + needed <= self._kept_frames_max:
                 block.kept = True
                 self.kept_frames += needed
             self._let_go(number, block)
@@ -216,7 +217,7 @@ class WindowMemory:
         if sum(self._freed(wanted, candidates)) < over:
             return False
         for key in candidates:
-            self._drop(key)
+            self._drop(key, keep=False)
             if self._over(wanted) <= 0:
                 return True
         return False

@@ -26,8 +26,10 @@ from adamctl.roles.data.streaming.core import WindowKey, WindowMemory
 Owned = Callable[[Indices], Indices]
 """Returns those of some blocks that this server owns."""
 PATIENCE_S: Final = 5.0
-"""How long a range waits for blocks; examples of those that were not read by then are read alone. A reader gives up
-later than that, and the next range finds more blocks."""
+"""How long a range waits for blocks; examples of those that were not read by then are read alone. A server that is read
+from alone is given up later than that, and the next range finds more blocks."""
+_SEQUENTIAL_PATIENCE_S: Final = 60.0
+"""The same for a sequential source: to read examples alone costs as much as to read their blocks, which stay."""
 _FRAMES_OF_LONGEST: Final = 16
 _FRAME_EXAMPLES_MAX: Final = 256
 
@@ -68,14 +70,14 @@ class WindowCache:
         self._source = source
         self._splits = splits
         self._elements = prod(source.example_shape)
+        sequential = is_sequential(source)
+        self._patience_s = _SEQUENTIAL_PATIENCE_S if sequential else PATIENCE_S
         self._frames = frames_of(splits, source)
         needed = self._frames.needed
         whole = int(needed.sum())
         frames_max = min(whole, max(0, budget_bytes) // self._frames.frame_bytes)
         largest = max((self._frames.window_bytes(split, window_blocks) or [0])[-1] for split in splits.values())
-        self._memory = WindowMemory(
-            needed, frames_max, largest // self._frames.frame_bytes, sequential=is_sequential(source)
-        )
+        self._memory = WindowMemory(needed, frames_max, largest // self._frames.frame_bytes, sequential=sequential)
         self._values: NDArray[Any] = np.empty((frames_max * self._frames.examples, self._elements), source.dtype)
         self._firsts: Indices = np.cumsum(needed) - needed  # [B]: each block's first entry of _table
         self._table = np.zeros(whole, np.int32)  # which frame holds this part of the set
@@ -147,7 +149,7 @@ class WindowCache:
         """
         held: list[int] = []
         pending = deque(numbers)
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + self._patience_s
         try:
             while pending:
                 number = self._next_to_read(pending, held, until_s)

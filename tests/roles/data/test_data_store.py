@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from adamctl.roles.data import store as store_module
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.sets.visits import ExampleVisits
 from adamctl.roles.data.store import DataStore
 from adamctl.wire.constants import ErrorCode
@@ -126,6 +129,28 @@ def test_what_is_held_stays_within_the_share_of_memory(
     assert 0 < dataset.held_bytes <= dataset.size_bytes <= budget
     assert list(dataset.visits.forms.values()) == forms
     assert dataset.visits.held_bytes == dataset.visits.size_bytes > 150  # of 24 images of 16 bytes
+
+
+def test_two_sets_opened_at_once_stay_within_the_share_together(
+    store: DataStore, image_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image_folder()
+    config = DataConfig(format="imagefolder", source="images", scale="none")
+    first = store.open(config, (4, 4, 1), 0)
+    room_bytes = first.visits.size_bytes  # for the decoded images of one more
+    budget_bytes = first.size_bytes + 2 * first.source.resident_bytes + room_bytes
+    config = msgspec.structs.replace(config, memory_share=budget_bytes / store.memory_bytes)
+    both = threading.Barrier(2)
+
+    def opened_at_once(*args: Any) -> OpenDataSet:
+        both.wait(WAIT_S)
+        return OpenDataSet(*args)
+
+    monkeypatch.setattr(store_module, "OpenDataSet", opened_at_once)
+    with ThreadPoolExecutor(2) as pool:
+        opened = list(pool.map(lambda seed: store.open(config, (4, 4, 1), seed), (1, 2), timeout=WAIT_S))
+    held_bytes = sorted(dataset.visits.size_bytes for dataset in opened)
+    assert sum(held_bytes) <= room_bytes and held_bytes[1] > 0
 
 
 def test_two_servers_keep_a_set_twice_as_large_as_the_memory_of_one(image_folder: Callable[..., Path]) -> None:

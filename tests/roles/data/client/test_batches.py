@@ -6,14 +6,19 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from adamctl.config.data import DataConfig
+from adamctl.errors import ProtocolError
 from adamctl.roles.data.client import batches
 from adamctl.roles.data.client.data_client import FILE_ORDER
+from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.scaling import Scaling, scaling_for
+from adamctl.wire.messages import DataReadReply
 from tests.roles.data.data_servers import TINY, WAIT_S, Farm
 
 
@@ -94,3 +99,13 @@ async def test_a_range_longer_than_a_frame_is_read_in_parts(farm: Farm, tmp_path
     assert batch.labels.tolist() == [number % 3 for number in range(10, 60)]
     batch.release()
     await client.close()
+
+
+def test_an_answer_of_fewer_than_no_examples_is_refused() -> None:
+    released: list[bool] = []
+    reply: Any = SimpleNamespace(
+        message=DataReadReply(-5, 0, 0), body=memoryview(b""), release=lambda: released.append(True)
+    )
+    with pytest.raises(ProtocolError, match=r"data-0: expected 0 examples, .*; found \(-5, 0, 0, 0\)"):
+        batches.PartOfRange(reply, ExampleForm(2, "uint8"), "data-0")
+    assert released == [True]

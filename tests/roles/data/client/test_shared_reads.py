@@ -110,6 +110,23 @@ def test_a_client_whose_servers_are_gone_finds_another_one_of_the_cluster() -> N
     run_virtual(scene())
 
 
+def test_a_read_that_waits_for_its_only_server_is_answered_by_one_that_comes() -> None:
+    async def scene() -> None:
+        farm = SimulatedFarm(9)
+        await farm.start("data-1")
+        client = farm.client("data-1")
+        data = await client.open(CONFIG, SHAPE, 7)
+        await farm.kill("data-1", forgotten=True)
+        reading = asyncio.create_task(client.read(data, "train", 0, 0, 40, deadline_s=30))
+        await asyncio.sleep(5)
+        await farm.start("data-9")
+        assert numbers((await reading).images) == expected(0)[:40]
+        await client.close()
+        await farm.close()
+
+    virtually(scene)
+
+
 def test_a_dead_machine_delays_only_the_reads_it_was_asked_for() -> None:
     """Nothing tells the client that it is gone: its parts are asked of the other one after some seconds, once."""
 

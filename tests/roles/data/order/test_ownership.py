@@ -65,21 +65,13 @@ def test_data_sets_of_one_cluster_are_owned_differently() -> None:
     assert same < len(BLOCKS) / 2
 
 
-def test_blocks_of_all_servers_are_all_blocks_once() -> None:
-    ownership = Ownership(DATASET, SERVERS)
-    kept = [ownership.blocks_of(server, BLOCKS) for server in SERVERS]
-    assert all(blocks == sorted(blocks) for blocks in kept)
-    assert sorted(block for blocks in kept for block in blocks) == list(BLOCKS)
-
-
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 4))
 def test_parts_are_each_place_once_at_the_owner_of_its_block(blocks: list[int], count: int) -> None:
     ownership = Ownership(DATASET, SERVERS[:count])
-    parts = ownership.parts(np.array(blocks, np.int64))
+    parts = {server: ownership.part(np.array(blocks, np.int64), server) for server in ownership.servers}
     assert sorted(place for places in parts.values() for place in places.tolist()) == list(range(len(blocks)))
     for server, places in parts.items():
-        assert len(places)
         assert places.tolist() == sorted(places.tolist())
         assert all(ownership.owner(blocks[place]) == server for place in places)
 
@@ -89,8 +81,7 @@ def test_every_window_draws_from_owners_in_proportion() -> None:
     order, ownership = BlockOrder([20] * 1280, 7), Ownership(DATASET, SERVERS)
     shares = []
     for run in order.find(0, 0, order.examples):
-        parts = ownership.parts(run.blocks)
-        shares.append([len(parts[server]) / len(run.blocks) for server in SERVERS])
+        shares.append([len(ownership.part(run.blocks, server)) / len(run.blocks) for server in SERVERS])
     assert np.abs(np.array(shares) - 0.25).max() < 5 * (0.25 * 0.75 / 64) ** 0.5
 
 
@@ -99,9 +90,9 @@ def test_a_death_in_mid_pass_changes_who_serves_and_not_what() -> None:
     asked = order.find(3, 700, 1700)
     for servers in (SERVERS, SERVERS[1:], SERVERS[:1]):
         for run in asked:
-            parts = Ownership(DATASET, servers).parts(run.blocks)
+            ownership = Ownership(DATASET, servers)
             gathered = np.full(len(run.blocks), -1)
-            for places in parts.values():
+            for places in (ownership.part(run.blocks, server) for server in servers):
                 gathered[places] = order.in_file_order(run)[places]
             assert gathered.tolist() == order.in_file_order(run).tolist()
 

@@ -39,8 +39,10 @@ class Holed(TableSource):
             "holed", arrays, value_max=1.0, stored_bytes=0, input_shape=values.shape[1:], origin="x", classes=("a", "b")
         )
         self.asked: list[int] = []
+        self.calls = 0
 
     def load(self, split: Any, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
+        self.calls += 1
         self.asked += indices.tolist()
         if (indices % 3 == 0).any():
             raise DamagedDataError(f"x: example {int(indices[indices % 3 == 0][0])} is damaged")
@@ -65,9 +67,13 @@ def test_damaged_examples_are_zeros_and_marked_and_named_once(caplog: pytest.Log
         f"skipped example {number} of train: x: example {number} is damaged" for number in (3, 0, 9)
     ]
     inner.asked.clear()
+    inner.calls = 0
+    out[...] = 7
     with caplog.at_level(logging.WARNING, "adamctl.data"):
         source.load("train", indices, out)
     assert len(caplog.records) == 3 and sorted(inner.asked) == [1, 5, 8], "what is damaged is not tried again"
+    assert inner.calls == 1, "the others are read together"
+    assert out[:, 0].tolist() == [6, 0, 2, 0, 9, 0]
 
 
 def test_numbers_that_are_not_finite_are_damaged() -> None:

@@ -180,6 +180,20 @@ def test_a_window_that_nobody_reads_any_more_gives_way_after_a_while() -> None:
     assert server.memory.windows == [WindowKey("train", 3, 0)]
 
 
+def test_blocks_of_a_window_that_gives_way_are_not_kept_instead() -> None:
+    """There is room for five windows, and to keep six blocks; five are being served when a sixth is asked for."""
+    memory = WindowMemory([1] * 12, 10, 2)
+    windows = [(WindowKey("train", 0, number), (2 * number, 2 * number + 1)) for number in range(6)]
+    for key, blocks in windows[:5]:
+        assert memory.enter(key, blocks, 16, 0.0)
+        for block in blocks:
+            assert memory.claim(block, pin=False) == "read"
+            memory.filled(block, pin=False)
+    for key, blocks in windows[1:]:
+        assert memory.enter(key, blocks, 16, IDLE_S)
+    assert memory.windows == [key for key, _ in windows[1:]] and memory.kept_frames == 0
+
+
 def test_the_rest_of_a_window_gives_way_once_a_whole_one_was_served_after_it() -> None:
     """As when a worker ends with a part of a window in hand, or a pass visits only a share of the set."""
     server = Server(80, 16)

@@ -95,19 +95,20 @@ def test_two_servers_of_different_memory_have_the_same_order(store: DataStore, f
 
 
 def test_two_servers_share_a_set_out_and_neither_reads_what_the_other_owns(store: DataStore, folder: Path) -> None:
-    other = DataStore([str(folder)], threads=2, ahead=3, memory_bytes=store.memory_bytes)
+    made = [DataStore([str(folder)], threads=2, ahead=0, memory_bytes=store.memory_bytes) for _ in range(2)]
     names = ("data-1", "data-2")
-    opened = [one.open(CONFIG, (SIDE, SIDE, 1), 7) for one in (store, other)]
+    opened = [one.open(CONFIG, (SIDE, SIDE, 1), 7) for one in made]
     seen: list[list[int]] = [[], []]
     for start in range(0, EXAMPLES, 250):
         wanted = Range("train", 0, start, min(start + 250, EXAMPLES))
-        for number, (one, dataset) in enumerate(zip((store, other), opened, strict=True)):
+        for number, (one, dataset) in enumerate(zip(made, opened, strict=True)):
             seen[number] += read(one, dataset, wanted, Share(names, number))
     assert sorted(seen[0] + seen[1]) == list(range(EXAMPLES)) and min(map(len, seen)) >= 1024
     for dataset, numbers in zip(opened, seen, strict=True):
         ahead = 2 * 1024 * IMAGE_BYTES
         assert len(numbers) * IMAGE_BYTES <= dataset.read_bytes <= len(numbers) * IMAGE_BYTES + ahead
-    other.close()
+    for one in made:
+        one.close()
 
 
 def test_a_server_that_is_left_alone_keeps_what_the_other_one_owned() -> None:

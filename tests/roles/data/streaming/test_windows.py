@@ -145,6 +145,7 @@ def test_one_thread_waits_for_what_another_one_reads() -> None:
 def test_where_blocks_take_long_ranges_do_not_wait_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when images of a first window are decoded: each range reads a block more, and alone what is not there."""
     monkeypatch.setattr(windows, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(BlockSource, "sequential", False)
     made = Set(4 * WINDOW_BYTES)
     for start in range(0, 40, 8):
         wanted = Range("train", 0, start, start + 8)
@@ -155,6 +156,13 @@ def test_where_blocks_take_long_ranges_do_not_wait_for_all_of_them(monkeypatch: 
         assert made.read(wanted) == made.expected(wanted)
     assert sum(made.source.reads.values()) < 2 * 230
     assert all(block.pins == 0 for block in made.cache._memory._blocks.values())
+
+
+def test_where_examples_cost_as_much_as_their_blocks_none_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "PATIENCE_S", 0.0)
+    made = Set(4 * WINDOW_BYTES)
+    made.a_pass(0, ahead=False)
+    assert made.source.calls == 40 and set(made.source.reads.values()) == {1}
 
 
 def test_only_the_chosen_examples_of_a_range_are_written() -> None:
