@@ -12,7 +12,15 @@ from typing import Final
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue import CATALOGUE, CatalogueArchive, CatalogueEntry, CatalogueFile
 from adamctl.roles.data.fetch_archive import fetch_archive, holds
-from adamctl.roles.data.transfer import PIECE_BYTES, Progress, TransferError, failure, only_one, reason_of, sync
+from adamctl.roles.data.transfer import (
+    PIECE_BYTES,
+    Progress,
+    TransferError,
+    only_one,
+    reason_of,
+    sync,
+    take_from_mirrors,
+)
 
 TIMEOUT_S: Final = 30.0
 _HTTP_PARTIAL: Final = 206
@@ -116,23 +124,18 @@ def _fetch_file(
     folder: Path, file: CatalogueFile, bases: tuple[str, ...], progress: Progress | None, timeout_s: float
 ) -> None:
     part = folder / f".{file.name}.part"
-    reasons: list[str] = []
-    damaged: list[str] = []
-    for base in bases:
-        url = base + file.name
-        try:
-            _download(url, part, file, progress, timeout_s)
-        except TransferError as error:
-            reasons.append(f"  {url}: {error}")
-            continue
+
+    def take(url: str) -> str:
+        _download(url, part, file, progress, timeout_s)
         found = _sha256(part)
-        if found == file.sha256:
-            sync(part)
-            part.replace(folder / file.name)
-            return
-        part.unlink()
-        damaged.append(f"  {url}: expected sha256 {file.sha256}, found {found}")
-    raise failure(file.name, damaged, reasons)
+        if found != file.sha256:
+            part.unlink()
+            return f"expected sha256 {file.sha256}, found {found}"
+        sync(part)
+        part.replace(folder / file.name)
+        return ""
+
+    take_from_mirrors(file.name, bases, take)
 
 
 def _download(url: str, part: Path, file: CatalogueFile, progress: Progress | None, timeout_s: float) -> None:
