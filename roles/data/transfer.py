@@ -23,8 +23,22 @@ class TransferError(Exception):
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Locks the folder, since two fetches into it would write the same temporary files."""
+def writing_into(folder: Path) -> Iterator[None]:
+    """Makes a folder, and locks it, since two fetches into it would write the same temporary files.
+
+    Raises:
+        ConfigurationError: another fetch has locked it, or it cannot be made or, within, written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            yield
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be written: {error}; choose another folder with --data") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.images import FILE_BYTES_MAX, ImageDecoder, image_size
+from adamctl.roles.data.readers.images import FILE_BYTES_MAX, SHOWN_SHAPE, ImageDecoder, image_size
 from adamctl.roles.data.readers.npy import read_array_header
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, matching_shape, number_names
@@ -30,8 +30,6 @@ from adamctl.roles.data.readers.tar_shards import shards_of
 READER: Final = Reader(
     "tar", (".tar",), open=f"{__name__}:open_tar", extra="image", peek=f"{__name__}:peek_tar", reads_config=True
 )
-SHOWN_SHAPE: Final = (64, 64, 3)
-"""Images become so large where no model says how large."""
 _BLOCK_EXAMPLES: Final = 1024
 _ARRAY: Final = ".npy"
 _DAMAGED: Final = -1
