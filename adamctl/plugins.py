@@ -51,12 +51,15 @@ class PluginGroup(NamedTuple):
         """Returns the names that other packages add, in order."""
         return sorted({point.name for point in self.installed()} - {*self.built_in, *self.reserved})
 
+    def listed(self) -> str:
+        """Returns all names as text, for messages."""
+        return ", ".join(self.names()) or "none: no installed package adds one"
+
     def point(self, name: str) -> EntryPoint:
         """Returns the entry point of one. Raises ConfigurationError: there is none of this name, or there are two."""
         points = [point for point in self.installed() if point.name == name]
         if not points:
-            known = ", ".join(self.names()) or "none: no installed package adds one"
-            raise ConfigurationError(f"{self.key} {name!r}: expected one of {known}")
+            raise ConfigurationError(f"{self.key} {name!r}: expected one of {self.listed()}")
         if len(points) > 1:
             raise ConfigurationError(f"two installed packages add {self.kind} called {name!r}; uninstall one of them")
         return points[0]

@@ -54,7 +54,6 @@ ELSEWHERE = (
     Elsewhere("api/test_fit.py", ("api/network", "api/optimizers"), "constructors that are used to fit"),
     Elsewhere("cli/test_finished_run.py", ("api/load",), "it needs a run that has finished"),
     Elsewhere("api/parameter_client/test_blocking.py", ("api/parameter_client/*",), "parts of one client"),
-    Elsewhere("roles/data/augment/test_plugins.py", ("config/augmenters",), "names alone"),
     Elsewhere("bench/data/test_data.py", ("bench/data/parts",), "a registry is tested by what runs it"),
     Elsewhere(
         "bench/net/test_net.py",

@@ -48,7 +48,6 @@ SHORT = {
     "adamctl/bench/kernels/sample_models.py": "a table of networks, for `bench kernels` without an experiment",
     "adamctl/bench/report.py": "the same for every benchmark",
     "adamctl/cli/*": "one command, one file",
-    "adamctl/config/augmenters.py": "lies below experiments and the augmenters",
     "adamctl/config/algorithms.py": "lies below experiments and the registry of algorithms",
     "adamctl/config/formats.py": "lies below experiments and the readers",
     "roles/data/readers/access.py": "the same for every reader",

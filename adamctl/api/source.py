@@ -163,7 +163,7 @@ def _items(examples: Any, split: FileSplit) -> Iterator[tuple[str, Any]]:
     if hasattr(examples, "__len__") and hasattr(examples, "__getitem__"):
         with _naming(f"adam.Source: len({split})"):
             count = len(examples)
-        for index in map(int, pass_order(count, _ORDER_SEED, 0)):
+        for index in pass_order(count, _ORDER_SEED, 0).tolist():
             with _naming(f"adam.Source: {split}[{index}]"):
                 found = examples[index]
             yield f"adam.Source: {split}[{index}]", found

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
-from adamctl.config.augmenters import augmenters
 from adamctl.config.section import Section, SettingValue
+from adamctl.plugins import PluginGroup
+
+AUGMENTERS: Final = PluginGroup("adamctl.augmenters", "data.augment.use", "an augmenter")
+"""What `use` may name. Here they are names alone; `adamctl.roles.data.augment.plugins` loads them."""
 
 
 class ElasticConfig(Section, frozen=True):
@@ -101,11 +105,9 @@ IMAGE_KEYS = ("rotate", "scale", "shear", "translate", "reflect", "elastic", "br
 def augment_problems(augment: AugmentConfig, shape: Sequence[int]) -> Iterator[tuple[str, str]]:
     """Yields (key of `data.augment`, what is wrong with it) for examples of this shape."""
     plain = AugmentConfig()
-    names = augmenters() if augment.use else []
     for name in augment.use:
-        if name not in names:
-            known = ", ".join(names) or "none: no installed package adds one"
-            yield "use", f'found "{name}"; expected augmenters that are installed here, {known}'
+        if not AUGMENTERS.has(name):
+            yield "use", f'found "{name}"; expected augmenters that are installed here, {AUGMENTERS.listed()}'
     for name in augment.settings:
         if name not in augment.use:
             yield f"settings.{name}", f'it is for an augmenter that is not used; add "{name}" to data.augment.use'

@@ -11,6 +11,8 @@ _BUFFERS_BYTES_MIN: Final = 128 << 20
 _BUFFERS_BYTES_LEAST: Final = 64 << 20
 """Two bodies of the largest size: with less, ranges could neither be prepared ahead nor be refused in turn."""
 MEMORY_BYTES_MIN: Final = 2 * _BUFFERS_BYTES_LEAST
+_MEMORY_SHARE_MAX: Final = 0.9
+"""A client that opens a data set says how much of a server's memory it may use; others need some as well."""
 
 
 class ServerMemory(NamedTuple):
@@ -43,3 +45,12 @@ def memory_of_option(text: str | None) -> ServerMemory | None:
         raise ConfigurationError(f"--memory: expected at least {MEMORY_BYTES_MIN >> 20} MiB, found {text}")
     buffers_bytes = max(min(_BUFFERS_BYTES_MAX, total_bytes // 8), _BUFFERS_BYTES_LEAST)
     return ServerMemory(total_bytes - buffers_bytes, buffers_bytes)
+
+
+def bytes_for(memory_share: float, memory_bytes: int | None = None) -> int:
+    """Returns what `data.memory_share` is of a server's memory; None: of this machine's."""
+    if memory_bytes is None:
+        import psutil
+
+        memory_bytes = int(psutil.virtual_memory().total)
+    return int(min(memory_share, _MEMORY_SHARE_MAX) * memory_bytes)

@@ -15,7 +15,7 @@ from adamctl.errors import ConfigurationError, RemoteError
 from adamctl.net.pool import BufferPool
 from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.core import Holder, dataset_identity, datasets_to_close, range_problem
-from adamctl.roles.data.memory import memory_of_machine
+from adamctl.roles.data.memory import bytes_for, memory_of_machine
 from adamctl.roles.data.order.ownership import share_problem
 from adamctl.roles.data.preparing import Asked, Done, RangePreparer, ReadyRange
 from adamctl.roles.data.readers import open_source
@@ -24,8 +24,6 @@ from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.wire.constants import ErrorCode
 
 DATASETS_MAX: Final = 32
-MEMORY_SHARE_MAX: Final = 0.9
-"""A client that opens a data set says how much of this machine's memory it may use; others need some as well."""
 IDLE_S_MIN: Final = 60.0  # a data set read more recently is not closed for another one
 
 _log = logging.getLogger("adamctl.data")
@@ -98,14 +96,14 @@ class DataStore:
     def _open(self, name: str, config: DataConfig, input_shape: Sequence[int], seed: int) -> OpenDataSet:
         if not 0 <= config.validation < 1:
             raise ConfigurationError(f"data.validation: expected a share from 0 to below 1, found {config.validation}")
-        source = open_source(config, find_source(config, self.search), input_shape)
-        example_bytes = 0 if keeps_examples(source) else prod(source.example_shape) * source.dtype.itemsize
-        examples = sum(len(source.labels(split)) for split in FILE_SPLITS)
         if not 0 < config.memory_share <= 1:
             raise ConfigurationError(
                 f"data.memory_share: expected a share above 0 and at most 1, found {config.memory_share}"
             )
-        budget = int(min(config.memory_share, MEMORY_SHARE_MAX) * self.memory_bytes)
+        budget = bytes_for(config.memory_share, self.memory_bytes)
+        source = open_source(config, find_source(config, self.search), input_shape, budget_bytes=budget)
+        example_bytes = 0 if keeps_examples(source) else prod(source.example_shape) * source.dtype.itemsize
+        examples = sum(len(source.labels(split)) for split in FILE_SPLITS)
         with self._lock:
             promised_bytes = sum(self._promised_bytes.values())
             self._make_room(promised_bytes + source.resident_bytes + example_bytes * examples, budget)

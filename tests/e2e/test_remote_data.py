@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from tests.e2e.conftest import Runner
 from tests.roles.data.prepared.sets import prepared
+from tests.web import WebServer
 
 EXPERIMENT = """\
 name = "far"
@@ -41,13 +41,8 @@ def url(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "web").mkdir()
     prepared(tmp_path / "web" / "set")
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "web"))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with WebServer(handler) as server:
+        yield server.url.removesuffix("/")
 
 
 @pytest.mark.slow

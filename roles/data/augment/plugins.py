@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.config.augmenters import AUGMENTERS
+from adamctl.config.augment import AUGMENTERS
 from adamctl.config.section import SettingValue
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.augment.chance import Keys

@@ -16,10 +16,10 @@ from adamctl.roles.data.catalogue.transfer import (
     PIECE_BYTES,
     Progress,
     TransferError,
-    failure,
-    only_one,
     reason_of,
     sync,
+    take_from_mirrors,
+    writing_into,
 )
 
 TIMEOUT_S: Final = 30.0
@@ -69,19 +69,15 @@ def fetch(
         return _fetch_in_archive(name, folder, entry.archive, bases, progress, timeout_s)
     kept: list[str] = []
     downloaded: list[str] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with only_one(folder):
-            for file in entry.files:
-                if is_right(folder / file.name, file):
-                    kept.append(file.name)
-                else:
-                    _fetch_file(folder, file, bases, progress, timeout_s)
-                    downloaded.append(file.name)
-                if progress is not None:
-                    progress(file.name, file.size_bytes, file.size_bytes)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
+    with writing_into(folder):
+        for file in entry.files:
+            if _is_right(folder / file.name, file):
+                kept.append(file.name)
+            else:
+                _fetch_file(folder, file, bases, progress, timeout_s)
+                downloaded.append(file.name)
+            if progress is not None:
+                progress(file.name, file.size_bytes, file.size_bytes)
     size_bytes = sum(file.size_bytes for file in entry.files if file.name in downloaded)
     return Fetched(folder, tuple(kept), tuple(downloaded), size_bytes)
 
@@ -95,22 +91,14 @@ def _fetch_in_archive(
     timeout_s: float,
 ) -> Fetched:
     tar = folder / f"{name}.tar"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with only_one(folder):
-            if holds(tar, archive):
-                return Fetched(folder, (tar.name,), (), 0)
-            received_bytes = fetch_archive(tar, archive, bases, progress, timeout_s)
-            return Fetched(folder, (), (tar.name,), received_bytes)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
+    with writing_into(folder):
+        if holds(tar, archive):
+            return Fetched(folder, (tar.name,), (), 0)
+        received_bytes = fetch_archive(tar, archive, bases, progress, timeout_s)
+        return Fetched(folder, (), (tar.name,), received_bytes)
 
 
-def _cannot_write(folder: Path, error: OSError) -> ConfigurationError:
-    return ConfigurationError(f"{folder} cannot be written: {error}; choose another folder with --data")
-
-
-def is_right(path: Path, file: CatalogueFile) -> bool:
+def _is_right(path: Path, file: CatalogueFile) -> bool:
     """Returns whether a file exists with the catalogue's length and SHA-256."""
     return path.is_file() and path.stat().st_size == file.size_bytes and _sha256(path) == file.sha256
 
@@ -124,23 +112,18 @@ def _fetch_file(
     folder: Path, file: CatalogueFile, bases: tuple[str, ...], progress: Progress | None, timeout_s: float
 ) -> None:
     part = folder / f".{file.name}.part"
-    reasons: list[str] = []
-    damaged: list[str] = []
-    for base in bases:
-        url = base + file.name
-        try:
-            _download(url, part, file, progress, timeout_s)
-        except TransferError as error:
-            reasons.append(f"  {url}: {error}")
-            continue
+
+    def take(url: str) -> str:
+        _download(url, part, file, progress, timeout_s)
         found = _sha256(part)
-        if found == file.sha256:
-            sync(part)
-            part.replace(folder / file.name)
-            return
-        part.unlink()
-        damaged.append(f"  {url}: expected sha256 {file.sha256}, found {found}")
-    raise failure(file.name, damaged, reasons)
+        if found != file.sha256:
+            part.unlink()
+            return f"expected sha256 {file.sha256}, found {found}"
+        sync(part)
+        part.replace(folder / file.name)
+        return ""
+
+    take_from_mirrors(file.name, bases, take)
 
 
 def _download(url: str, part: Path, file: CatalogueFile, progress: Progress | None, timeout_s: float) -> None:

@@ -15,7 +15,14 @@ from typing import Final
 
 from adamctl.errors import AdamctlError
 from adamctl.roles.data.catalogue.catalogue import CatalogueArchive
-from adamctl.roles.data.catalogue.transfer import PIECE_BYTES, Progress, TransferError, failure, reason_of, sync
+from adamctl.roles.data.catalogue.transfer import (
+    PIECE_BYTES,
+    Progress,
+    TransferError,
+    reason_of,
+    sync,
+    take_from_mirrors,
+)
 from adamctl.roles.data.readers.tar_headers import members
 
 _REST_BYTES_MAX: Final = 64 << 20
@@ -38,22 +45,19 @@ def fetch_archive(
         OSError: the folder cannot be written to.
     """
     part = tar.with_name(f".{archive.name}.part")
-    reasons: list[str] = []
-    damaged: list[str] = []
-    for base in bases:
-        url = base + archive.name
-        try:
-            received_bytes = _download(url, part, archive, progress, timeout_s)
-        except TransferError as error:
-            reasons.append(f"  {url}: {error}")
-            continue
+    received_bytes = 0
+
+    def take(url: str) -> str:
+        nonlocal received_bytes
+        received_bytes = _download(url, part, archive, progress, timeout_s)
         files, problem = _wanted(part, archive)
         part.unlink()
         if not problem:
             _write(tar, archive.folder, files)
-            return received_bytes
-        damaged.append(f"  {url}: {problem}")
-    raise failure(archive.name, damaged, reasons)
+        return problem
+
+    take_from_mirrors(archive.name, bases, take)
+    return received_bytes
 
 
 def holds(tar: Path, archive: CatalogueArchive) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -23,8 +23,22 @@ class TransferError(Exception):
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Locks the folder, since two fetches into it would write the same temporary files."""
+def writing_into(folder: Path) -> Iterator[None]:
+    """Makes a folder, and locks it, since two fetches into it would write the same temporary files.
+
+    Raises:
+        ConfigurationError: another fetch has locked it, or it cannot be made or, within, written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            yield
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be written: {error}; choose another folder with --data") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -45,13 +59,32 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def failure(name: str, damaged: list[str], reasons: list[str]) -> DamagedDataError | UnreachableError:
-    """Returns the error of a file that no mirror gave: `damaged` gave another one, `reasons` are of those without."""
+def take_from_mirrors(name: str, bases: Iterable[str], take: Callable[[str], str]) -> None:
+    """Tries mirrors in turn until one gives the right file.
+
+    Args:
+        bases: what comes before the name in their addresses.
+        take: of an address, downloads the file and puts it into its place. Returns what is wrong with it, or "".
+
+    Raises:
+        DamagedDataError: a mirror gave another file, and none the right one.
+        UnreachableError: no mirror gave one: `take` raised TransferError each time.
+    """
+    damaged: list[str] = []
+    reasons: list[str] = []
+    for base in bases:
+        try:
+            problem = take(base + name)
+        except TransferError as error:
+            reasons.append(f"  {base}{name}: {error}")
+            continue
+        if not problem:
+            return
+        damaged.append(f"  {base}{name}: {problem}")
+    lines = "\n".join((*damaged, *reasons))
     if damaged:
-        lines = "\n".join((*damaged, *reasons))
-        return DamagedDataError(f"{name}: no mirror gave the right file; nothing was replaced\n{lines}")
-    lines = "\n".join(reasons)
-    return UnreachableError(
+        raise DamagedDataError(f"{name}: no mirror gave the right file; nothing was replaced\n{lines}")
+    raise UnreachableError(
         f"{name} could not be downloaded; run the command again to continue, or give another source with --url\n{lines}"
     )
 

@@ -13,6 +13,7 @@ from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.describe.balance import balance
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.access import reported
+from adamctl.roles.data.readers.images import SHOWN_SHAPE
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
@@ -27,7 +28,6 @@ from adamctl.roles.data.streaming.windows import frames_of
 
 SCHEMA_VERSION: Final = 1
 _BLOCK_EXAMPLES: Final = 1024
-_NATURAL_SHAPE: Final = (64, 64, 3)
 
 
 def inspect(
@@ -55,7 +55,7 @@ def inspect(
     path = find_source(config, search)
     shape = input_shape
     if shape is None and config.format == "imagefolder":
-        shape = _NATURAL_SHAPE
+        shape = SHOWN_SHAPE
     source = open_source(config, path, shape)
     with reported(path):
         splits = {split: _describe(source, split) | _sizes(source, split) for split in FILE_SPLITS}

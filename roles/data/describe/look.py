@@ -17,6 +17,7 @@ from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.core import Indices
+from adamctl.roles.data.describe.balance import listed
 from adamctl.roles.data.order.sampling import hold_out, weights_of
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
 from adamctl.roles.data.readers.source import (
@@ -36,7 +37,6 @@ EXAMPLES_MAX: Final = 1000
 LOOK_S_MAX: Final = 0.3
 """Time limit for decoding images, each of which takes milliseconds."""
 _BLOCK_EXAMPLES: Final = 1024
-_NAMED_MAX: Final = 10
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,7 @@ def _warnings(source: Source | Peek, validation: Indices, outputs: int, origin: 
     present = int(np.count_nonzero(counts))
     absent = [name for name, count in zip(source.classes, counts.tolist(), strict=False) if not count]
     if absent:
-        shown = ", ".join(absent[:_NAMED_MAX]) + (", ..." if len(absent) > _NAMED_MAX else "")
-        yield f"{origin}: {len(absent)} of {len(source.classes)} classes have no training example: {shown}"
+        yield f"{origin}: {len(absent)} of {len(source.classes)} classes have no training example: {listed(absent)}"
     if len(source.classes) < outputs:
         yield f"{origin}: training examples of {present} classes, the model has {outputs} outputs; some never occur"
     held_out = len(np.unique(labels[validation]))

@@ -49,13 +49,13 @@ def variants(dataset: OpenDataSet, first: int, examples: int, passes: int) -> Va
     if first + examples > there:
         raise ConfigurationError(f"expected at most {there} training examples, found {first} and {examples} more")
     wanted = Range("train", FILE_ORDER, first, first + examples)
-    whole = np.empty((examples, 1 + passes, *shape), dataset.form.numpy_dtype)
     form = dataset.form
+    whole = np.empty((examples, 1 + passes, *shape), form.numpy_dtype)
     plain = np.empty((examples, form.elements), form.numpy_dtype)
     labels = np.empty(form.label_shape(examples), form.label_dtype)
     dataset.gather(wanted, plain, labels)
     whole[:, 0] = plain.reshape(examples, *shape)
-    indices = dataset.order("train", FILE_ORDER)[first : first + examples]
+    indices = dataset.visits.draws(wanted)
     for pass_number in range(passes):
         changed = plain.copy()
         dataset.augmenter.apply(changed, indices, pass_number)

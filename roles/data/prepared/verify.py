@@ -7,14 +7,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.prepared.layout import (
-    MANIFEST_BYTES_MAX,
-    MANIFEST_NAME,
-    Manifest,
-    PreparedFile,
-    decode_manifest,
-)
+from adamctl.roles.data.prepared.layout import MANIFEST_NAME, Manifest, PreparedFile
+from adamctl.roles.data.readers import prepared
+from adamctl.roles.data.readers.shards import LocalShard
 from adamctl.wire.checksum import crc32
 
 Progress = Callable[[str, int, int], None]
@@ -48,13 +43,7 @@ def read_manifest(folder: Path) -> Manifest:
         DamagedDataError: the list is damaged.
     """
     path = folder / MANIFEST_NAME
-    if not path.is_file():
-        raise ConfigurationError(
-            f"{folder}: expected a folder that `adamctl data prepare` wrote, found no {MANIFEST_NAME} in it"
-        )
-    if path.stat().st_size > MANIFEST_BYTES_MAX:
-        raise DamagedDataError(f"{path}: expected at most {MANIFEST_BYTES_MAX} bytes, found {path.stat().st_size}")
-    return decode_manifest(path.read_bytes(), str(path))
+    return prepared.read_manifest({path.name: LocalShard(path, path.name)} if path.is_file() else {}, str(folder))
 
 
 def find_damage(folder: Path, progress: Progress | None = None) -> Iterator[Damage]:

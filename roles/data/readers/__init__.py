@@ -14,10 +14,14 @@ from adamctl.roles.data.readers.plugins import GuardedSource, call, check_source
 from adamctl.roles.data.readers.source import Peek, Source
 
 
-def open_source(config: DataConfig, path: Path | Url | None, input_shape: Sequence[int] | None) -> Source:
+def open_source(
+    config: DataConfig, path: Path | Url | None, input_shape: Sequence[int] | None, *, budget_bytes: int | None = None
+) -> Source:
     """Opens the examples at `path` (None only for `digits`, which has none), as `config.format` says.
 
-    `input_shape` is the model's input; None takes what the files have (not possible for folders of images).
+    Args:
+        input_shape: the model's input; None takes what the files have (not possible for folders of images).
+        budget_bytes: memory for what the source keeps of its examples; None: `data.memory_share` of this machine's.
 
     Raises:
         ConfigurationError: no such format, files missing, an extra not installed, or examples that do not fit the
@@ -29,7 +33,8 @@ def open_source(config: DataConfig, path: Path | Url | None, input_shape: Sequen
     if path is None and format != "digits":
         raise ConfigurationError(f"data of format {format!r} needs data.source, a path or the name of a data set")
     shape = None if input_shape is None else tuple(input_shape)
-    source = call(reader, reader.open, config, path, shape)
+    more = {"budget_bytes": budget_bytes} if reader.reads_budget else {}
+    source = call(reader, reader.open, config, path, shape, **more)
     if format not in BUILT_IN:
         check_source(reader, source, shape)
         source = GuardedSource(reader, source)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.memory import bytes_for
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek
 from adamctl.roles.data.readers.splits import arrange
@@ -25,7 +26,6 @@ from adamctl.roles.data.speech.log_mel import LogMel, MelSettings
 from adamctl.roles.data.speech.recordings import Place, Recording, list_places, open_recordings, read_text
 
 _FILL_RECORDINGS: Final = 32  # one task for a thread: some 10 ms of work
-_MEMORY_SHARE_MAX: Final = 0.9
 CONTEXT_MAX: Final = 100
 
 READER: Final = Reader(
@@ -35,6 +35,7 @@ READER: Final = Reader(
     extra="audio",
     peek=f"{__name__}:peek_audio",
     reads_config=True,
+    reads_budget=True,
 )
 
 
@@ -194,16 +195,16 @@ class AudioSource:
         return middles, (recording.samples + window) * each_ms
 
 
-def open_audio(path: Path, input_shape: Sequence[int] | None, *, config: DataConfig) -> AudioSource:
-    """Opens a folder or a tar of recordings.
+def open_audio(
+    path: Path, input_shape: Sequence[int] | None, *, config: DataConfig, budget_bytes: int | None = None
+) -> AudioSource:
+    """Opens a folder or a tar of recordings. `budget_bytes`: as `open_source` says.
 
     Raises:
         ConfigurationError, DamagedDataError: as `AudioSource`.
     """
-    import psutil
-
-    share = min(config.memory_share, _MEMORY_SHARE_MAX)
-    return AudioSource(path, input_shape, config, int(share * psutil.virtual_memory().total))
+    budget_bytes = bytes_for(config.memory_share) if budget_bytes is None else budget_bytes
+    return AudioSource(path, input_shape, config, budget_bytes)
 
 
 def peek_audio(

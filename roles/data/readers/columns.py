@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from adamctl.config.data import ColumnsConfig
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.numeric.mix import KEY_STEP, scrambled
+from adamctl.roles.data.readers.splits import TEST_SHARE
 
 LABEL_NAMES: Final = ("label", "class")
-TEST_SHARE: Final = 0.2
 
 
 def choose_columns(names: Sequence[str], config: ColumnsConfig, origin: str) -> tuple[int, list[int]]:

@@ -26,6 +26,8 @@ Decoder = Literal["pillow", "opencv"]
 Pixels = NDArray[np.uint8]
 FILE_BYTES_MAX: Final = 256 << 20
 """Bound on a file, which is read as a whole."""
+SHOWN_SHAPE: Final = (64, 64, 3)
+"""Images become so large where no model says how large."""
 _MODES: Final = {1: "L", 3: "RGB"}
 _REDUCTIONS: Final = (8, 4, 2)
 _ERRORS: Final = (OSError, ValueError, SyntaxError, EOFError, MemoryError, OverflowError)

@@ -9,7 +9,7 @@ import math
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import IO, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,20 +208,33 @@ def _tables(folder: Path) -> _Folder:
     return _Folder(tables, labels, classes, targets)
 
 
+def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Returns what the header of an array says, and leaves the file behind it: shape, whether in Fortran order, type.
+
+    Raises:
+        ValueError: it cannot be read; the message says so.
+    """
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(file)
+    except Exception as error:  # NumPy parses the header as Python, which fails in many ways
+        raise ValueError(f"a header that cannot be read: {error}") from error
+    return found
+
+
 def _map(path: Path) -> _Table:
     """Maps a file after its header was checked against its length.
 
     Raises:
         DamagedDataError: they do not fit together, it holds Python objects, or it is no such file at all.
     """
-    try:
-        with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran_order, dtype = read(file)
-            start_bytes = file.tell()
-    except Exception as error:  # NumPy parses the header as Python, which fails in many ways
-        raise DamagedDataError(f"{path}: expected a .npy file, found a header that cannot be read: {error}") from error
+    with path.open("rb") as file:
+        try:
+            shape, fortran_order, dtype = read_array_header(file)
+        except ValueError as error:
+            raise DamagedDataError(f"{path}: expected a .npy file, found {error}") from error
+        start_bytes = file.tell()
     if dtype.hasobject:
         raise DamagedDataError(f"{path}: expected numbers or texts, found Python objects, which are never unpickled")
     expected_bytes, found_bytes = math.prod(shape) * dtype.itemsize, path.stat().st_size - start_bytes

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.joined import JoinedSource, join_peeks
+from adamctl.roles.data.readers.npy import read_array_header
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import (
     FileSplit,
@@ -174,24 +175,13 @@ def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int, s
 def _peek(archive: Any, key: str, rows_max: int) -> tuple[tuple[int, ...], NDArray[Any]]:
     """Returns an array's shape and first rows; the whole array if it is in Fortran order, which has no first rows."""
     with archive.zip.open(f"{key}.npy") as member:
-        shape, fortran_order, dtype = _header(member)
+        shape, fortran_order, dtype = read_array_header(member)
         if fortran_order or dtype.hasobject or not shape:
             whole: NDArray[Any] = archive[key]
             return shape, whole[:rows_max] if shape else whole
         rows = min(rows_max, shape[0])
         content = member.read(rows * prod(shape[1:]) * dtype.itemsize)
         return shape, np.frombuffer(content, dtype).reshape(rows, *shape[1:])
-
-
-def _header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Returns what an array's header says: shape, whether it is in Fortran order, type. Raises ValueError."""
-    try:
-        version = np.lib.format.read_magic(member)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(member)
-    except Exception as error:  # NumPy parses the header as Python, which fails in many ways
-        raise ValueError(f"a header that cannot be read: {error}") from error
-    return found
 
 
 @contextmanager
@@ -249,7 +239,7 @@ def _check_size(path: Path, archive: Any, keys: Sequence[str]) -> None:
     for key in keys:
         found = archive.zip.getinfo(f"{key}.npy")
         with archive.zip.open(found) as member:
-            shape, _, dtype = _header(member)
+            shape, _, dtype = read_array_header(member)
             if dtype.hasobject:
                 continue  # it is refused when it is read
             expected_bytes, found_bytes = prod(shape) * dtype.itemsize, found.file_size - member.tell()

@@ -53,6 +53,8 @@ class Reader:
         reads_urls: both functions take a `Url` in place of a path, and fetch its files one by one; without, all files
             are fetched first, and the path is of the copy.
         reads_config: both functions also take `config`, the `DataConfig` of the experiment, as a keyword.
+        reads_budget: `open` also takes the keyword `budget_bytes`, the memory for what a source with `keeps_examples`
+            keeps of them; None: `data.memory_share` of this machine's.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Reader:
     peek: str = ""
     reads_config: bool = False
     reads_urls: bool = False
+    reads_budget: bool = False
 
 
 def find(name: str) -> Reader:
@@ -96,8 +99,10 @@ def find_by_content(place: Path) -> Reader | None:
     return next((reader for path in found if (reader := find_by_suffix(path.name)) is not None), None)
 
 
-def call(reader: Reader, function: str, config: DataConfig, path: Path | Url | None, *arguments: Any) -> Any:
-    """Calls `reader.open` or `reader.peek`, given as `function`.
+def call(
+    reader: Reader, function: str, config: DataConfig, path: Path | Url | None, *arguments: Any, **keywords: Any
+) -> Any:
+    """Calls `reader.open` or `reader.peek`, given as `function`; `config` is passed on if the reader reads it.
 
     Raises:
         ConfigurationError: the function cannot be imported, a file may not be read, or as it raises itself.
@@ -109,7 +114,7 @@ def call(reader: Reader, function: str, config: DataConfig, path: Path | Url | N
     if isinstance(path, Url) and not reader.reads_urls:
         copy = RemoteFiles(path, config).whole()
         try:
-            found = call(reader, function, config, copy.path, *arguments)
+            found = call(reader, function, config, copy.path, *arguments, **keywords)
         except BaseException as error:
             copy.let_go()
             if isinstance(error, (ConfigurationError, DamagedDataError)):
@@ -117,7 +122,8 @@ def call(reader: Reader, function: str, config: DataConfig, path: Path | Url | N
             raise
         copy.keep_for(found)
         return found
-    keywords = {"config": config} if reader.reads_config else {}
+    if reader.reads_config:
+        keywords["config"] = config
     if reader.name in BUILT_IN:
         with reported(path):
             return called(path, *arguments, **keywords)

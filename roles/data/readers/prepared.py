@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -64,7 +64,7 @@ class PreparedSource:
         """Raises as `open_prepared`."""
         self.origin = origin
         found = {shard.name: shard for shard in shards}
-        self._manifest = _read_manifest(found, origin)
+        self._manifest = read_manifest(found, origin)
         manifest = self._manifest
         self.classes = manifest.classes
         self.example_shape = matching_shape(manifest.example_shape, input_shape, self.origin)
@@ -73,16 +73,21 @@ class PreparedSource:
         self.stored_bytes = sum(file.size_bytes for file in manifest.files)
         self._counter = ReadCounter()
         self._shards = {file.name: _shard_of(found, file, origin) for file in manifest.files}
-        kind: Kind = "targets" if manifest.targets else "labels"
-        self._beside = {split: self._all_rows(split, kind) for split in FILE_SPLITS}
+        self._targets: dict[FileSplit, Targets] = {}
+        if manifest.targets:
+            self._targets = {split: self._all_rows(split, "targets") for split in FILE_SPLITS}
+            self._labels = {split: np.zeros(len(rows), np.int32) for split, rows in self._targets.items()}
+        else:
+            self._labels = {split: self._all_rows(split, "labels") for split in FILE_SPLITS}
         self._groups = {split: self._all_rows(split, "groups") for split in FILE_SPLITS}
-        if manifest.of("train", "weights"):
-            weights = self._all_rows("train", "weights")
+        weights = self._all_rows("train", "weights")
+        if len(weights):
             self.weights = lambda split: weights
         self._files = {split: manifest.of(split, "examples") for split in FILE_SPLITS}
         self._starts = {split: np.cumsum([0, *(file.rows for file in files)]) for split, files in self._files.items()}
         self._checked = {file.name: np.zeros(len(file.checksums), np.bool_) for file in manifest.files}
-        held = (*self._beside.values(), *self._groups.values(), *self._checked.values())
+        by_split = (self._labels, self._targets, self._groups)
+        held = (*(rows for part in by_split for rows in part.values()), weights, *self._checked.values())
         self.resident_bytes = sum(values.nbytes for values in held)
 
     @property
@@ -91,11 +96,11 @@ class PreparedSource:
         return self._counter.total_bytes
 
     def labels(self, split: FileSplit) -> Labels:
-        return np.zeros(len(self._beside[split]), np.int32) if self._manifest.targets else self._beside[split]
+        return self._labels[split]
 
     def targets(self, split: FileSplit) -> Targets | None:
         """Returns a split's targets [examples, k]; None if its examples have classes."""
-        return self._beside[split] if self._manifest.targets else None
+        return self._targets.get(split)
 
     def groups(self, split: FileSplit) -> Groups | None:
         """Returns which examples belong together, as `groups_of` says."""
@@ -197,7 +202,13 @@ class PreparedSource:
         return np.concatenate([*(part[:, 0] for part in parts), np.empty(0, dtype)], dtype=dtype)
 
 
-def _read_manifest(shards: dict[str, Shard], origin: str) -> Manifest:
+def read_manifest(shards: Mapping[str, Shard], origin: str) -> Manifest:
+    """Reads the list of a set, one of its files by their names.
+
+    Raises:
+        ConfigurationError: the files are no prepared set.
+        DamagedDataError: the list is damaged.
+    """
     if MANIFEST_NAME not in shards:
         raise ConfigurationError(
             f"{origin}: expected a folder that `adamctl data prepare` wrote, found no {MANIFEST_NAME} in it"

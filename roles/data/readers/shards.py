@@ -11,6 +11,7 @@ from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.source import FileSplit
+from adamctl.roles.data.readers.splits import is_hidden
 from adamctl.roles.data.remote.files import RemoteFiles
 
 _TEST_PREFIX: Final = "test"
@@ -112,15 +113,11 @@ def local_shards(place: Path, endings: Sequence[str]) -> list[Shard]:
         return [LocalShard(place, place.name)]
     paths = [path for path in place.rglob("*") if (not endings or path.suffix.lower() in endings) and path.is_file()]
     names = {path.relative_to(place).as_posix(): path for path in paths}
-    shards: list[Shard] = [LocalShard(names[name], name) for name in sorted(names) if not _hidden(name)]
+    shards: list[Shard] = [LocalShard(names[name], name) for name in sorted(names) if not is_hidden(name)]
     if not shards:
         wanted = f"files that end in {' or '.join(endings)}" if endings else "files"
         raise ConfigurationError(f"{place}: expected {wanted}, found none")
     return shards
-
-
-def _hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def arrange_shards(shards: Iterable[Shard], test_files: str, origin: str) -> tuple[dict[FileSplit, list[Shard]], bool]:

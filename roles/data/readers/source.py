@@ -99,11 +99,6 @@ def keeps_examples(source: Source) -> bool:
     return source.resident or bool(getattr(source, "keeps_examples", False))
 
 
-def is_sequential(source: Source) -> bool:
-    """Returns whether examples alone cost as much to read as their whole blocks (`Source.sequential`)."""
-    return bool(getattr(source, "sequential", False))
-
-
 def groups_of(source: Source | Peek, split: FileSplit) -> Groups | None:
     """Returns which examples belong together, int64 [examples]: those of one number, such as frames of one recording.
 

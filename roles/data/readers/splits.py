@@ -18,7 +18,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, FileSplit, Labels
 
 TEST_SHARE: Final = 0.2
-"""Share of the files that are the test part where nothing else says which."""
+"""Share of the files, or rows of a table, that are the test part where nothing else says which."""
 
 
 class Arranged(NamedTuple):
@@ -123,7 +123,7 @@ def files_below(folder: Path, endings: Sequence[str], config: DataConfig, kind: 
     if config.class_from == "name":
         found = [path for path in folder.rglob("*") if _is_one(path, endings)]
         names = [path.relative_to(folder).as_posix() for path in found]
-        names = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
+        names = [name for name in names if not is_hidden(name)]
         if not names:
             raise ConfigurationError(f"{folder}: expected {kind}, found none; look whether that is the folder you mean")
         return sorted(names)
@@ -144,6 +144,11 @@ def files_below(folder: Path, endings: Sequence[str], config: DataConfig, kind: 
                 )
             names += [path.relative_to(folder).as_posix() for path in found]
     return sorted(names)
+
+
+def is_hidden(name: str) -> bool:
+    """Returns whether a file, or a folder that it is in, has a name that begins with a dot; `name` has slashes."""
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _is_one(path: Path, endings: Sequence[str]) -> bool:

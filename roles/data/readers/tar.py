@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.images import FILE_BYTES_MAX, ImageDecoder, image_size
+from adamctl.roles.data.readers.images import FILE_BYTES_MAX, SHOWN_SHAPE, ImageDecoder, image_size
+from adamctl.roles.data.readers.npy import read_array_header
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, matching_shape, number_names
 from adamctl.roles.data.readers.splits import arrange, split_of
@@ -29,8 +30,6 @@ from adamctl.roles.data.readers.tar_shards import shards_of
 READER: Final = Reader(
     "tar", (".tar",), open=f"{__name__}:open_tar", extra="image", peek=f"{__name__}:peek_tar", reads_config=True
 )
-SHOWN_SHAPE: Final = (64, 64, 3)
-"""Images become so large where no model says how large."""
 _BLOCK_EXAMPLES: Final = 1024
 _ARRAY: Final = ".npy"
 _DAMAGED: Final = -1
@@ -247,11 +246,9 @@ def _decode_array(content: bytes, origin: Place) -> NDArray[Any]:
     """Returns the array in a .npy file. Raises DamagedDataError."""
     file = io.BytesIO(content)
     try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran_order, dtype = read(file)
-    except Exception as error:  # NumPy parses the header as Python, which fails in many ways
-        raise DamagedDataError(f"{origin}: expected a .npy file, found no header of one: {error}") from error
+        shape, fortran_order, dtype = read_array_header(file)
+    except ValueError as error:
+        raise DamagedDataError(f"{origin}: expected a .npy file, found {error}") from error
     if dtype.kind not in "uif" or min(shape, default=1) < 1:
         raise DamagedDataError(f"{origin}: expected an array of numbers, found {dtype} {list(shape)}")
     rest = len(content) - file.tell()

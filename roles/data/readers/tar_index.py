@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.splits import is_hidden
 from adamctl.roles.data.readers.tar_headers import BLOCK_BYTES, Member, damaged, members
 from adamctl.wire.unreadable import UNREADABLE
 
@@ -81,7 +82,7 @@ def _build(descriptor: int, path: Path, state: os.stat_result) -> tuple[ShardInd
     damages: list[str] = []
     try:
         for member in members(descriptor, path):
-            if not _hidden(member.name):
+            if not is_hidden(member.name):
                 found.append(member)
     except DamagedDataError as error:
         damages.append(str(error))
@@ -158,10 +159,6 @@ def _key(name: str) -> str:
 
 def _ending(name: str) -> str:
     return name.rpartition("/")[2].partition(".")[2].lower()
-
-
-def _hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------

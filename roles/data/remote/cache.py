@@ -102,7 +102,7 @@ class DiskCache:
         place = self.folder / self._id(entry)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(place.with_name(place.name + _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = self._lock_file(place.name)
         except OSError as error:
             raise ConfigurationError(f"{self.folder} cannot be written: {error}; set {VARIABLE} to another") from error
         try:
@@ -125,6 +125,9 @@ class DiskCache:
     def _id(self, entry: Entry) -> str:
         return blake2b(f"{entry.url}\n{entry.identity}".encode(), digest_size=16).hexdigest()
 
+    def _lock_file(self, name: str) -> int:
+        return os.open(self.folder / (name + _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
     def _make(self, place: Path, entry: Entry, fetch: Callable[[Path], None]) -> None:
         """Fetches into a folder beside `place` and renames it. Called with the entry's lock held alone."""
         part = place.with_name(place.name + _PART)
@@ -142,7 +145,7 @@ class DiskCache:
 
     @contextmanager
     def _making_room(self) -> Iterator[None]:
-        lock = os.open(self.folder / f"room{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = self._lock_file("room")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -181,7 +184,7 @@ class DiskCache:
     @contextmanager
     def _alone(self, name: str) -> Iterator[bool]:
         """Holds an entry's lock alone, if nobody else has it; says whether it does."""
-        lock = os.open(self.folder / (name.removesuffix(_PART) + _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = self._lock_file(name.removesuffix(_PART))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield True

@@ -236,7 +236,7 @@ def _identity(info: dict[str, Any]) -> str:
 
 def _is_plain(name: str) -> bool:
     """Returns whether a name, which a server gave, leads to a file below its folder, and not to a hidden one."""
-    return bool(name) and not any(part in ("", "..") or part.startswith(".") for part in name.split("/"))
+    return all(part and not part.startswith(".") for part in name.split("/"))
 
 
 @cache

@@ -134,9 +134,13 @@ class FrameStore:
         rows[context + len(frames) :] = frames[-1]
         self._filled[number] = True  # last, so that no reader sees anything else
 
-    def _whole(self, number: int) -> Floats:
+    def _heard(self, number: int) -> Floats:
+        """Returns all frames of a recording, not centred."""
         recording = self._recordings[number]
-        frames = self._log_mel.frames(read_samples(recording, 0, recording.samples, self._origin))
+        return self._log_mel.frames(read_samples(recording, 0, recording.samples, self._origin))
+
+    def _whole(self, number: int) -> Floats:
+        frames = self._heard(number)
         if self._center:
             frames -= frames.mean(axis=0, dtype=np.float64).astype(np.float32)
         return frames
@@ -161,9 +165,7 @@ class FrameStore:
 
     def _mean(self, number: int) -> Floats:
         if not self._mean_known[number]:
-            recording = self._recordings[number]
-            frames = self._log_mel.frames(read_samples(recording, 0, recording.samples, self._origin))
-            self._means[number] = frames.mean(axis=0, dtype=np.float64)
+            self._means[number] = self._heard(number).mean(axis=0, dtype=np.float64)
             self._mean_known[number] = True
         mean: Floats = self._means[number]
         return mean

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.splits import files_below
+from adamctl.roles.data.readers.splits import files_below, is_hidden
 from adamctl.roles.data.readers.tar_headers import members
 from adamctl.roles.data.speech.flac import HEADER_BYTES, read_flac, read_flac_header
 from adamctl.roles.data.speech.wav import Sound, WavHeader, read_wav_header, wav_samples
@@ -57,7 +57,7 @@ def list_places(source: Path, config: DataConfig) -> dict[str, Place]:
     places = {
         name: place
         for name, place in tar_members(source).items()
-        if name.lower().endswith(ENDINGS) and not any(part.startswith(".") for part in name.split("/"))
+        if name.lower().endswith(ENDINGS) and not is_hidden(name)
     }
     if not places:
         raise ConfigurationError(f"{source}: expected {KIND}, found none")

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adamctl.config.augment import AugmentConfig
-from adamctl.config.augmenters import AUGMENTERS, augmenters
+from adamctl.config.augment import AUGMENTERS, AugmentConfig
 from adamctl.config.data import DataConfig
 from adamctl.config.data_conflicts import data_problems
 from adamctl.errors import ConfigurationError, DamagedDataError
@@ -92,7 +91,7 @@ def test_its_settings_are_its_own() -> None:
 
 
 def test_an_experiment_names_those_that_are_installed() -> None:
-    assert set(augmenters()) >= {"speckle", "broken"}
+    assert set(AUGMENTERS.names()) >= {"speckle", "broken"}
     assert "mypackage.speckle" not in sys.modules
     fits = DataConfig(augment=AugmentConfig(use=("speckle",), settings={"speckle": {"share": 0.1}}))
     assert not data_problems(fits, (64,))

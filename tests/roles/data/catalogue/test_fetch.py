@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ import pytest
 from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.roles.data.catalogue.catalogue import CatalogueEntry, CatalogueFile
 from adamctl.roles.data.catalogue.fetch import Fetched, fetch
+from tests.web import Handler, WebServer
 
 CONTENTS = {"a.gz": bytes(range(256)) * 4000, "b.gz": b"labels" * 100}
 
@@ -26,17 +24,11 @@ def entry(*mirrors: str) -> CatalogueEntry:
     return CatalogueEntry("toy", "idx", "a toy", "none", files, mirrors)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Answers(Handler):
     """/good/ answers well, /whole/ ignores ranges, /cut/ stops half way, /wrong/ flips a byte, /long/ adds one."""
 
-    def __init__(self, log: list[tuple[str, str | None]], *arguments: object) -> None:
-        self.log = log
-        super().__init__(*arguments)  # type: ignore[arg-type]
-
-    def do_GET(self) -> None:
+    def answer(self, asked: str | None) -> None:
         _, kind, name = self.path.split("/")
-        asked = self.headers.get("Range")
-        self.log.append((self.path, asked))
         content = CONTENTS.get(name)
         if content is None or kind == "missing":
             self.send_error(404)
@@ -51,29 +43,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content[start : len(content) // 2] if kind == "cut" else content[start:])
 
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-class Site:
-    def __init__(self) -> None:
-        self.log: list[tuple[str, str | None]] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, self.log))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    made = Site()
-    yield made
-    made.close()
+def site() -> Iterator[WebServer]:
+    with WebServer(Answers) as made:
+        yield made
 
 
 def run(folder: Path, *mirrors: str, base_url: str | None = None) -> Fetched:
@@ -84,7 +58,7 @@ def is_complete(folder: Path) -> bool:
     return {path.name: path.read_bytes() for path in (folder / "toy").iterdir()} == CONTENTS
 
 
-def test_all_files_come_and_nothing_else_is_left(site: Site, tmp_path: Path) -> None:
+def test_all_files_come_and_nothing_else_is_left(site: WebServer, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     done = fetch(
         "toy",
@@ -98,34 +72,34 @@ def test_all_files_come_and_nothing_else_is_left(site: Site, tmp_path: Path) -> 
     assert seen[-1] == ("b.gz", 600, 600) and all(there <= whole for _, there, whole in seen)
 
 
-def test_what_is_there_and_right_is_not_asked_for_again(site: Site, tmp_path: Path) -> None:
+def test_what_is_there_and_right_is_not_asked_for_again(site: WebServer, tmp_path: Path) -> None:
     run(tmp_path, site.url + "good/")
     (tmp_path / "toy" / "b.gz").write_bytes(b"damaged")
-    site.log.clear()
+    site.asked.clear()
     done = run(tmp_path, site.url + "good/")
     assert done.kept == ("a.gz",) and done.downloaded == ("b.gz",)
-    assert [path for path, _ in site.log] == ["/good/b.gz"]
+    assert [path for path, _ in site.asked] == ["/good/b.gz"]
     assert is_complete(tmp_path)
 
 
 @pytest.mark.parametrize("bad", ["missing", "wrong", "cut", "long"])
-def test_the_next_mirror_is_tried(site: Site, tmp_path: Path, bad: str) -> None:
+def test_the_next_mirror_is_tried(site: WebServer, tmp_path: Path, bad: str) -> None:
     run(tmp_path, site.url + bad + "/", site.url + "good/")
     assert is_complete(tmp_path)
 
 
 @pytest.mark.parametrize("second", ["good", "whole"])
-def test_a_cut_download_is_continued(site: Site, tmp_path: Path, second: str) -> None:
+def test_a_cut_download_is_continued(site: WebServer, tmp_path: Path, second: str) -> None:
     with pytest.raises(UnreachableError, match="run the command again") as caught:
         run(tmp_path, site.url + "cut/")
     assert caught.value.exit_code == 3 and not (tmp_path / "toy" / "a.gz").exists()
-    site.log.clear()
+    site.asked.clear()
     run(tmp_path, site.url + second + "/")
     assert is_complete(tmp_path)
-    assert site.log[0][1] == f"bytes={len(CONTENTS['a.gz']) // 2}-"
+    assert site.asked[0][1] == f"bytes={len(CONTENTS['a.gz']) // 2}-"
 
 
-def test_a_wrong_checksum_replaces_nothing(site: Site, tmp_path: Path) -> None:
+def test_a_wrong_checksum_replaces_nothing(site: WebServer, tmp_path: Path) -> None:
     run(tmp_path, site.url + "good/")
     (tmp_path / "toy" / "b.gz").unlink()
     with pytest.raises(DamagedDataError, match=r"b\.gz: expected sha256") as caught:
@@ -134,24 +108,24 @@ def test_a_wrong_checksum_replaces_nothing(site: Site, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "toy").iterdir()] == ["a.gz"]
 
 
-def test_an_answer_that_never_ends_is_not_read_to_its_end(site: Site, tmp_path: Path) -> None:
+def test_an_answer_that_never_ends_is_not_read_to_its_end(site: WebServer, tmp_path: Path) -> None:
     with pytest.raises(DamagedDataError):
         run(tmp_path, site.url + "long/")
 
 
-def test_every_mirror_that_failed_is_named_with_its_reason(site: Site, tmp_path: Path) -> None:
+def test_every_mirror_that_failed_is_named_with_its_reason(site: WebServer, tmp_path: Path) -> None:
     site.close()
     with pytest.raises(UnreachableError) as caught:
         run(tmp_path, site.url + "one/", site.url + "two/")
     assert f"{site.url}one/a.gz" in str(caught.value) and f"{site.url}two/a.gz" in str(caught.value)
 
 
-def test_a_404_is_named(site: Site, tmp_path: Path) -> None:
+def test_a_404_is_named(site: WebServer, tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="HTTP 404"):
         run(tmp_path, site.url + "missing/")
 
 
-def test_one_place_can_be_given_instead_of_the_mirrors(site: Site, tmp_path: Path) -> None:
+def test_one_place_can_be_given_instead_of_the_mirrors(site: WebServer, tmp_path: Path) -> None:
     run(tmp_path, site.url + "missing/", base_url=site.url + "good")
     assert is_complete(tmp_path)
 
@@ -161,7 +135,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
         fetch("nothing", tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_is_refused(site: Site, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(site: WebServer, tmp_path: Path) -> None:
     (tmp_path / "toy").write_text("a file is in the way")
     with pytest.raises(ConfigurationError, match="--data"):
         run(tmp_path, site.url + "good/")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from adamctl.roles.data.catalogue.catalogue import CATALOGUE, CatalogueArchive, 
 from adamctl.roles.data.catalogue.fetch import Fetched, fetch
 from adamctl.roles.data.catalogue.fetch_archive import contents_checksum, holds
 from adamctl.roles.data.readers.tar_headers import members
+from tests.web import Handler, WebServer
 
 WANTED = {"1_a.wav": b"one", "0_a.wav": b"nought" * 99}
 ARCHIVE = CatalogueArchive(
@@ -35,7 +33,7 @@ def packed(files: dict[str, bytes]) -> bytes:
     return written.getvalue()
 
 
-ANSWERS = {
+ARCHIVES = {
     "/good/v1.tar.gz": packed(WANTED),
     "/again/v1.tar.gz": packed(dict(reversed(WANTED.items()))),  # the same files, another archive
     "/wrong/v1.tar.gz": packed({**WANTED, "1_a.wav": b"two"}),
@@ -46,43 +44,20 @@ ANSWERS = {
 }
 
 
-class Handler(BaseHTTPRequestHandler):
-    def __init__(self, log: list[str], *arguments: object) -> None:
-        self.log = log
-        super().__init__(*arguments)  # type: ignore[arg-type]
-
-    def do_GET(self) -> None:
-        self.log.append(self.path)
-        if self.path not in ANSWERS:
+class Answers(Handler):
+    def answer(self, asked: str | None) -> None:
+        if self.path not in ARCHIVES:
             self.send_error(404)
             return
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(ANSWERS[self.path])
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-class Site:
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, self.log))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self.wfile.write(ARCHIVES[self.path])
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    made = Site()
-    yield made
-    made.close()
+def site() -> Iterator[WebServer]:
+    with WebServer(Answers) as made:
+        yield made
 
 
 def run(folder: Path, *mirrors: str) -> Fetched:
@@ -96,23 +71,23 @@ def contents(tar: Path) -> dict[str, bytes]:
         return {one.name: whole[one.offset : one.offset + one.size_bytes] for one in members(file.fileno(), tar)}
 
 
-def test_the_wanted_files_come_in_a_tar_and_nothing_else_is_left(site: Site, tmp_path: Path) -> None:
+def test_the_wanted_files_come_in_a_tar_and_nothing_else_is_left(site: WebServer, tmp_path: Path) -> None:
     done = run(tmp_path, site.url + "good/")
     assert [path.name for path in (tmp_path / "toy").iterdir()] == ["toy.tar"]
     assert contents(tmp_path / "toy" / "toy.tar") == {f"recordings/{name}": WANTED[name] for name in sorted(WANTED)}
-    assert done.downloaded == ("toy.tar",) and done.downloaded_bytes == len(ANSWERS["/good/v1.tar.gz"])
+    assert done.downloaded == ("toy.tar",) and done.downloaded_bytes == len(ARCHIVES["/good/v1.tar.gz"])
 
 
-def test_another_archive_of_the_same_files_makes_the_same_tar(site: Site, tmp_path: Path) -> None:
+def test_another_archive_of_the_same_files_makes_the_same_tar(site: WebServer, tmp_path: Path) -> None:
     run(tmp_path / "a", site.url + "good/")
     run(tmp_path / "b", site.url + "again/")
     assert (tmp_path / "a/toy/toy.tar").read_bytes() == (tmp_path / "b/toy/toy.tar").read_bytes()
 
 
-def test_what_is_there_and_right_is_not_asked_for_again(site: Site, tmp_path: Path) -> None:
+def test_what_is_there_and_right_is_not_asked_for_again(site: WebServer, tmp_path: Path) -> None:
     run(tmp_path, site.url + "good/")
-    site.log.clear()
-    assert run(tmp_path, site.url + "good/").kept == ("toy.tar",) and not site.log
+    site.asked.clear()
+    assert run(tmp_path, site.url + "good/").kept == ("toy.tar",) and not site.asked
     tar = tmp_path / "toy" / "toy.tar"
     content = tar.read_bytes()
     tar.write_bytes(content.replace(b"one", b"two"))
@@ -121,7 +96,7 @@ def test_what_is_there_and_right_is_not_asked_for_again(site: Site, tmp_path: Pa
 
 
 @pytest.mark.parametrize("bad", ["missing", "wrong", "fewer", "larger", "cut", "page"])
-def test_the_next_mirror_is_tried(site: Site, tmp_path: Path, bad: str) -> None:
+def test_the_next_mirror_is_tried(site: WebServer, tmp_path: Path, bad: str) -> None:
     run(tmp_path, f"{site.url}{bad}/", site.url + "good/")
     assert holds(tmp_path / "toy" / "toy.tar", ARCHIVE)
 
@@ -136,13 +111,13 @@ def test_the_next_mirror_is_tried(site: Site, tmp_path: Path, bad: str) -> None:
         ("page", r"expected a \.tar\.gz, found"),
     ],
 )
-def test_what_is_not_right_replaces_nothing(site: Site, tmp_path: Path, bad: str, said: str) -> None:
+def test_what_is_not_right_replaces_nothing(site: WebServer, tmp_path: Path, bad: str, said: str) -> None:
     with pytest.raises(DamagedDataError, match=rf"nothing was replaced\n  {site.url}{bad}/v1\.tar\.gz: {said}"):
         run(tmp_path, f"{site.url}{bad}/")
     assert not list((tmp_path / "toy").iterdir())
 
 
-def test_what_cannot_be_reached_is_named(site: Site, tmp_path: Path) -> None:
+def test_what_cannot_be_reached_is_named(site: WebServer, tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="HTTP 404"):
         run(tmp_path, site.url + "missing/")
 

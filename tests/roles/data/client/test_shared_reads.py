@@ -124,7 +124,7 @@ def test_a_read_that_waits_for_its_only_server_is_answered_by_one_that_comes() -
         await client.close()
         await farm.close()
 
-    virtually(scene)
+    run_virtual(scene())
 
 
 def test_a_dead_machine_delays_only_the_reads_it_was_asked_for() -> None:

@@ -98,6 +98,7 @@ def test_groups_and_weights_are_kept(tmp_path: Path) -> None:
     assert opened.groups("train").tolist() == [number // 7 for number in found]
     assert opened.groups("test").tolist() == [0, 1, 2, 3, 4]
     assert opened.weights("train").tolist() == [number / 4 for number in found]
+    assert opened.resident_bytes >= 65 * (4 + 8) + 60 * 8, "labels, groups and weights are in memory"
     without: Any = open_source(DataConfig(format="prepared", source="x"), prepared(tmp_path / "other"), (4, 3, 1))
     assert without.groups("train") is None and not hasattr(without, "weights")
 

@@ -273,3 +273,13 @@ def test_frames_of_the_spoken_digits_are_those_of_librosa(fsdd: Path) -> None:
             )  # fmt: skip
             expected = np.log(np.maximum(energies.T, 1e-10))
             np.testing.assert_allclose(frames, expected[: len(frames)], rtol=0, atol=1e-4, err_msg=names[number])
+
+
+@pytest.mark.parametrize(("memory_bytes", "all_fit"), [(8000, False), (1 << 30, True)])
+def test_a_bounded_server_keeps_frames_within_its_share(folder: Path, memory_bytes: int, all_fit: bool) -> None:
+    store = DataStore(threads=1, memory_bytes=memory_bytes)
+    try:
+        config = msgspec.structs.replace(CONFIG, source=str(folder), memory_share=0.5)
+        assert store.open(config, SHAPE, 0).source.resident == all_fit
+    finally:
+        store.close()

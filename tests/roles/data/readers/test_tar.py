@@ -154,9 +154,9 @@ def test_arrays(tmp_path: Path, dtype: Any, loaded_as: Any) -> None:
         (array(np.zeros((3, 3), np.uint8)), r"expected uint8 \[3, 2\] as in the first example, found uint8 \[3, 3\]"),
         (array(np.zeros((3, 2), np.float32)), "found float32"),
         (array(np.zeros((3, 2), np.uint8))[:-1], "6 bytes, found 5"),
-        (b"\x93NUMPY\x01\0\x10\0{'descr': 1 + ", "no header of one"),
+        (b"\x93NUMPY\x01\0\x10\0{'descr': 1 + ", "expected a .npy file, found a header that cannot be read"),
         (array(np.array([["a", "b"]])), "expected an array of numbers"),
-        (b"", "no header of one"),
+        (b"", "expected a .npy file, found a header that cannot be read"),
     ],
 )
 def test_a_damaged_array_is_named_with_its_place(tmp_path: Path, content: bytes, said: str) -> None:

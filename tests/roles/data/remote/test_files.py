@@ -6,7 +6,6 @@ import asyncio
 import functools
 import gc
 import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -31,6 +30,7 @@ from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.store import DataStore
 from adamctl.wire.messages import Hello
 from tests.roles.data.prepared.sets import numbers, prepared
+from tests.web import WebServer
 
 SYSTEM = fsspec.filesystem("memory")
 
@@ -64,13 +64,8 @@ def web(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     folder = tmp_path / "web"
     folder.mkdir()
     Counting.asked.clear()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Counting, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", folder
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with WebServer(functools.partial(Counting, directory=str(folder))) as server:
+        yield server.url.removesuffix("/"), folder
 
 
 def put(name: str, content: bytes) -> None:
