@@ -59,14 +59,10 @@ def prepare(
     from adamctl.roles.data.readers import open_source
 
     wanted = _shape(shape)
-    if source.endswith(".toml"):
-        experiment = options.load(source, settings, data, {}).experiment
-        config, wanted = experiment.data, wanted or experiment.model.input
-    else:
-        config = configuration(source, format_, data)
+    config, input_shape = configuration(source, format_, data, settings)
     if folder.exists():
         raise ConfigurationError(f"{folder} exists already; remove it, or give another folder")
-    opened = open_source(config, find_source(config), wanted)
+    opened = open_source(config, find_source(config), wanted or input_shape)
     made_from = f"{config.format} {config.source}"
     manifest, skipped = prepare_data(
         opened,
