@@ -31,40 +31,45 @@ def inspect(source: str, format_: str | None, data: tuple[str, ...], settings: t
     """Show what is in SOURCE: an experiment file, a path, or a name such as mnist or digits."""
     from adamctl.roles.data.describe.inspect import inspect as inspect_data
 
-    if source.endswith(".toml"):
-        experiment = options.load(source, settings, data, {}).experiment
-        described = inspect_data(experiment.data, input_shape=experiment.model.input)
-    else:
-        described = inspect_data(configuration(source, format_, data))
+    config, input_shape = configuration(source, format_, data, settings)
+    described = inspect_data(config, input_shape=input_shape)
     if as_json:
         print_json(described)
         return
     _print(described)
 
 
-def configuration(source: str, format_: str | None, data: tuple[str, ...]) -> DataConfig:
-    """Returns the configuration of data that no experiment names; without a format, it is guessed.
+def configuration(
+    source: str, format_: str | None, data: tuple[str, ...], settings: tuple[str, ...]
+) -> tuple[DataConfig, tuple[int, ...] | None]:
+    """Returns the configuration of SOURCE, and the model's input shape if SOURCE is an experiment file.
+
+    Of a path or a name without a format, the format is guessed.
 
     Raises:
-        ConfigurationError: there is no such format, or it cannot be guessed.
+        ConfigurationError: a value is wrong, there is no such format, or it cannot be guessed.
     """
-    import msgspec
-
     from adamctl.config.check import suggestion
-    from adamctl.config.data import DataConfig
     from adamctl.config.formats import formats, is_format
-    from adamctl.config.load import data_folders
+    from adamctl.config.load import data_folders, load_data, parse_setting
     from adamctl.roles.data.catalogue.catalogue import CATALOGUE
 
+    if source.endswith(".toml"):
+        if format_ is not None:
+            raise ConfigurationError(f"--format: {source} names the format; --set data.format={format_} changes it")
+        experiment = options.load(source, settings, data, {}).experiment
+        return experiment.data, experiment.model.input
+    given = [parse_setting(text) for text in settings]
     if format_ is None:
-        format_ = _guessed_format(source)
+        named = [str(setting.value) for setting in given if setting.key == "data.format"]
+        format_ = named[-1] if named else _guessed_format(source)
     elif not is_format(format_):
         names = formats()
         near = suggestion(format_, names)
         raise ConfigurationError(f"--format: found {format_!r}; expected one of {', '.join(names)}.{near}")
-    search = tuple(str(Path(folder).expanduser().absolute()) for folder in (*data, *data_folders(os.environ)))
-    settings = CATALOGUE[source].settings if source in CATALOGUE and CATALOGUE[source].format == format_ else {}
-    return msgspec.convert({"format": format_, "source": source, "search": search, **settings}, DataConfig)
+    search = [str(Path(folder).expanduser().absolute()) for folder in (*data, *data_folders(os.environ))]
+    known = CATALOGUE[source].settings if source in CATALOGUE and CATALOGUE[source].format == format_ else {}
+    return load_data({"format": format_, "source": source, "search": search, **known}, given), None
 
 
 def _guessed_format(source: str) -> str:

@@ -53,16 +53,14 @@ def prepare(
     from adamctl.roles.data.catalogue.catalogue import find_source
     from adamctl.roles.data.prepared.prepare import prepare as prepare_data
     from adamctl.roles.data.readers import open_source
+    from adamctl.roles.data.readers.access import exists, reported
 
     wanted = _shape(shape)
-    if source.endswith(".toml"):
-        experiment = options.load(source, settings, data, {}).experiment
-        config, wanted = experiment.data, wanted or experiment.model.input
-    else:
-        config = configuration(source, format_, data)
-    if folder.exists():
-        raise ConfigurationError(f"{folder} exists already; remove it, or give another folder")
-    opened = open_source(config, find_source(config), wanted)
+    config, input_shape = configuration(source, format_, data, settings)
+    with reported(folder):
+        if exists(folder):
+            raise ConfigurationError(f"{folder} exists already; remove it, or give another folder")
+    opened = open_source(config, find_source(config), wanted or input_shape)
     made_from = f"{config.format} {config.source}"
     manifest, skipped = prepare_data(
         opened,

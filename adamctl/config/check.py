@@ -15,6 +15,7 @@ from typing import Any, Final
 from msgspec import inspect
 
 from adamctl.config import algorithms, formats
+from adamctl.config.data import DataConfig
 from adamctl.config.experiment import Experiment
 from adamctl.config.lines import KeyPath, dotted
 from adamctl.config.records import REPLICATION_MAX
@@ -135,6 +136,11 @@ _PLUG_INS: Final[dict[KeyPath, tuple[Callable[[str], bool], Callable[[], list[st
 def structure_problems(values: dict[str, Any]) -> list[Problem]:
     """Returns why plain values cannot become an `Experiment`: unknown and missing keys, wrong types and ranges."""
     return list(_check(values, inspect.type_info(Experiment), ()))
+
+
+def data_problems(values: dict[str, Any]) -> list[Problem]:
+    """Returns why plain values cannot become the `[data]` of an experiment."""
+    return list(_check(values, inspect.type_info(DataConfig), ("data",)))
 
 
 def leaf_keys(kind: inspect.Type | None = None, path: KeyPath = ()) -> Iterator[KeyPath]:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from adamctl.config.check import Problem, leaf_keys, structure_problems, suggestion
+from adamctl.config.check import Problem, data_problems, leaf_keys, structure_problems, suggestion
 from adamctl.config.conflicts import cross_problems
 from adamctl.config.data import DataConfig
 from adamctl.config.experiment import Experiment
@@ -122,10 +122,7 @@ def load_experiment(
         origins[_set_key(key)] = setting.origin
 
     def fail(problems: list[Problem]) -> None:
-        if problems:
-            shown = [f"{_place(file, lines, places, p.path)}: {dotted(p.path)}: {p.message}" for p in problems]
-            more = [f"... and {len(shown) - _PROBLEMS_SHOWN_MAX} more"] if len(shown) > _PROBLEMS_SHOWN_MAX else []
-            raise ConfigurationError("\n".join(shown[:_PROBLEMS_SHOWN_MAX] + more))
+        _fail(problems, file, lines, places)
 
     fail(structure_problems(values))
     experiment = msgspec.convert(values, Experiment)
@@ -139,6 +136,34 @@ def load_experiment(
     complete = {".".join(map(str, key)): origins.get(_set_key(key), Origin("default")) for key in leaf_keys()}
     complete |= {key: found for key, found in origins.items() if key.startswith(_TABLES)}
     return LoadedExperiment(msgspec.structs.replace(experiment, data=data), file, complete)
+
+
+def load_data(values: dict[str, Any], settings: Sequence[Setting]) -> DataConfig:
+    """Returns the configuration of data that no experiment names.
+
+    Args:
+        values: what is known of `[data]`.
+        settings: values of `data.KEY` from flags, which override those; later ones win.
+
+    Raises:
+        ConfigurationError: a setting is of another table, or a value is wrong.
+    """
+    whole: dict[str, Any] = {"data": dict(values)}
+    places: dict[KeyPath, str] = {}
+    for setting in settings:
+        if not setting.key.startswith("data."):
+            allowed = "expected a key of data, such as data.class_from, since there is no experiment file"
+            raise ConfigurationError(f"{setting.origin.place}: {allowed}")
+        places[_apply(whole, setting)] = setting.origin.place
+    _fail(data_problems(whole["data"]), Path(), {}, places)
+    return msgspec.convert(whole["data"], DataConfig)
+
+
+def _fail(problems: list[Problem], file: Path, lines: dict[KeyPath, int], places: dict[KeyPath, str]) -> None:
+    if problems:
+        shown = [f"{_place(file, lines, places, p.path)}: {dotted(p.path)}: {p.message}" for p in problems]
+        more = [f"... and {len(shown) - _PROBLEMS_SHOWN_MAX} more"] if len(shown) > _PROBLEMS_SHOWN_MAX else []
+        raise ConfigurationError("\n".join(shown[:_PROBLEMS_SHOWN_MAX] + more))
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:

@@ -62,6 +62,13 @@ def test_the_data_of_an_experiment_take_its_input(table: Path) -> None:
     assert isinstance(done.exception, ConfigurationError) and "set exists already" in str(done.exception)
 
 
+def test_a_format_beside_an_experiment_is_refused(tmp_path: Path) -> None:
+    experiment = tmp_path / "small.toml"
+    experiment.write_text(NETWORK)
+    done = run("inspect", experiment, "--format", "csv")
+    assert isinstance(done.exception, ConfigurationError) and "--set data.format=csv changes it" in str(done.exception)
+
+
 def test_images_need_a_shape(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x_train=np.zeros((4, 2, 3, 1), np.uint8), y_train=np.zeros(4, np.int32))
     assert run("prepare", tmp_path / "x.npz", "--to", tmp_path / "set", "--shape", "6").exit_code == 0
@@ -86,3 +93,30 @@ def test_damaged_images_are_left_out_and_told(tmp_path: Path) -> None:
     done = run("prepare", tmp_path / "pets", *flags, "--on-error", "skip")
     assert "1 damaged ones left out" in done.output
     assert json.loads(run("inspect", tmp_path / "set", "--json").stdout)["shape"] == [6, 6, 1]
+
+
+def test_keys_of_data_are_set_without_an_experiment(table: Path) -> None:
+    labels = ("--set", "data.columns.label=0", "--set", "data.columns.inputs=[1]")
+    assert json.loads(run("inspect", table, "--json", *labels).stdout)["shape"] == [1]
+    assert run("prepare", table, "--to", table.parent / "set", *labels).exit_code == 0
+    assert json.loads(run("inspect", table.parent / "set", "--json").stdout)["shape"] == [1]
+    renamed = table.rename(table.with_suffix(".txt"))
+    assert json.loads(run("inspect", renamed, "--json", "--set", "data.format=csv").stdout)["shape"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data.colums=1", '--set data.colums: data.colums: unknown key. Did you mean "columns"?'),
+        ("data.on_error=skipp", 'found "skipp"; expected one of "fail", "skip"'),
+        ("data.validation=2", "--set data.validation"),
+        ("data.format=cvs", "data.format"),
+        ("optimizer.lr=1", "--set optimizer.lr: expected a key of data"),
+        ("data", "--set data: expected KEY=VALUE"),
+    ],
+)
+def test_wrong_keys_of_data_are_refused_without_an_experiment(table: Path, setting: str, message: str) -> None:
+    for command in (("inspect", table), ("prepare", table, "--to", table.parent / "set")):
+        done = run(*command, "--set", setting)
+        assert isinstance(done.exception, ConfigurationError) and message in str(done.exception)
+    assert not (table.parent / "set").exists()

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from adamctl.errors import ConfigurationError
 from adamctl.roles.data.prepared.layout import MANIFEST_NAME, Manifest, PreparedFile
 from adamctl.roles.data.readers import prepared
+from adamctl.roles.data.readers.access import exists, reported
 from adamctl.roles.data.readers.shards import LocalShard
 from adamctl.wire.checksum import crc32
 
@@ -39,30 +41,36 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads the list of a set.
 
     Raises:
-        ConfigurationError: the folder is no prepared set.
+        ConfigurationError: the folder is no prepared set, or this user may not read it.
         DamagedDataError: the list is damaged.
     """
     path = folder / MANIFEST_NAME
-    return prepared.read_manifest({path.name: LocalShard(path, path.name)} if path.is_file() else {}, str(folder))
+    with reported(path):
+        if not path.is_file():
+            found = f"no {MANIFEST_NAME} in it" if folder.is_dir() else "a file" if exists(folder) else "none"
+            raise ConfigurationError(f"{folder}: expected a folder that `adamctl data prepare` wrote, found {found}")
+        return prepared.read_manifest({path.name: LocalShard(path, path.name)}, str(folder))
 
 
 def find_damage(folder: Path, progress: Progress | None = None) -> Iterator[Damage]:
     """Yields each damaged block, and each file that is missing, has another length, or does not belong there.
 
     Raises:
-        ConfigurationError: the folder is no prepared set.
-        DamagedDataError: the list of files is damaged, so that nothing can be said of the others.
+        ConfigurationError: the folder is no prepared set, or this user may not read it or a file of it.
+        DamagedDataError: the list of files is damaged, so that nothing can be said of the others, or a file cannot be
+            read.
     """
     manifest = read_manifest(folder)
-    for file in manifest.files:
-        if (folder / file.name).is_file():
-            yield from _damage_of(folder / file.name, file, progress)
-        else:
-            yield Damage(file.name, f"expected a file of {file.size_bytes} bytes, found none")
-    known = {MANIFEST_NAME, *(file.name for file in manifest.files)}
-    for path in sorted(folder.iterdir()):
-        if path.name not in known:
-            yield Damage(path.name, "expected no such file: it is not of this set")
+    with reported(folder):
+        for file in manifest.files:
+            if (folder / file.name).is_file():
+                yield from _damage_of(folder / file.name, file, progress)
+            else:
+                yield Damage(file.name, f"expected a file of {file.size_bytes} bytes, found none")
+        known = {MANIFEST_NAME, *(file.name for file in manifest.files)}
+        for path in sorted(folder.iterdir()):
+            if path.name not in known:
+                yield Damage(path.name, "expected no such file: it is not of this set")
 
 
 def _damage_of(path: Path, file: PreparedFile, progress: Progress | None) -> Iterator[Damage]:

@@ -86,12 +86,17 @@ def find_by_suffix(file_name: str) -> Reader | None:
 
 
 def find_by_content(place: Path) -> Reader | None:
-    """Returns the reader of a file by its suffix, of a folder without folders by its files; None if there is none."""
-    if not place.is_dir():
-        return find_by_suffix(place.name)
-    found = sorted(path for path in place.iterdir() if not path.name.startswith("."))
-    if any(path.is_dir() for path in found):
-        return None
+    """Returns the reader of a file by its suffix, of a folder without folders by its files; None if there is none.
+
+    Raises:
+        ConfigurationError: this user may not look there.
+    """
+    with reported(place):
+        if not place.is_dir():
+            return find_by_suffix(place.name)
+        found = sorted(path for path in place.iterdir() if not path.name.startswith("."))
+        if any(path.is_dir() for path in found):
+            return None
     from adamctl.roles.data.prepared.layout import MANIFEST_NAME  # it imports this package
 
     if any(path.name == MANIFEST_NAME for path in found):

@@ -10,6 +10,7 @@ from typing import BinaryIO, Final, Protocol
 from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.access import not_permitted
 from adamctl.roles.data.readers.source import FileSplit
 from adamctl.roles.data.readers.splits import is_hidden
 from adamctl.roles.data.remote.files import RemoteFiles
@@ -85,6 +86,8 @@ class LocalShard:
             if (found.st_size, found.st_mtime_ns) == (self.size_bytes, self._changed_ns):
                 return self._path.open("rb")
             now = f"{found.st_size} bytes"
+        except PermissionError as error:
+            raise not_permitted(error, self.origin) from error
         except OSError as error:
             now = str(error)
         raise DamagedDataError(

@@ -74,3 +74,10 @@ def test_files_that_are_missing_cut_longer_or_too_many(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"that `adamctl data prepare` wrote, found no prepared\.json in it"):
         read_manifest(tmp_path)
+
+
+def test_what_is_no_set_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, found in (("nothing", "found none"), ("file", "found a file"), (".", "found no prepared.json in it")):
+        with pytest.raises(ConfigurationError, match=f"expected a folder that .*{found}$"):
+            read_manifest(tmp_path / name)

@@ -14,8 +14,11 @@ import pytest
 from adamctl.config.data import DataConfig
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.catalogue.catalogue import find_source
+from adamctl.roles.data.prepared.verify import find_damage
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.access import reported
+from adamctl.roles.data.readers.plugins import find_by_content
+from tests.roles.data.prepared.sets import prepared
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch, forbidden: Path) -> None:
@@ -76,6 +79,25 @@ def test_so_is_one_on_the_way_to_the_data(tmp_path: Path, monkeypatch: pytest.Mo
         find_source(config)
     with pytest.raises(ConfigurationError, match=r"d.*: this user may not read it"):
         find_source(DataConfig(format="npz", source="d", search=(str(tmp_path),)))
+
+
+def test_so_is_a_folder_whose_format_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "d").mkdir()
+    forbid(monkeypatch, tmp_path / "d")
+    for place in (tmp_path / "d", tmp_path / "d" / "x.csv"):
+        with pytest.raises(ConfigurationError, match=f"^{place}: this user may not read it"):
+            find_by_content(place)
+
+
+def test_so_is_a_file_of_a_prepared_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = prepared(tmp_path / "set")
+    opened = open_source(DataConfig(format="prepared", source=str(folder)), folder, None)
+    for file in (folder / "train-00000.examples", folder / "prepared.json"):
+        forbid(monkeypatch, file)
+        with pytest.raises(ConfigurationError, match=f"^{file}: this user may not read it"):
+            list(find_damage(folder))
+    with pytest.raises(ConfigurationError, match=r"train-00000\.examples: this user may not read it"):
+        opened.load("train", np.arange(3), np.empty((3, 4, 3, 1), np.uint8))
 
 
 @pytest.mark.parametrize(
