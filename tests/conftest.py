@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 PROCESSES_MAX = 8
 PROCESSES_PER_CORE = 2
@@ -27,6 +28,8 @@ SHARE_NOTHING = ("tests/sim/",)
 TESTS = Path(__file__).parent
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 """Roles use one thread of BLAS; the others, made when numpy is imported, would only cost their start."""
+settings.register_profile("no times", deadline=None)  # where all cores are busy, any example can take long
+settings.load_profile("no times")
 gc.disable()
 """Until all tests are collected: twelve thousand of them, which stay, and would be walked through again and again."""
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
