@@ -32,6 +32,7 @@ _OF_LOSS = {
     "squared_error": ("losses.squared_error", "losses.squared_error_error"),
     "logistic": ("logistic.logistic", "logistic.logistic_error"),
 }
+"""The last makes the error; `weighted_losses` has one of the same name."""
 _OF_LAYER: dict[type, tuple[str, ...]] = {
     description.MaxPool2D: ("images.maxpool_forward", "images.maxpool_backward"),
     description.Dense: ("elementwise.add_bias",),
@@ -47,13 +48,6 @@ _OF_LAYER: dict[type, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-_OF_WEIGHTED_LOSS = {
-    "cross_entropy": "weighted_losses.cross_entropy_error",
-    "squared_error": "weighted_losses.squared_error_error",
-    "logistic": "weighted_losses.logistic_error",
-}
-
-
 def step_kernels(model: Model, clipping: bool = False, weighted: bool = False) -> tuple[str, ...]:
     """Returns the kernels that training steps and evaluations of a model use, slowest to compile first.
 
@@ -64,8 +58,9 @@ def step_kernels(model: Model, clipping: bool = False, weighted: bool = False) -
     """
     names = {*COMMON_KERNELS, *_OF_LOSS[model.loss], *(("accrual.clip_layers",) if clipping else ())}
     if weighted:
-        names.remove(_OF_LOSS[model.loss][-1])
-        names.add(_OF_WEIGHTED_LOSS[model.loss])
+        plain = _OF_LOSS[model.loss][-1]
+        names.remove(plain)
+        names.add(f"weighted_losses.{plain.partition('.')[2]}")
     shapes = infer(model)
     if isinstance(model.layers[-1], description.Softmax) and model.loss != "cross_entropy":
         names.add("losses.softmax_error")

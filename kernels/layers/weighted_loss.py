@@ -22,9 +22,12 @@ from adamctl.model.description import Loss as LossName
 class WeightedLoss(Loss):
     """A loss times `class_weights` [units]; `evaluate` stays that of the plain loss."""
 
+    class_weights: Array
+
     def __init__(self, plain: Loss, class_weights: Array, backend: str | None = None) -> None:
-        self._plain, self.class_weights, self._weights = plain, class_weights, class_weights
+        self._plain, self.class_weights = plain, class_weights
         self._compiled = compiled_if(choose(backend), "weighted_losses")
+        self._kernel = None if self._compiled is None else getattr(self._compiled, plain.compiled_name)
 
     @property
     def unweighted(self) -> Loss:
@@ -38,18 +41,16 @@ class WeightedLoss(Loss):
         return self._plain.finish(outputs)
 
     def native_backward(self, outputs: Array, labels: Labels, error: Array, result: Result) -> list[Call] | None:
-        if self._compiled is None:
+        if self._kernel is None:
             return None
-        kernel = getattr(self._compiled, self._plain.compiled_name)
-        return [NativeCall(kernel, (outputs, labels, self._weights, error), result)]
+        return [NativeCall(self._kernel, (outputs, labels, self.class_weights, error), result)]
 
     def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
-        assert error is not None, "evaluations are those of the plain loss"
-        kernel = getattr(self._compiled, self._plain.compiled_name)
-        return kernel(outputs, labels, self._weights, error)  # type: ignore[no-any-return]
+        assert self._kernel is not None and error is not None, "evaluations are those of the plain loss"
+        return self._kernel(outputs, labels, self.class_weights, error)  # type: ignore[no-any-return]
 
     def _losses(self, outputs: Array, labels: Labels, error: Array | None) -> NDArray[np.float64]:
-        losses, weights = self._plain._losses(outputs, labels, error), self._weights[labels]
+        losses, weights = self._plain._losses(outputs, labels, error), self.class_weights[labels]
         if error is not None:
             error *= weights[:, None]
         return losses * weights

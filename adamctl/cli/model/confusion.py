@@ -41,8 +41,10 @@ def as_json(confusion: Confusion, names: Sequence[str]) -> dict[str, Any]:
         | {"precision": one.precision, "recall": one.recall, "f1": one.f1}
         for one in classes
     ]
-    cells: dict[str, Any] = {"counts": confusion.matrix().tolist()} if confusion.classes <= WHOLE else {}
-    if not cells:
+    cells: dict[str, Any]
+    if confusion.classes <= WHOLE:
+        cells = {"counts": confusion.matrix().tolist()}
+    else:
         cells = {"cells": np.stack(confusion.cells(), axis=1).tolist()}
     means = None if mean is None else mean._asdict()
     accuracy = None if mean is None else mean.balanced_accuracy
