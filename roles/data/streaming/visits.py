@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.core import Indices, Range
+from adamctl.roles.data.core import CachePlan, Indices, Range
 from adamctl.roles.data.order.sampling import weights_of
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, is_sequential, keeps_examples
 from adamctl.roles.data.scaling import STATISTICS_EXAMPLES_MAX
+from adamctl.roles.data.sets.decode import ExampleCache
 from adamctl.roles.data.streaming.blocks import (
     sample_of,
     shared_out,
@@ -57,7 +58,10 @@ class BlockVisits:
         self.forms: dict[str, str] = dict.fromkeys(FILE_SPLITS, "none" if keeps_examples(source) else "windows")
         self.whole_ranges = True
         self._cache: WindowCache | None = None
-        if keeps_examples(source) or not self.examples["train"]:
+        self._kept: dict[FileSplit, ExampleCache] = {}  # of a source that keeps its examples: they are only checked
+        if keeps_examples(source):
+            self._kept = {split: ExampleCache(CachePlan("none", 0, 0), source, split) for split in FILE_SPLITS}
+        if self._kept or not self.examples["train"]:
             return
         windows = frames_of(self._splits, source).window_bytes(self._splits["train"], config.window_blocks)
         room_bytes = windows[-1] if share_bytes is None else share_bytes
@@ -106,9 +110,7 @@ class BlockVisits:
             return
         indices = self.draws(wanted) % len(self._source.labels(self.file_split(wanted.split)))
         indices = indices if positions is None else indices[positions]
-        self._source.load(
-            self.file_split(wanted.split), indices, images.reshape(len(indices), *self._source.example_shape)
-        )
+        self._kept[self.file_split(wanted.split)].gather(indices, images)
 
     def own(self, owned: Owned) -> None:
         """Says which blocks this server reads for windows, from now on; all of them until then."""
@@ -136,5 +138,6 @@ class BlockVisits:
     @property
     def loaded_bytes(self) -> int:
         """Bytes of the examples that the source was asked for, as they are in memory."""
+        caches = self._kept.values() if self._cache is None else (self._cache,)
         example_bytes = prod(self._source.example_shape) * self._source.dtype.itemsize
-        return 0 if self._cache is None else self._cache.loaded_examples * example_bytes
+        return sum(cache.loaded_examples for cache in caches) * example_bytes

@@ -12,10 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.readers.source import TableSource
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.store import DataStore
 from adamctl.roles.data.streaming.visits import BlockVisits
@@ -148,6 +149,23 @@ def gather(dataset: OpenDataSet, wanted: Range, positions: NDArray[np.int64] | N
     dataset.gather(wanted, images, labels, positions)
     expected = dataset.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
     assert images[:, 0].tolist() == (expected if positions is None else expected[positions]).tolist()
+
+
+def test_numbers_that_are_not_finite_are_refused_also_where_the_source_has_them_in_memory() -> None:
+    values, labels = np.ones((10, 4), np.float32), np.zeros(10, np.int32)
+    values[7, 1] = np.nan
+    source = TableSource(
+        "npz",
+        {"train": (values, labels), "test": (values[:0], labels[:0])},
+        value_max=1.0,
+        stored_bytes=0,
+        input_shape=(4,),
+        origin="x",
+    )
+    dataset = OpenDataSet("x", CONFIG, source, 7, 10**6)
+    for _ in range(2):
+        with pytest.raises(DamagedDataError, match="x: train: expected finite numbers, found nan in example 7"):
+            dataset.gather(Range("train", 0, 0, 10), np.empty((10, 4), np.float32), np.empty(10, np.int32))
 
 
 def test_held_out_examples_are_in_no_pass_and_come_in_the_order_of_the_files(store: DataStore) -> None:
