@@ -74,6 +74,7 @@ def configuration(
 
 def _guessed_format(source: str) -> str:
     from adamctl.config.formats import formats
+    from adamctl.config.urls import is_url
     from adamctl.roles.data.catalogue.catalogue import CATALOGUE
     from adamctl.roles.data.readers.plugins import find_by_content
 
@@ -81,9 +82,13 @@ def _guessed_format(source: str) -> str:
         return "digits"
     if source in CATALOGUE:
         return CATALOGUE[source].format
-    reader = find_by_content(Path(source).expanduser())
+    place = Path(source).expanduser()
+    reader = find_by_content(place)
     if reader is None:
-        raise ConfigurationError(f"the format of {source!r} is unknown; give --format, one of {', '.join(formats())}")
+        missing = "" if place.exists() or is_url(source) else ", and there is no such file or folder here"
+        raise ConfigurationError(
+            f"the format of {source!r} is unknown{missing}; give --format, one of {', '.join(formats())}"
+        )
     return reader.name
 
 

@@ -69,6 +69,13 @@ def test_a_format_beside_an_experiment_is_refused(tmp_path: Path) -> None:
     assert isinstance(done.exception, ConfigurationError) and "--set data.format=csv changes it" in str(done.exception)
 
 
+def test_a_name_whose_format_is_unknown_may_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for name, missing in (("there", False), ("nowhere", True)):
+        said = str(run("inspect", tmp_path / name).exception)
+        assert "is unknown" in said and ("there is no such file or folder" in said) == missing
+
+
 def test_images_need_a_shape(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x_train=np.zeros((4, 2, 3, 1), np.uint8), y_train=np.zeros(4, np.int32))
     assert run("prepare", tmp_path / "x.npz", "--to", tmp_path / "set", "--shape", "6").exit_code == 0

@@ -71,6 +71,6 @@ def command(
     echo(f"{trained.experiment.name}, {trained.checkpoint}")
     echo(table(tuple(row), [tuple(row.values())], right=range(1, len(row))))
     if result["skipped"]:
-        echo(f"damaged and skipped: {result['skipped']:,} further examples")
+        echo(f"damaged and skipped, besides these: {result['skipped']:,}")
     if confusion and counts is not None:
         echo("\n" + matrix.as_tables(counts, opened.classes, shutil.get_terminal_size().columns))

@@ -168,7 +168,8 @@ def _near(path: Path) -> str:
         while not folder.is_dir() and folder != folder.parent:
             path, folder = folder, folder.parent
         return f" The first part of that that is missing is {path}."
-    names = sorted(entry.name for entry in islice(folder.iterdir(), _NAMES_MAX))
+    entries = (entry.name for entry in islice(folder.iterdir(), _NAMES_MAX))
+    names = sorted(entries, key=lambda name: (name.startswith("."), name))
     shown = ", ".join(names[:_NAMES_SHOWN_MAX]) or "nothing"
     return (
         suggestion(path.name, names)

@@ -26,7 +26,8 @@ def test_the_first_folder_that_has_it_wins(tmp_path: Path, idx_folder: Callable[
 def test_a_path_is_taken_as_it_is(tmp_path: Path, idx_folder: Callable[..., Path]) -> None:
     folder = idx_folder()
     assert find_source(DataConfig(format="idx", source=str(folder))) == folder
-    with pytest.raises(ConfigurationError, match=rf"does not exist.*\. In {tmp_path} there is tiny\.$"):
+    (tmp_path / ".hidden").touch()
+    with pytest.raises(ConfigurationError, match=rf"does not exist.*\. In {tmp_path} there is tiny, \.hidden\.$"):
         find_source(DataConfig(format="idx", source=str(tmp_path / "nothing")))
     with pytest.raises(ConfigurationError, match=r'does not exist.* Did you mean "tiny"'):
         find_source(DataConfig(format="idx", source=str(tmp_path / "tinny")))
