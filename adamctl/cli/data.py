@@ -169,14 +169,19 @@ def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:
 
 
 class _Progress:
-    """Prints a file's progress every two seconds, and when it is complete."""
+    """Prints a file's progress every two seconds, and once when it is complete."""
 
     def __init__(self) -> None:
         self._last_s = time.monotonic()
+        self._complete = ""
 
     def __call__(self, name: str, there_bytes: int, total_bytes: int) -> None:
         now_s = time.monotonic()
-        if 0 < total_bytes <= there_bytes or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
+        completes = 0 < total_bytes <= there_bytes
+        if completes and self._complete == name:
+            return
+        if completes or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
             self._last_s = now_s
+            self._complete = name if completes else ""
             of_all = f" of {total_bytes:,}" if total_bytes else ""
             echo(f"{name}: {there_bytes:,}{of_all} bytes", err=True)
