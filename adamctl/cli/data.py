@@ -169,16 +169,21 @@ def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:
 
 
 class Progress:
-    """Prints how far a part is, every two seconds, and with `to_the_end` also when it is complete."""
+    """Prints how far a part is, every two seconds, and with `to_the_end` also once when it is complete."""
 
     def __init__(self, of_what: str, *, to_the_end: bool = False) -> None:
         self._of_what, self._to_the_end = of_what, to_the_end
         self._last_s = time.monotonic()
+        self._complete = ""
 
     def __call__(self, name: str, done: int, total: int) -> None:
         """`total`: 0 if it is unknown."""
         now_s = time.monotonic()
-        if (self._to_the_end and 0 < total <= done) or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
+        completes = self._to_the_end and 0 < total <= done
+        if completes and self._complete == name:
+            return
+        if completes or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
             self._last_s = now_s
+            self._complete = name if completes else ""
             of_all = f" of {total:,}" if total else ""
             echo(f"{name}: {done:,}{of_all} {self._of_what}", err=True)

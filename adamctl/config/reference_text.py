@@ -25,7 +25,7 @@ Do not use it
 
 - if you have a GPU and the network fits on it: PyTorch or JAX on a GPU is far faster;
 - for transformers, recurrent networks or custom layers: only the layers below exist;
-- for a network that does not fit into one worker's memory: models are not split across machines;
+- for a network that does not fit into one machine's memory (over several workers: [partitions.md](partitions.md));
 - over networks that strangers can reach: traffic is not encrypted.
 """
 

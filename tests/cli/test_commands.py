@@ -13,6 +13,8 @@ from adamctl.cli.main import application
 from adamctl.cli.output import print_json, table
 from adamctl.errors import ConfigurationError
 from adamctl.launch.run_folder import create_run_folder
+from adamctl.roles.data.catalogue.fetch import Fetched
+from adamctl.roles.data.catalogue.transfer import Progress
 from tests.config.small_network import NETWORK
 
 EXPERIMENTS = Path(__file__).parents[2] / "examples"
@@ -181,6 +183,18 @@ def test_data_inspect() -> None:
     values = json.loads(invoke("data", "inspect", "digits", "--json").stdout)
     assert values["splits"]["test"]["examples"] == 360
     assert "digits" in invoke("data", "inspect", "digits").stdout
+
+
+def test_data_fetch_tells_once_of_each_complete_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fetched(name: str, folder: Path, *, base_url: str | None, progress: Progress) -> Fetched:
+        for file in ("a", "b"):
+            for there_bytes in (5, 10, 10):
+                progress(file, there_bytes, 10)
+        return Fetched(folder, (), ("a", "b"), 20)
+
+    monkeypatch.setattr("adamctl.roles.data.fetch.fetch", fetched)
+    told = invoke("data", "fetch", "mnist", "--data", str(tmp_path)).stderr.splitlines()
+    assert told == ["a: 10 of 10 bytes", "b: 10 of 10 bytes"]
 
 
 def test_doctor_names_kernels_and_reasons() -> None:

@@ -22,7 +22,9 @@ from adamctl.config.augment import AugmentConfig, ElasticConfig
 from adamctl.config.data import DataConfig
 from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.config.resolved import write_resolved
+from adamctl.errors import ConfigurationError
 from adamctl.model.description import Model
+from adamctl.roles.data.catalogue.catalogue import find_source
 
 DISTORTIONS = AugmentConfig(rotate=10, scale=0.1, shear=0.1, elastic=ElasticConfig(sigma=4, alpha=34))
 LOOK_S = 0.1
@@ -31,6 +33,10 @@ LOOK_S = 0.1
 def measure(settings: DataSettings, progress: Progress) -> dict[str, Found]:
     """Returns the share of each of some runs; the median counts."""
     data = DataConfig(format="idx", source="mnist", search=settings.data, augment=DISTORTIONS)
+    try:
+        find_source(data)
+    except ConfigurationError:
+        return {"waiting": {"cannot": f"{data.source} is in none of the folders of --data"}}
     return {"waiting": measure_waiting(data, ADAM_MNIST, settings.waiting_passes, settings.rounds, progress)}
 
 

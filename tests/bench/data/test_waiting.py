@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from adamctl.bench.data.waiting import DISTORTIONS, measure_waiting
+from adamctl.bench.data.parts import DataSettings
+from adamctl.bench.data.waiting import DISTORTIONS, measure, measure_waiting
 from adamctl.config.augment import AugmentConfig
 from adamctl.config.data import DataConfig
 from adamctl.model.description import Dense, Model, Softmax
@@ -21,3 +22,9 @@ def test_a_workers_waiting_and_a_servers_cores_are_measured() -> None:
 
 def test_images_are_distorted_affinely_and_elastically() -> None:
     assert DISTORTIONS.rotate and DISTORTIONS.scale and DISTORTIONS.shear and DISTORTIONS.elastic.alpha
+
+
+def test_a_missing_set_is_told_and_nothing_is_run() -> None:
+    lines: list[str] = []
+    found = measure(DataSettings(data=("/nowhere",)), lines.append)
+    assert found == {"waiting": {"cannot": "mnist is in none of the folders of --data"}} and not lines
