@@ -9,7 +9,7 @@ import click
 
 from adamctl.bench.data.parts import PARTS, DataSettings
 from adamctl.cli import options
-from adamctl.cli.bench.bench import COUNT, print_bars
+from adamctl.cli.bench.bench import COUNT, Interpreter, print_bars
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json
 
@@ -20,7 +20,11 @@ from adamctl.cli.output import echo, print_json
 )
 @options.data_option
 @click.option(
-    "--peer-python", default=sys.executable, metavar="PYTHON", help="Python with PyTorch, torchvision and OpenCV."
+    "--peer-python",
+    type=Interpreter(),
+    default=sys.executable,
+    metavar="PYTHON",
+    help="Python with PyTorch, torchvision and OpenCV.",
 )
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side, which take turns.")
 @click.option("--seconds", type=ABOVE_ZERO, default=0.5, show_default=True, help="Length of a round.")

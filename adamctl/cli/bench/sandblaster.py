@@ -8,7 +8,7 @@ import sys
 import click
 
 from adamctl.cli import options
-from adamctl.cli.bench.bench import COUNT, print_bars
+from adamctl.cli.bench.bench import COUNT, Interpreter, print_bars
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json
 
@@ -26,7 +26,9 @@ PASSES = click.IntRange(min=10)
     "--only", multiple=True, type=click.Choice(PARTS), help="Measure only this part; repeatable.  [default: all]"
 )
 @options.data_option
-@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Python with PyTorch and SciPy.")
+@click.option(
+    "--peer-python", type=Interpreter(), default=sys.executable, metavar="PYTHON", help="Python with PyTorch and SciPy."
+)
 @click.option("--evaluations", type=COUNT, default=100, show_default=True, help="Of SciPy, on each problem.")
 @click.option(
     "--race-passes", type=COUNT, default=30, show_default=True, help="Evaluations of each side on the way to a loss."
