@@ -192,7 +192,7 @@ def test_data_fetch_tells_once_of_each_complete_file(monkeypatch: pytest.MonkeyP
                 progress(file, there_bytes, 10)
         return Fetched(folder, (), ("a", "b"), 20)
 
-    monkeypatch.setattr("adamctl.roles.data.fetch.fetch", fetched)
+    monkeypatch.setattr("adamctl.roles.data.catalogue.fetch.fetch", fetched)
     told = invoke("data", "fetch", "mnist", "--data", str(tmp_path)).stderr.splitlines()
     assert told == ["a: 10 of 10 bytes", "b: 10 of 10 bytes"]
 

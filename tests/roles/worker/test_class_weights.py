@@ -39,7 +39,7 @@ async def test_a_worker_weighs_classes(
     backward = WeightedLoss._losses
 
     def noted(self: WeightedLoss, outputs: Any, labels: Any, error: Any) -> Any:
-        used.append(self._weights.tolist())
+        used.append(self.class_weights.tolist())
         return backward(self, outputs, labels, error)
 
     monkeypatch.setattr(WeightedLoss, "_losses", noted)
