@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import subprocess
 import tempfile
 import time
@@ -18,6 +19,12 @@ from adamctl.errors import ConfigurationError, RunFailedError
 FOLDER = Path(__file__).resolve().parent / "peers"
 END_S = 5.0
 IMPORT_S = 60.0
+
+
+def require_interpreter(python: str) -> None:
+    """Checks that a peer's interpreter is there, whatever packages it has. Raises ConfigurationError."""
+    if shutil.which(python) is None:
+        raise ConfigurationError(f"--peer-python: expected an interpreter; found {python!r}: there is no such program")
 
 
 def require(python: str, package: str) -> None:

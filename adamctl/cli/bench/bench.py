@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,17 +50,6 @@ command = TableGroup(
 )
 COUNT = click.IntRange(min=1)
 _HIDDEN_COLUMNS = frozenset({"fractions", "rounds_s", "rounds_seconds", "connections_per_example", "peer_error"})
-
-
-class Interpreter(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
-    """A Python to run a peer in: a path, or a name that is found in PATH."""
-
-    name = "python"
-
-    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
-        if shutil.which(value) is None:
-            self.fail(f"expected an interpreter; found {value!r}, and there is no such program", parameter, context)
-        return value
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
@@ -152,13 +140,7 @@ def store(
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per setting; the median counts.")
 @click.option("--seconds", type=ABOVE_ZERO, default=1.0, show_default=True, help="Length of a round.")
 @click.option("--vs", type=click.Choice(["torch"]), help="Compare with PyTorch's best setting.")
-@click.option(
-    "--peer-python",
-    type=Interpreter(),
-    default=sys.executable,
-    metavar="PYTHON",
-    help="Python interpreter that has PyTorch.",
-)
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Python interpreter that has PyTorch.")
 @options.plot_option
 @options.json_option
 def worker(
@@ -215,13 +197,7 @@ def _show_worker(report: dict[str, Any]) -> None:
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per kernel; the median counts.")
 @click.option("--seconds", type=ABOVE_ZERO, default=0.1, show_default=True, help="Length of a round.")
 @click.option("--vs", type=click.Choice(["torch"]), help="Measure PyTorch too.")
-@click.option(
-    "--peer-python",
-    type=Interpreter(),
-    default=sys.executable,
-    metavar="PYTHON",
-    help="Python interpreter that has PyTorch.",
-)
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Python interpreter that has PyTorch.")
 @options.plot_option
 @options.json_option
 def kernels(

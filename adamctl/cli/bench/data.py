@@ -9,7 +9,7 @@ import click
 
 from adamctl.bench.data.parts import PARTS, DataSettings
 from adamctl.cli import options
-from adamctl.cli.bench.bench import COUNT, Interpreter, print_bars
+from adamctl.cli.bench.bench import COUNT, print_bars
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json
 
@@ -20,11 +20,7 @@ from adamctl.cli.output import echo, print_json
 )
 @options.data_option
 @click.option(
-    "--peer-python",
-    type=Interpreter(),
-    default=sys.executable,
-    metavar="PYTHON",
-    help="Python with PyTorch, torchvision and OpenCV.",
+    "--peer-python", default=sys.executable, metavar="PYTHON", help="Python with PyTorch, torchvision and OpenCV."
 )
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side, which take turns.")
 @click.option("--seconds", type=ABOVE_ZERO, default=0.5, show_default=True, help="Length of a round.")
@@ -37,8 +33,10 @@ def data(
     A part that cannot be measured here says why, such as a peer that is not installed.
     """
     from adamctl.bench.data.data import run_data_benchmark
+    from adamctl.bench.peer import require_interpreter
     from adamctl.config.load import data_folders
 
+    require_interpreter(peer_python)
     settings = DataSettings(
         data=(*data, *data_folders(os.environ)),
         peer_python=peer_python,

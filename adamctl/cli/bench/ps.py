@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from adamctl.cli import options
-from adamctl.cli.bench.bench import COUNT, Counts, Interpreter, usual_thread_counts
+from adamctl.cli.bench.bench import COUNT, Counts, usual_thread_counts
 from adamctl.cli.number_types import ABOVE_ZERO, Numbers
 from adamctl.cli.output import echo, print_json, table
 from adamctl.errors import ConfigurationError
@@ -66,13 +66,7 @@ _UNUSED = {
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per side; the best counts.")
 @click.option("--seconds", type=ABOVE_ZERO, help="Length of a round.  [default: 1; with --stress 60]")
 @click.option("--vs", type=click.Choice(["torch-rpc"]), help="Measure PyTorch's RPC too.")
-@click.option(
-    "--peer-python",
-    type=Interpreter(),
-    default=sys.executable,
-    metavar="PYTHON",
-    help="Python interpreter that has PyTorch.",
-)
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Python interpreter that has PyTorch.")
 @click.option("--stress", is_flag=True, help="Run the stress test instead: 64 connections push for a minute.")
 @click.option("--linear", is_flag=True, help="Measure instead how cost grows with model, clients and servers.")
 @options.plot_option

@@ -8,7 +8,7 @@ import sys
 import click
 
 from adamctl.cli import options
-from adamctl.cli.bench.bench import COUNT, Interpreter, print_bars
+from adamctl.cli.bench.bench import COUNT, print_bars
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json
 
@@ -26,9 +26,7 @@ PASSES = click.IntRange(min=10)
     "--only", multiple=True, type=click.Choice(PARTS), help="Measure only this part; repeatable.  [default: all]"
 )
 @options.data_option
-@click.option(
-    "--peer-python", type=Interpreter(), default=sys.executable, metavar="PYTHON", help="Python with PyTorch and SciPy."
-)
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Python with PyTorch and SciPy.")
 @click.option("--evaluations", type=COUNT, default=100, show_default=True, help="Of SciPy, on each problem.")
 @click.option(
     "--race-passes", type=COUNT, default=30, show_default=True, help="Evaluations of each side on the way to a loss."
@@ -51,9 +49,11 @@ def sandblaster(
     perceptron on MNIST. A part that cannot be measured here says why: PyTorch is not installed, or control groups
     or network namespaces, which need Linux, cannot be made.
     """
+    from adamctl.bench.peer import require_interpreter
     from adamctl.bench.sandblaster.sandblaster import SandblasterSettings, run_sandblaster_benchmark
     from adamctl.config.load import data_folders
 
+    require_interpreter(peer_python)
     settings = SandblasterSettings(
         only=only,
         data=(*data, *data_folders(os.environ)),

@@ -21,9 +21,6 @@ MNIST = str(Path(__file__).parents[3] / "examples" / "mnist.toml")
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("worker", MNIST, "--vs", "torch", "--peer-python", "no-such-python"), "expected an interpreter"),
-        (("data", "--only", "decode", "--peer-python", "no-such-python"), "expected an interpreter"),
-        (("sandblaster", "--peer-python", "no-such-python"), "expected an interpreter"),
         (("kernels", "--threads", "0"), "0 is not in the range x>=1"),
         (("kernels", "--batch", "0"), "0 is not in the range x>=1"),
         (("kernels", "--seconds", "0"), "expected a number above 0 and at most 1,000,000; found 0"),
@@ -61,6 +58,9 @@ def test_bad_flags_end_with_usage(arguments: tuple[str, ...], expected: str) -> 
         (("kernels", "--only", "no-such-kernel"), "expected part of a kernel's name"),
         (("kernels", "no-such-file.toml"), "no such experiment file"),
         (("worker", "no-such-file.toml"), "no such experiment file"),
+        (("worker", MNIST, "--vs", "torch", "--peer-python", "no-such-python"), "expected an interpreter"),
+        (("data", "--only", "decode", "--peer-python", "no-such-python"), "there is no such program"),
+        (("sandblaster", "--only", "evaluations", "--peer-python", "no-such-python"), "there is no such program"),
         (("ps-throughput", "--stress", "--linear"), "expected only one of them"),
         (("ps-throughput", "--stress", "--mode", "push", "--dtype", "float16"), "expected no --mode, --dtype"),
         (("ps-throughput", "--stress", "--rounds", "5"), "--stress: expected no --rounds"),
