@@ -17,12 +17,14 @@ About: TypeAlias = Literal["", "itself", "itself, or others by an operator"]
 
 OPERATORS: Final = frozenset({"front", "operator"})
 """The command line, and the run's front."""
+METRICS: Final = "metrics"
+"""Who shows a cluster's metrics: it may ask and read, and change nothing."""
 TRAINERS: Final = frozenset({"worker", "client"})
 READ_BY_TRAINERS: Final = ("/nodes/", "/jobs/")
 """Where a worker finds a run, and a pushing client finds which server holds what."""
 JOB_OWNERS: Final = frozenset({"coordinator", "client"})
 MEMBERS: Final = frozenset({"ps", "data", "worker", "coordinator", "client"})
-KNOWN_ROLES: Final = MEMBERS | OPERATORS | {"controller", "bench"}
+KNOWN_ROLES: Final = MEMBERS | OPERATORS | {"controller", "bench", METRICS}
 
 OTHERS: Final = "another role"
 """Stands for roles of other packages: they may become members and read everything."""
@@ -53,7 +55,7 @@ _MEMBER: Final = Permission(MEMBERS | {OTHERS}, "itself")
 PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.HELLO: Permission(ALL),
     Opcode.PROVE: Permission(ALL),
-    Opcode.STATUS: Permission(OPERATORS | {"controller"}),
+    Opcode.STATUS: Permission(OPERATORS | {"controller", METRICS}),
     Opcode.CREDIT: Permission(frozenset()),  # a server grants it; it is never requested
     Opcode.SHUTDOWN: _OPERATOR,
     Opcode.MEMORY_REGISTER: Permission(TRAINERS | {"coordinator"}),
