@@ -123,6 +123,8 @@ def test_the_table_knows_every_role_of_ours() -> None:
         (("worker", "w", 3), ConfigReadRequest("/jobs/"), True),
         (("client", "c", 3), ConfigWatchRequest("/nodes/ps-0", 1, 0.0), True),
         (("client", "c", 3), ConfigReadRequest("/"), False),
+        (("client", "c", 3), ConfigReadRequest("/jobs/"), False),
+        (("client", "c", 3), ConfigWatchRequest("/jobs/a", 1, 0.0), True),
         (("worker", "w", 3), ConfigReadRequest("/drains/ps-0"), False),
         (("worker", "w", 3), ConfigWatchRequest("", 1, 0.0), False),
         (("ps", "ps-0", 3), ConfigReadRequest("/retired"), True),
