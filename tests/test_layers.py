@@ -106,6 +106,7 @@ SHORT = {
     "roles/saving.py": "one way to answer, for servers and workers",
     "roles/coordinator/checkpoint/members.py": "in place of the servers' client, which has files of its own",
     "roles/worker/core/shares.py": "one decision, with its reasons",
+    "roles/worker/partition/group.py": "pure, and lies below links.py and all that runs in a group",
     "roles/worker/divergence.py": "lies below session.py, which raises it and has no room for it",
     "roles/worker/sandblaster/held_out.py": "asks by other requests than bundles do, for both executors",
 }
