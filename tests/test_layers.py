@@ -59,6 +59,7 @@ SHORT = {
     "adamctl/launch/checking.py": "`train` asks it, and so does `config check`, which starts nothing",
     "adamctl/launch/failure.py": "reads logs, for a run that is watched and for one that is detached",
     "adamctl/launch/readings.py": "loads psutil, which only what shows readings needs",
+    "adamctl/launch/sinks/*": "one sink, one file: whoever adds one copies it",
     "adamctl/launch/terminal.py": "is about this process alone; front.py is about the roles of a run",
     "adamctl/launch/troubles.py": "a loop of its own, which starts and stops nothing, beside those of front.py",
     "adamctl/launch/waits.py": "pure, as front.py is not",

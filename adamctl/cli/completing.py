@@ -81,6 +81,12 @@ def _names_of_data_sets(context: click.Context) -> Iterator[str]:
             yield from sorted(path.name for path in Path(folder).iterdir() if not path.name.startswith("."))
 
 
+def _names_of_sinks(context: click.Context) -> list[str]:
+    from adamctl.launch.sinks import SINKS
+
+    return SINKS.names()
+
+
 def _nodes(context: click.Context) -> Iterator[str]:
     """Yields the nodes of runs of this machine, by their logs: asking a cluster would take too long."""
     (base,) = _values(context, "run_dir", "runs")
@@ -97,3 +103,4 @@ formats = completing(_names_of_formats)
 data_sets = completing(_names_of_data_sets, "file")
 experiments = completing(_experiments, "file")
 nodes = completing(_nodes)
+sinks = completing(_names_of_sinks)

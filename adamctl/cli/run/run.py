@@ -24,6 +24,7 @@ command = TableGroup(
     table={
         "list": ("adamctl.cli.run.runs:list_", "Show the runs of this machine and the state of each"),
         "show": ("adamctl.cli.run.runs:show", "Show the state of one run"),
+        "follow": ("adamctl.cli.run.follow:command", "Hand what a run measures to TensorBoard or another sink"),
         "stop": ("adamctl.cli.run.run:stop", "End a run, or a job of a cluster; servers free its memory"),
         "rm": ("adamctl.cli.run.runs:rm", "Remove ended runs, or only their servers' stores"),
     },
