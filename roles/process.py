@@ -55,6 +55,7 @@ class CommonOptions:
         controller_deadline_s: how long the controllers may be unreachable before the role gives up
             (`--controller-deadline`).
         stop_deadline_s: how long the role may take to end after it was asked to (`--stop-deadline`).
+        health: HOST:PORT of `/livez` and `/readyz` (`--health`); empty: nowhere.
     """
 
     controller: tuple[str, ...] = (DEFAULT_CONTROLLER,)
@@ -71,6 +72,7 @@ class CommonOptions:
     ready_fd: int | None = None
     controller_deadline_s: float = 60.0
     stop_deadline_s: float = 30.0
+    health: str = ""
 
 
 def node_name(role: str, options: CommonOptions) -> str:

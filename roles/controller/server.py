@@ -242,6 +242,10 @@ class ControllerServer:
             "strangers": [{"name": name, "address": address} for name, address in core.paxos.forming.strangers],
         }
 
+    def unready(self) -> str:
+        """Returns why it serves nobody now: it knows no leader."""
+        return "" if self.core.leader is not None else "no leader is known"
+
     def _members(self) -> list[dict[str, Any]]:
         """Returns the controllers; the leader knows how many slots each was behind when it last answered (`lag`), and
         how long ago that was (`silent_s`)."""
@@ -342,7 +346,7 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
         links=links,
         on_cluster=context.belongs_to,
     )
-    context.status = server.status
+    context.status, context.unready = server.status, server.unready
     context.ready_lines = lambda addresses: _ready_lines(context, addresses)
     work = asyncio.create_task(server.run())
     stopping = asyncio.create_task(context.stopping.wait())
