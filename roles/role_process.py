@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from adamctl.roles.log import OWN_LOG_VARIABLE
+
 REPORT_BYTES_MAX = 64 << 10
 PRIVATE = partial(os.open, mode=0o600)
 """Opens files; new ones are accessible only to their owner, whatever the umask."""
@@ -80,7 +82,7 @@ class RoleProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=subprocess.STDOUT,
-                    env=environment,
+                    env={**environment, OWN_LOG_VARIABLE: str(log)},
                     pass_fds=(ready_write, lifeline.read_fd),
                     start_new_session=True,
                 )

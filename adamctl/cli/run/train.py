@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @options.runs_option
 @options.token_option
 @options.json_option
+@options.log_format_option
 @click.option("--plain", is_flag=True, help="Print plain progress lines even on a terminal.")
 @click.option(
     "--metrics-port",
@@ -53,6 +54,7 @@ def command(
     run_dir: str,
     token: str,
     as_json: bool,
+    log_format: str,
     plain: bool,
     metrics_port: int | None,
     detach: bool,
@@ -78,17 +80,17 @@ def command(
     if detached_fd is not None:
         from adamctl.launch.detaching import Announcing
 
-        reporter = announcing = Announcing(detached_fd)
+        reporter = announcing = Announcing(detached_fd, log_format)
         begun = announcing.begun
     else:
-        reporter = choose_reporter(sys.stderr, plain=plain)
+        reporter = choose_reporter(sys.stderr, plain=plain, log_format=log_format)
     chosen = TrainOptions(
         join=options.addresses(join) if join or options.config_store() else (),
         resume=resume,
         runs=Path(run_dir),
-        environment=os.environ,
+        environment={**os.environ, "ADAMCTL_LOG_FORMAT": log_format},
         token=token,
-        readings=not plain and sys.stderr.isatty(),
+        readings=not plain and log_format == "text" and sys.stderr.isatty(),
         detached=detached_fd is not None,
         begun=begun or (lambda folder: None),
         metrics_port=metrics_port,
@@ -99,7 +101,7 @@ def command(
         reporter.close()
     if as_json:
         print_json(_result(outcome, folder, loaded.experiment.seed))
-    return _report(outcome, folder, resume, chosen.join)
+    return _report(outcome, folder, resume, chosen.join, log_format)
 
 
 def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
@@ -118,16 +120,20 @@ def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
     return result
 
 
-def _report(outcome: Outcome, folder: Path, resume: str, join: Sequence[str]) -> int:
+def _report(outcome: Outcome, folder: Path, resume: str, join: Sequence[str], log_format: str) -> int:
     """Prints the result for a person to stderr; the first cause of a failure comes last."""
     from adamctl.live.view import closing_lines
+    from adamctl.roles.log import json_line
+
+    def say(level: str, text: str) -> None:
+        echo(json_line(level, "front", "front", text.strip()) if log_format == "json" else text, err=True)
 
     progress = outcome.progress
     if progress is not None and progress.final and not outcome.message:
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, join)):
-            echo(line, err=True)
+            say("INFO", line)
     if outcome.message:
-        echo(f"adamctl: error: {outcome.message}", err=True)
+        say("ERROR", f"adamctl: error: {outcome.message}")
     return outcome.exit_code
 
 
