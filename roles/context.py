@@ -58,6 +58,7 @@ class RoleContext:
         log: writes to stderr and the role's log file.
         incarnation: issued by the controllers at `serve`; 0 before and for the controller.
         stores: this process keeps what it holds on disk too; set it before `serve`, which tells others.
+        failure_domain: the name of what fails together with this process; empty: its machine. Set it before `serve`.
         token: the cluster's shared secret.
         cluster: the identity of the cluster that it belongs to; empty while it knows none.
         kept_in: the folder of what it keeps on disk, which is bound to one cluster; set it before `serve`.
@@ -85,6 +86,7 @@ class RoleContext:
     log: logging.Logger
     incarnation: int = 0
     stores: bool = False
+    failure_domain: str = ""
     token: str = ""
     cluster: str = ""
     kept_in: Path | None = None
@@ -322,6 +324,7 @@ class RoleContext:
             server.limits.credit_bytes,
             secrets.randbits(62) | 1,
             self.stores,
+            self.failure_domain,
         )
         reply = await membership.register(request, deadline_s=self.common.controller_deadline_s)
         self.incarnation = reply.incarnation
