@@ -19,6 +19,7 @@ from adamctl.net.address import TransportKind, host_id, parse_address, usable
 from adamctl.net.handshake import make_hello
 from adamctl.net.transport import ArrivalHandler, Connection, Handler, PlacingHandler, Request, Server, Transport
 from adamctl.roles.addresses import BoundAddresses, places
+from adamctl.roles.audit import Audit, is_audited
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
 from adamctl.roles.cluster_binding import bind, bound_to
 from adamctl.roles.common_status import lease_status, network_status, process_status
@@ -26,7 +27,7 @@ from adamctl.roles.configuration import ConfigurationStore, Membership, read_rec
 from adamctl.roles.failure_detector import FailureDetector
 from adamctl.roles.lease import Lease
 from adamctl.roles.process import CommonOptions, ReadyReport
-from adamctl.wire.constants import ErrorCode
+from adamctl.wire.constants import ErrorCode, Opcode
 from adamctl.wire.messages import (
     OPCODE_OF_REQUEST,
     Empty,
@@ -74,6 +75,7 @@ class RoleContext:
         lease: until when this process may consider itself a member, by `lease.clock`; endless without membership.
         make_beacon_sender: makes the sender of beacons for a separate thread, given a lease of D seconds; None: beacons
             are sent from the event loop, through `membership`, and timed by the loop's clock.
+        audit: writes down who administers this process.
         failure_detector: is told of closed connections if the membership service cannot see them; None: it can.
     """
 
@@ -103,11 +105,15 @@ class RoleContext:
     lease: Lease = field(default_factory=Lease.endless)
     make_beacon_sender: Callable[[float], OwnedSender] | None = None
     failure_detector: FailureDetector | None = None
+    audit: Audit = field(init=False)
     _bound: BoundAddresses | None = None
     _server: Server | None = None
     _beacons: Beacons | None = None
     _started_s: float = 0.0
     _ready: bool = False
+
+    def __post_init__(self) -> None:
+        self.audit = Audit(self.role, self.node)
 
     def hello(self) -> Hello:
         """Returns the identity to connect with, and to serve as."""
@@ -282,9 +288,16 @@ class RoleContext:
     def _handle(self, request: Request, handler: Handler) -> None:
         if self.failure_detector is not None:
             self.failure_detector.met(request)
+        opcode = OPCODE_OF_REQUEST[type(request.message)]
+        if is_audited(opcode, request):
+            self.audit.watch(request, opcode, partial(self._answer, opcode, handler))
+        else:
+            self._answer(opcode, handler, request)
+
+    def _answer(self, opcode: Opcode, handler: Handler, request: Request) -> None:
         if self._bound is not None and self._bound.refuse_misplaced(request):
             return
-        refused = refusal(request.peer, OPCODE_OF_REQUEST[type(request.message)], request.message)
+        refused = refusal(request.peer, opcode, request.message)
         if refused:
             request.fail(ErrorCode.NOT_ALLOWED, f"{refused} to {self.role} {self.node}")
             return

@@ -60,7 +60,10 @@ def check_listener(sock: Any, address: str) -> bool:
 
 
 class Greeting:
-    """The server's end of a connection's handshake. `peer` is set by the first frame, and proven once `done`."""
+    """The server's end of a connection's handshake. `peer` is set by the first frame, and proven once `done`.
+
+    `proof`: by what, in words.
+    """
 
     peer: Hello
 
@@ -69,6 +72,7 @@ class Greeting:
         self._protocol = protocol
         self._address = address
         self._handshake: ServerHandshake | None = None
+        self.proof = ""
 
     @property
     def done(self) -> bool:
@@ -95,7 +99,9 @@ class Greeting:
             if not is_name(name):
                 text = f"expected a role and a node name of {NAME_EXPECTED}; found {name[:NAME_CHARACTERS_MAX]!a}"
                 raise RemoteError(ErrorCode.BAD_MESSAGE, text)
-        handshake = ServerHandshake(identity, secrets.token_bytes(NONCE_BYTES), trusted=self._trusted())
+        trusted = self._trusted()
+        self.proof = "same user" if trusted else "token" if identity.token else "nothing"
+        handshake = ServerHandshake(identity, secrets.token_bytes(NONCE_BYTES), trusted=trusted)
         reply = handshake.greeted(message, credit_bytes)
         self._handshake, self.peer = handshake, message
         return reply

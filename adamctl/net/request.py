@@ -40,6 +40,8 @@ class Answering(Protocol):
 
     peer: Hello
     peer_name: str
+    proof: str
+    """By what the peer has proved who it is, in words."""
     local_address: str
     connection_id: int
     regions: RegionTable
@@ -100,6 +102,11 @@ class StreamRequest:
     @property
     def peer_name(self) -> str:
         return self._protocol.peer_name
+
+    @property
+    def proof(self) -> str:
+        """See `adamctl.net.transport.Request.proof`."""
+        return self._protocol.proof
 
     @property
     def local_address(self) -> str:

@@ -37,6 +37,7 @@ class ServerProtocol(FrameProtocol):
     """One accepted connection."""
 
     peer: Hello
+    proof = ""  # of who the peer is, for the audit
 
     def __init__(self, server: StreamServer, address: str) -> None:
         super().__init__(server.loop)
@@ -185,7 +186,7 @@ class ServerProtocol(FrameProtocol):
             self.end(ProtocolError(str(error)))
             return
         if self._greeting.done:
-            self.peer = self._greeting.peer
+            self.peer, self.proof = self._greeting.peer, self._greeting.proof
             self.peer_name = f"{self.peer.role}/{self.peer.node}@{self.local_address}"
             self.greeted = True
         self.send(encode_reply(head.opcode, head.request_id, reply))

@@ -59,6 +59,11 @@ class Request(Protocol):
     def peer_name(self) -> str: ...
 
     @property
+    def proof(self) -> str:
+        """By what the peer has proved who it is: `token`, `same user`, or `nothing`."""
+        ...
+
+    @property
     def local_address(self) -> str:
         """The server's address that it was sent to."""
         ...

@@ -108,6 +108,12 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
 }
 
 
+AUDITED: Final = frozenset({Opcode.SHUTDOWN, Opcode.CONTROLLER_REPLACE, Opcode.RUN_STOP, Opcode.RUN_CHECKPOINT})
+"""Administrative messages: who sent one, and what came of it, is written down, also if it was refused."""
+AUDITED_OF_OPERATORS: Final = frozenset({Opcode.CONFIG_COMPARE_AND_SET, Opcode.NODE_LEAVE})
+"""Administrative only if an operator sends them."""
+
+
 def may_send(role: str, opcode: int) -> bool:
     """Returns whether a role may send a message at all."""
     permission = PERMISSIONS.get(Opcode(opcode))

@@ -342,7 +342,7 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
         links=links,
         on_cluster=context.belongs_to,
     )
-    context.status = server.status
+    context.status = lambda: {**server.status(), "audit": list(context.audit.recent)}
     context.ready_lines = lambda addresses: _ready_lines(context, addresses)
     work = asyncio.create_task(server.run())
     stopping = asyncio.create_task(context.stopping.wait())
