@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError
 
@@ -20,8 +20,8 @@ _SILENT_S = 10.0
 
 
 @click.command("logs")
-@click.argument("run", required=False)
-@click.option("--role", help="Only this role (worker) or this process (worker-1).")
+@click.argument("run", required=False, shell_complete=completing.runs)
+@click.option("--role", shell_complete=completing.nodes, help="Only this role (worker) or this process (worker-1).")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the run ends or Ctrl-C.")
 @options.runs_option
 def command(run: str | None, role: str | None, follow: bool, run_dir: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     "--resume",
     default="none",
     metavar="auto|RUN",
+    shell_complete=completing.resumed,
     help="Continue from the newest checkpoint of this name, or of RUN: a checkpoint, a run folder, NAME/NNN or NAME. "
     "--passes may be a new number: the learning rate then follows its schedule stretched over that many passes. "
     "A finished run continues only with more passes.",
