@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 @options.token_option
 @options.json_option
 @click.option("--plain", is_flag=True, help="Print plain progress lines even on a terminal.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve the metrics of the cluster to Prometheus at 127.0.0.1 and this port; 0 for any free one.",
+)
 @click.option("--detach", is_flag=True, help="Return once it trains; it continues without this terminal. See attach.")
 @click.option("--detached-fd", type=int, hidden=True)
 def command(
@@ -50,6 +55,7 @@ def command(
     token: str,
     as_json: bool,
     plain: bool,
+    metrics_port: int | None,
     detach: bool,
     detached_fd: int | None,
     **flags: Any,
@@ -86,6 +92,7 @@ def command(
         readings=not plain and sys.stderr.isatty(),
         detached=detached_fd is not None,
         begun=begun or (lambda folder: None),
+        metrics_port=metrics_port,
     )
     try:
         outcome, folder = train(loaded.experiment, chosen, reporter)
