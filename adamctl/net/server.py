@@ -341,10 +341,8 @@ class StreamServer:
         """Admits a new connection to those that may make requests. Raises RemoteError: there is no room."""
         if self._closing:
             raise RemoteError(ErrorCode.SHUTTING_DOWN, "the server is closing")
-        if len(self._connections) >= self.limits.connections_max:
-            raise RemoteError(
-                ErrorCode.OVER_QUOTA, f"all {self.limits.connections_max} connections are taken; try again later"
-            )
+        if len(self._connections) >= (most := self.limits.connections_max):
+            raise RemoteError(ErrorCode.OVER_QUOTA, f"all {most} connections are taken; try again later")
         self._newcomers.discard(protocol)
         self._connections[protocol] = None
 
