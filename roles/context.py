@@ -197,6 +197,12 @@ class RoleContext:
         self.log.info("ready on %s", self._bound.describe() if self._bound.separate else ", ".join(self.addresses))
         return server
 
+    def at_work(self, lines: tuple[str, ...]) -> None:
+        """Reports ready, for a role that listens nowhere; `lines` are printed for a manually started one."""
+        self._ready = True
+        if self.ready_report is not None:
+            self.ready_report.serving((), self.incarnation, lines)
+
     async def connect(self, node: str | NodeRecord, deadline_s: float, *, takes: AddressKind = "clients") -> Connection:
         """Connects to a node by name or record: through its Unix socket if it is on this host, else by TCP.
 

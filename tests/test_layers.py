@@ -15,7 +15,7 @@ from tests.parsing import parsed
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPURE = {"asyncio", "time", "random", "os", "socket", "lmdb", "threading", "subprocess"}
-ROLES = ("ps", "worker", "data", "controller", "coordinator")
+ROLES = ("ps", "worker", "data", "controller", "coordinator", "host")
 TIER_OF_PACKAGE = {
     "adamctl.errors": 0,
     "adamctl.importing": 0,

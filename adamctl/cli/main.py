@@ -59,6 +59,7 @@ BUILT_IN_ROLES = {
     "data": "Decode, shuffle and stream training examples ahead of need",
     "worker": "Train a replica of the model with many lock-free threads",
     "coordinator": "Run one job: hand out ranges, order evaluations and checkpoints",
+    "host": "Start, watch and end the roles of a run on this machine",
 }
 """Names and summaries repeat those of the roles' own descriptions, so that `--help` need not import them; a test
 compares the two."""

@@ -16,12 +16,12 @@ from datetime import datetime
 from pathlib import Path
 
 from adamctl.config.names import printable
-from adamctl.launch.failure import last_lines
 from adamctl.launch.run_folder import LOGS
 from adamctl.live.plain import PlainReporter
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
 from adamctl.roles.coordinator.core.progress import RunProgress
+from adamctl.roles.role_process import last_lines
 
 FRONT_LOG = "front.log"
 FLAG = "--detached-fd"

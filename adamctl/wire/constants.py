@@ -95,6 +95,10 @@ class Opcode(IntEnum):
     PART_PORTIONS = 92
     PART_BUNDLE = 93
     BENCH_BLOCK = 96
+    HOST_JOIN = 112
+    HOST_ORDERS = 113
+    HOST_REPORT = 114
+    HOST_TAIL = 115
 
 
 class ErrorCode(IntEnum):
@@ -191,6 +195,10 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.PART_PULL: 0,
     Opcode.PART_PORTIONS: 0,
     Opcode.PART_BUNDLE: 0,
+    Opcode.HOST_JOIN: _SMALL,
+    Opcode.HOST_ORDERS: _SMALL,
+    Opcode.HOST_REPORT: _SMALL,
+    Opcode.HOST_TAIL: _SMALL,
 }
 
 

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from adamctl.launch.failure import first_cause, last_error, last_lines, up_to_the_error
+from adamctl.launch.failure import first_cause, last_error, up_to_the_error
+from adamctl.roles.role_process import last_lines
 
 
 def test_the_end_of_the_log(tmp_path: Path) -> None:
