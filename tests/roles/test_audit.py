@@ -35,7 +35,9 @@ from adamctl.wire.permissions import KNOWN_ROLES
 from tests.cluster import memory_cluster
 
 TOKEN = "a-token-of-more-than-32-characters"
-BY_ANYBODY = {"SHUTDOWN", "CONTROLLER_REPLACE", "RUN_STOP", "RUN_CHECKPOINT"}
+BY_ANYBODY = {
+    "SHUTDOWN", "CONTROLLER_REPLACE", "CONTROLLER_BACKUP", "CONTROLLER_RESTORE", "RUN_STOP", "RUN_CHECKPOINT",
+}  # fmt: skip
 BY_OPERATORS = {"CONFIG_COMPARE_AND_SET", "NODE_LEAVE"}
 
 

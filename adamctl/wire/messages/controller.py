@@ -148,3 +148,28 @@ class ControllerReplaceRequest(Message, frozen=True):
     name: str
     address: str
     identity: int = 0
+
+
+class ControllerBackupRequest(Message, frozen=True):
+    """Asks for the whole configuration, linearizable."""
+
+
+class ControllerBackupReply(Message, frozen=True):
+    """The reply's body is a `Backup` (docs/formats/controller-store.md), taken at this revision."""
+
+    revision: int
+
+
+class ControllerRestoreRequest(Message, frozen=True):
+    """Puts the backup in the body in the place of all keys, once. Only new controllers, without a job, take it."""
+
+
+class ControllerRestoreReply(Message, frozen=True):
+    """Revision and highest incarnation are above all that the cluster in the backup can have had.
+
+    `left_out`: keys whose records cannot be read.
+    """
+
+    revision: int
+    incarnation: int
+    left_out: tuple[str, ...] = ()
