@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.launch.process import role_environment
+from adamctl.roles.role_process import role_environment
 from adamctl.roles.service_manager import READY, STOPPING, VARIABLES, WATCHDOG, ServiceManager
 
 SCRIPT = Path(__file__).with_name("role_under_test.py")

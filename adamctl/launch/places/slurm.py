@@ -16,14 +16,15 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
-from adamctl.config.names import printable
+from adamctl.config.names import as_name, printable
 from adamctl.errors import AdamctlError, ConfigurationError, UnreachableError
 from adamctl.launch.places.core.slurm_commands import (
     SlurmJob,
     agents_script,
+    hosts_name,
     kill_wait_s,
     outer_environment,
     step_line,
@@ -38,6 +39,7 @@ from adamctl.launch.places.core.slurm_jobs import (
     job_rows,
     node_rows,
 )
+from adamctl.launch.places.engines import EngineOptions
 from adamctl.launch.places.places import AgentCommand, HostNeeds, Notice
 
 COMMAND_DEADLINE_S = 30.0
@@ -56,20 +58,17 @@ _NO_CONTROLLER = ("Unable to contact slurm controller", "Connection refused", "S
 class SlurmPlaces:
     """An engine; see `Places`."""
 
-    def __init__(
-        self,
-        run: str,
-        note: Callable[[str], None],
-        partition: str = "",
-        environment: Mapping[str, str] = os.environ,
-        poll_s: float = POLL_S,
-    ) -> None:
-        """`run` is the run's name; `note` is given sentences for the user; `poll_s` is between looks at Slurm."""
-        self._note = note
-        self._partition = partition
+    def __init__(self, options: EngineOptions, poll_s: float = POLL_S) -> None:
+        """`poll_s` is between looks at Slurm."""
+        environment = options.environment
+        self._note = options.note
+        self._folder = options.folder.absolute()
+        self._partition = options.flags.get("slurm-partition", "")
         self._outer_job = environment.get("SLURM_JOB_ID", "")
         # All jobs of this name are cancelled at the end. Within a job the script knows the name, too.
-        self._name = f"adamctl-hosts-{self._outer_job}" if self._outer_job else f"{run}-{secrets.token_hex(4)}"
+        self._name = (
+            hosts_name(self._outer_job) if self._outer_job else f"{as_name(options.run)}-{secrets.token_hex(4)}"
+        )
         self._nodes = int(environment.get("SLURM_JOB_NUM_NODES", "0"))
         self._cores = int(environment.get("SLURM_CPUS_ON_NODE", "0"))
         self._environment = dict(environment)
@@ -161,7 +160,7 @@ class SlurmPlaces:
             UnreachableError: Slurm does not answer.
             ConfigurationError: it refuses what is asked for.
         """
-        options = submit_options(SlurmJob(self._name, hosts, self._partition), self._each)
+        options = submit_options(SlurmJob(self._name, hosts, self._folder, self._partition), self._each)
         script = agents_script(self._agent.line, self._each, suffix)
         status, out, errors = await self._run(("sbatch", *options), script, self._agents_environment(), lent=True)
         job = out.strip().partition(";")[0]
@@ -197,13 +196,18 @@ class SlurmPlaces:
                 f"node: submit it with --exclusive --cpus-per-task={self._each.cores}"
             )
         line = step_line(self._agent.line, self._each, hosts=hosts)
-        self._step = await asyncio.create_subprocess_exec(
-            *line,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={**self._environment, **self._agent.environment},
-            start_new_session=True,
-        )
+        log = os.open(self._folder / f"slurm-{self._outer_job}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._step = await asyncio.create_subprocess_exec(
+                *line,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**self._environment, **self._agent.environment},
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
         self._jobs.submitted(self._outer_job, "")
 
     def _agents_environment(self) -> dict[str, str]:

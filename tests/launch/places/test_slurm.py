@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.launch.places.engines import EngineOptions
 from adamctl.launch.places.places import Draining, HostNeeds, Lost
 from adamctl.launch.places.slurm import SlurmPlaces
 from tests.launch.places.agents import PROGRAM, Following, Front, becomes, listening, none_left
@@ -43,10 +44,12 @@ def programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @asynccontextmanager
-async def engine(cluster: SlurmCluster, **settings: object) -> AsyncIterator[tuple[SlurmPlaces, Front, list[str]]]:
+async def engine(cluster: SlurmCluster, **flags: str) -> AsyncIterator[tuple[SlurmPlaces, Front, list[str]]]:
     notes: list[str] = []
     async with listening() as front:
-        places = SlurmPlaces("digits", notes.append, environment=cluster.environment, poll_s=POLL_S, **settings)  # type: ignore[arg-type]
+        given = {f"slurm-{name}": value for name, value in flags.items()}
+        options = EngineOptions("digits/001", cluster.folder, cluster.environment, notes.append, given)
+        places = SlurmPlaces(options, POLL_S)
         try:
             yield places, front, notes
         finally:
@@ -137,7 +140,8 @@ async def test_a_slurm_that_is_not_there_is_said(cluster: SlurmCluster, tmp_path
     text = cluster.configuration.read_text()
     dead = tmp_path / "slurm.conf"
     dead.write_text(re.sub("SlurmctldPort=.*", "SlurmctldPort=1", text))
-    places = SlurmPlaces("digits", print, environment={**cluster.environment, "SLURM_CONF": str(dead)})
+    environment = {**cluster.environment, "SLURM_CONF": str(dead)}
+    places = SlurmPlaces(EngineOptions("digits/001", tmp_path, environment))
     async with listening() as front:
         with pytest.raises(UnreachableError, match=r"Slurm does not answer: .*slurm"):
             await places.begin(1, NEEDS, front.command())
@@ -191,12 +195,14 @@ async def test_a_cancelled_job_loses_all_its_hosts(cluster: SlurmCluster) -> Non
 
 
 FRONT = """
-    import asyncio, sys
+    import asyncio, os, sys
+    from pathlib import Path
+    from adamctl.launch.places.engines import EngineOptions
     from adamctl.launch.places.places import AgentCommand, HostNeeds
     from adamctl.launch.places.slurm import SlurmPlaces
 
     async def main(program, front, hosts):
-        places = SlurmPlaces("digits", print, poll_s=0.3)
+        places = SlurmPlaces(EngineOptions("digits/001", Path.cwd(), os.environ, print), 0.3)
         command = AgentCommand((sys.executable, program, "--front", front, "--ignore-term"), {})
         await places.begin(int(hosts), HostNeeds(2), command)
         await places.one_more("a test asks for it")
@@ -214,7 +220,9 @@ async def test_nothing_is_left_of_a_front_that_was_killed(
     script.write_text(textwrap.dedent(FRONT))
     async with listening() as front:
         line = [sys.executable, str(script), str(PROGRAM), front.address, "2"]
-        process = await asyncio.create_subprocess_exec(*line, env=cluster.environment, stdout=subprocess.DEVNULL)
+        process = await asyncio.create_subprocess_exec(
+            *line, env=cluster.environment, stdout=subprocess.DEVNULL, cwd=tmp_path
+        )
         try:
             if after_s:
                 await front.until(lambda front: len(front.agents) == 3)
@@ -232,7 +240,7 @@ async def test_within_a_job_the_agents_are_a_step_of_it(cluster: SlurmCluster, t
     script.write_text(textwrap.dedent(FRONT))
     async with listening() as front:
         line = f"exec {sys.executable} {script} {PROGRAM} {front.address} 2"
-        options = ("-N2", "--no-kill", "--exclusive", "--cpus-per-task=2")
+        options = ("-N2", "--no-kill", "--exclusive", "--cpus-per-task=2", f"--chdir={tmp_path}")
         cluster.command("sbatch", *options, "-o", str(tmp_path / "out"), f"--wrap={line}")
         try:
             await front.until(lambda front: len(front.agents) == 3)
@@ -248,16 +256,16 @@ async def test_within_a_job_the_agents_are_a_step_of_it(cluster: SlurmCluster, t
 async def test_a_job_with_too_few_nodes_or_cores_is_said(cluster: SlurmCluster) -> None:
     outer = {**cluster.environment, "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
     async with listening() as front:
-        places = SlurmPlaces("digits", print, environment=outer)
+        places = SlurmPlaces(EngineOptions("digits/001", cluster.folder, outer))
         with pytest.raises(UnreachableError, match="expected 3 hosts; Slurm job 7 has 2: submit it with --nodes=3"):
             await places.begin(3, NEEDS, front.command())
         await places.end()
-        places = SlurmPlaces("digits", print, environment={**outer, "SLURM_CPUS_ON_NODE": "1"})
+        places = SlurmPlaces(EngineOptions("digits/001", cluster.folder, {**outer, "SLURM_CPUS_ON_NODE": "1"}))
         with pytest.raises(UnreachableError, match="has 1 on this node: submit it with --exclusive --cpus-per-task=2"):
             await places.begin(2, NEEDS, front.command())
         await places.end()
 
 
 async def test_a_last_checkpoint_gets_the_time_that_slurm_leaves(cluster: SlurmCluster) -> None:
-    places = SlurmPlaces("digits", print, environment=cluster.environment)
+    places = SlurmPlaces(EngineOptions("digits/001", cluster.folder, cluster.environment))
     assert await places.stop_deadline_s() == 0.0  # KillWait is 5 s here

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
+from pathlib import PurePath
 
 from adamctl.launch.places.places import HostNeeds
 
@@ -22,12 +23,12 @@ _KEPT_IN_A_JOB = ("SLURM_CONF",)
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job of agents that is to be submitted. `suffix` follows the node's name in the name of each host."""
+    """A job of agents that is to be submitted; their output goes to a file in `folder`."""
 
     name: str
     hosts: int
+    folder: PurePath
     partition: str = ""
-    suffix: str = ""
 
 
 def submit_options(job: SlurmJob, each: HostNeeds) -> tuple[str, ...]:
@@ -48,8 +49,13 @@ def submit_options(job: SlurmJob, each: HostNeeds) -> tuple[str, ...]:
         "--no-kill",
         "--no-requeue",
         "--export=ALL",
-        "--output=/dev/null",
+        f"--output={job.folder}/slurm-%j.log",
     )
+
+
+def hosts_name(job: str) -> str:
+    """Returns the name of the jobs of single agents that a front within this job submits; its script knows it, too."""
+    return f"adamctl-hosts-{job}"
 
 
 def agents_script(line: Sequence[str], each: HostNeeds, suffix: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from math import inf
+from pathlib import PurePath
 
 import pytest
 
@@ -24,7 +25,9 @@ LINE = ("/opt/my env/bin/python", "-m", "adamctl", "host", "start", "--front", "
 
 
 def test_a_job_asks_for_whole_nodes_and_outlives_the_loss_of_one() -> None:
-    options = submit_options(SlurmJob("digits-1", 8, "long"), HostNeeds(16, memory_bytes=(3 << 20) + 1, time_s=5400))
+    options = submit_options(
+        SlurmJob("digits-1", 8, PurePath("/runs/1"), "long"), HostNeeds(16, memory_bytes=(3 << 20) + 1, time_s=5400)
+    )
     assert {
         "--job-name=digits-1",
         "--nodes=8",
@@ -33,6 +36,7 @@ def test_a_job_asks_for_whole_nodes_and_outlives_the_loss_of_one() -> None:
         "--mem=4M",
         "--time=0-01:30:00",
         "--partition=long",
+        "--output=/runs/1/slurm-%j.log",
         "--exclusive",
         "--no-kill",
         "--no-requeue",
@@ -40,7 +44,7 @@ def test_a_job_asks_for_whole_nodes_and_outlives_the_loss_of_one() -> None:
 
 
 def test_what_is_not_asked_for_is_left_to_slurm() -> None:
-    options = " ".join(submit_options(SlurmJob("digits-1", 1), HostNeeds(2)))
+    options = " ".join(submit_options(SlurmJob("digits-1", 1, PurePath("/runs/1")), HostNeeds(2)))
     assert not any(word in options for word in ("--mem", "--time", "--partition"))
 
 
