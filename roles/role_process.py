@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from adamctl.roles.service_manager import VARIABLES
+
 REPORT_BYTES_MAX = 64 << 10
 LOG_LINES_MAX = 20
 LOG_BYTES_MAX = 64 << 10
@@ -155,9 +157,11 @@ class RoleProcess:
 def role_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a role: ours, with libraries that start threads limited to one thread per call.
 
-    Roles divide the cores among their own threads; libraries' threads would compete for the same cores.
+    Roles divide the cores among their own threads; libraries' threads would compete for the same cores. What a service
+    manager gave this process is left out: a role would speak for it.
     """
-    return {**environment, **dict.fromkeys(_SINGLE_THREADED, "1")}
+    kept = {name: value for name, value in environment.items() if name not in VARIABLES}
+    return {**kept, **dict.fromkeys(_SINGLE_THREADED, "1")}
 
 
 def last_lines(log: Path, count: int = LOG_LINES_MAX) -> list[str]:
