@@ -9,6 +9,7 @@ from adamctl.errors import RemoteError
 from adamctl.net.pool import PooledBuffer
 from adamctl.net.protocol import body_views
 from adamctl.net.regions import RegionTable
+from adamctl.net.tls.identity import Secured
 from adamctl.net.transport import Arrival, Lease
 from adamctl.wire.codec import FrameHead, encode_error, encode_reply
 from adamctl.wire.constants import ErrorCode, Flag
@@ -27,6 +28,7 @@ class Answering(Protocol):
     connection_id: int
     regions: RegionTable
     """The memory that the client has registered."""
+    secured: Secured | None
 
     def finish(
         self,
@@ -78,6 +80,10 @@ class StreamRequest:
     @property
     def peer(self) -> Hello:
         return self._protocol.peer
+
+    @property
+    def secured(self) -> Secured | None:
+        return self._protocol.secured
 
     @property
     def peer_name(self) -> str:
