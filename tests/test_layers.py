@@ -77,6 +77,7 @@ SHORT = {
     "adamctl/net/large_pages.py": "lies below the buffers of connections and the arrays of parameter servers",
     "adamctl/net/loop.py": "whatever starts an event loop chooses it here",
     "adamctl/net/peer_user.py": "asks the system, as sources.py, being pure, does not",
+    "adamctl/net/tls/expiry.py": "pure, as credentials.py and layer.py, which use it, are not",
     "adamctl/net/token_file.py": "the command line, the Python interface and benchmarks read it, before they connect",
     "adamctl/wire/changes.py": "no message, and lies below every configuration service and the cores that follow one",
     "adamctl/wire/checksum.py": "one choice, for frames, the store and checkpoints",

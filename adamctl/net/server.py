@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from adamctl.errors import ProtocolError, RemoteError, UnreachableError
+from adamctl.errors import AdamctlError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
 from adamctl.net.arriving import ARRIVING_BYTES_MIN, Pieces
 from adamctl.net.greeting import Greeting
@@ -199,7 +199,7 @@ class ServerProtocol(FrameProtocol):
         elif isinstance(target.token, PooledBuffer):
             target.token.release()
 
-    def refuse(self, error: ProtocolError) -> None:
+    def refuse(self, error: AdamctlError) -> None:
         if self._server.may_log(self.source):
             _LOG.warning("%s broke the protocol and is cut (from %s): %s", self.peer_name, self.source, error)
         self.traffic.refusals[code := ErrorCode.BAD_MESSAGE] += 1
