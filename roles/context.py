@@ -64,6 +64,7 @@ class RoleContext:
         cluster: the identity of the cluster that it belongs to; empty while it knows none.
         kept_in: the folder of what it keeps on disk, which is bound to one cluster; set it before `serve`.
         status: called for STATUS requests; a role replaces it to add its own plain values.
+        unready: called for `--health`; a role replaces it to say why others cannot count on it now, "" if they can.
         common: the flags that every role has.
         membership: where `serve` registers; None for the controller and for roles without a cluster in tests.
         listen: addresses that `serve` listens on by default.
@@ -93,6 +94,7 @@ class RoleContext:
     cluster: str = ""
     kept_in: Path | None = None
     status: Callable[[], dict[str, Any]] = dict
+    unready: Callable[[], str] = str
     common: CommonOptions = field(default_factory=CommonOptions)
     membership: Membership | None = None
     listen: tuple[str, ...] = ()
@@ -130,6 +132,11 @@ class RoleContext:
     def ready(self) -> bool:
         """Whether the role listens and is a member."""
         return self._ready
+
+    @property
+    def ending(self) -> bool:
+        """Whether it was told to end."""
+        return self.stopping.is_set()
 
     @property
     def bound(self) -> BoundAddresses:

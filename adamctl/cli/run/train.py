@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 @options.runs_option
 @options.token_option
 @options.json_option
+@options.log_format_option
 @click.option("--plain", is_flag=True, help="Print plain progress lines even on a terminal.")
 @click.option(
     "--metrics-port",
@@ -66,6 +67,7 @@ def command(
     run_dir: str,
     token: str,
     as_json: bool,
+    log_format: str,
     plain: bool,
     metrics_port: int | None,
     detach: bool,
@@ -91,17 +93,17 @@ def command(
     if detached_fd is not None:
         from adamctl.launch.detaching import Announcing
 
-        reporter = announcing = Announcing(detached_fd)
+        reporter = announcing = Announcing(detached_fd, log_format)
         begun = announcing.begun
     else:
-        reporter = choose_reporter(sys.stderr, plain=plain)
+        reporter = choose_reporter(sys.stderr, plain=plain, log_format=log_format)
     chosen = TrainOptions(
         join=options.addresses(join) if join or options.config_store() else (),
         resume=resume,
         runs=Path(run_dir),
-        environment=os.environ,
+        environment={**os.environ, "ADAMCTL_LOG_FORMAT": log_format},
         token=token,
-        readings=not plain and sys.stderr.isatty(),
+        readings=not plain and log_format == "text" and sys.stderr.isatty(),
         detached=detached_fd is not None,
         begun=begun or (lambda folder: None),
         metrics_port=metrics_port,
@@ -114,7 +116,7 @@ def command(
         reporter.close()
     if as_json:
         print_json(_result(outcome, folder, loaded.experiment.seed))
-    return _report(outcome, folder, resume, chosen)
+    return _report(outcome, folder, resume, chosen, log_format)
 
 
 def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
@@ -133,18 +135,22 @@ def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
     return result
 
 
-def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions) -> int:
+def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, log_format: str) -> int:
     """Prints the result for a person to stderr; the first cause of a failure comes last."""
     from adamctl.live.view import closing_lines
+    from adamctl.roles.log import json_line
+
+    def say(level: str, text: str) -> None:
+        echo(json_line(level, "front", "front", text.strip()) if log_format == "json" else text, err=True)
 
     progress = outcome.progress
     if progress is not None and progress.final and not outcome.message:
         where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
         flags = [part for flag, host in where if host for part in (flag, host)]
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
-            echo(line, err=True)
+            say("INFO", line)
     if outcome.message:
-        echo(f"adamctl: error: {outcome.message}", err=True)
+        say("ERROR", f"adamctl: error: {outcome.message}")
     return outcome.exit_code
 
 
