@@ -319,6 +319,19 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
     return configuration_addresses(found or _live_controllers() or (DEFAULT_CONTROLLER,))
 
 
+def addresses_if_any(controller: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns what `addresses` does, but nothing where neither a flag, a variable nor a live run names a cluster.
+
+    Raises:
+        ConfigurationError: as `addresses`.
+    """
+    from adamctl.launch.live_runs import live_runs, state_folder
+
+    named = controller or config_store() or click.get_current_context().meta.get(_RUN)
+    ready = [run for run in live_runs(state_folder(os.environ)) if run.controllers]
+    return addresses(controller) if named or len(ready) == 1 else ()
+
+
 def live_run(wanted: str | None, controller: tuple[str, ...]) -> LiveRun | None:
     """Returns the run of this machine that this command is about; None if it is about another cluster.
 
