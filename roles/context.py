@@ -15,10 +15,10 @@ from typing import Any
 
 from adamctl.config.records import AddressKind, NodeRecord, node_key
 from adamctl.errors import AdamctlError, NoAddressError, UnreachableError, WrongClusterError
-from adamctl.net.address import TransportKind, host_id, parse_address, usable
+from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.transport import ArrivalHandler, Connection, Handler, PlacingHandler, Request, Server, Transport
-from adamctl.roles.addresses import BoundAddresses, places
+from adamctl.roles.addresses import BoundAddresses, no_address, places, usable_addresses
 from adamctl.roles.audit import Audit, is_audited
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
 from adamctl.roles.cluster_binding import bind, bound_to
@@ -224,7 +224,7 @@ class RoleContext:
         until_s = loop.time() + deadline_s
         record = await self._record(node) if isinstance(node, str) else node
         problem = ""
-        for address in _usable(record, self.transport.kind, takes):
+        for address in usable_addresses(record, self.transport.kind, takes):
             try:
                 connection = await self.transport.connect(
                     address, self.hello(), deadline_s=max(until_s - loop.time(), 0.001)
@@ -237,7 +237,7 @@ class RoleContext:
             problem = f"{address} is now {connection.peer.role} {connection.peer.node}"
             await connection.close()
         if not problem:
-            problem = _no_address(self.node, record, self.transport.kind, takes)
+            problem = no_address(self.node, record, self.transport.kind, takes)
             raise NoAddressError(f"cannot reach {record.role} {record.node}: {problem}")
         raise UnreachableError(f"cannot reach {record.role} {record.node}: {problem}")
 
@@ -382,23 +382,3 @@ class RoleContext:
 
     def _ready_lines(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
         return (f"{self.role} {self.node} ready on {self.bound.describe()}",)
-
-
-def _usable(record: NodeRecord, kind: TransportKind, takes: AddressKind) -> list[str]:
-    """Returns a node's addresses in the order to try them from this host."""
-    order = {"memory": 0, "unix": 1, "tcp": 2}
-    same_host = record.host == host_id()
-    schemes = [(parse_address(text).scheme, text) for text in record.addresses_for(takes)]
-    found = [(order[scheme], text) for scheme, text in schemes if usable(scheme, kind)]
-    return [text for rank, text in sorted(found) if rank != 1 or same_host]
-
-
-def _no_address(own: str, record: NodeRecord, kind: TransportKind, takes: AddressKind) -> str:
-    """Says why the node `own` can use none of a node's addresses, and what to do."""
-    found = ", ".join(record.addresses_for(takes)) or "none"
-    where = "the same machine" if record.host == host_id() else "another machine"
-    if kind == "auto":
-        wanted, advice = "a tcp:// address", "start it with --bind and --advertise"
-    else:
-        wanted, advice = f"one for {kind}, as ADAMCTL_TRANSPORT of {own} says", f"unset ADAMCTL_TRANSPORT of {own}"
-    return f"it is on {where}; expected {wanted}, found {found}; {advice}"
