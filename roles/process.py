@@ -25,6 +25,7 @@ from adamctl.net.address import DEFAULT_CONTROLLER, UNIX_PATH_BYTES_MAX, parse_a
 from adamctl.roles.configuration import configuration_places
 from adamctl.roles.log import Outlet, file_handler, formatter, stderr_handler
 from adamctl.roles.private_folder import private_folder, remove_if_left
+from adamctl.roles.service_manager import READY, ServiceManager
 
 ERROR_CHARACTERS_MAX = 4096
 """Bound on an error in the ready report, so that it always fits into the pipe; the log has the whole text."""
@@ -197,7 +198,10 @@ class ReadyReport:
     before other processes report the consequences.
     """
 
-    def __init__(self, fd: int | None, role: str, node: str) -> None:
+    def __init__(
+        self, fd: int | None, role: str, node: str, service_manager: ServiceManager = ServiceManager()
+    ) -> None:
+        self.service_manager = service_manager
         self._fd = fd
         self._role = role
         self._node = node
@@ -205,12 +209,13 @@ class ReadyReport:
             os.set_inheritable(fd, False)
 
     def serving(self, addresses: tuple[str, ...], incarnation: int, lines: tuple[str, ...]) -> None:
-        """Writes the JSON line, or, for a manually started role, `lines` to stdout."""
+        """Writes the JSON line, or, for a manually started role, `lines` to stdout; tells the service manager."""
         if self._fd is not None:
             self._write(self._fd, {"addresses": addresses, "incarnation": incarnation})
         else:
             for line in lines:
                 print(printable(line), flush=True)
+        self.service_manager.tell(READY, f"STATUS=serving as {self._role} {self._node}")
 
     def failed(self, error: Exception) -> None:
         """Writes why the role fails, and when; the first failure counts."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from adamctl.roles.log import OWN_LOG_VARIABLE
+from adamctl.roles.service_manager import VARIABLES
 
 REPORT_BYTES_MAX = 64 << 10
 PRIVATE = partial(os.open, mode=0o600)
@@ -154,6 +155,8 @@ class RoleProcess:
 def role_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a role: ours, with libraries that start threads limited to one thread per call.
 
-    Roles divide the cores among their own threads; libraries' threads would compete for the same cores.
+    Roles divide the cores among their own threads; libraries' threads would compete for the same cores. What a service
+    manager gave this process is left out: a role would speak for it.
     """
-    return {**environment, **dict.fromkeys(_SINGLE_THREADED, "1")}
+    kept = {name: value for name, value in environment.items() if name not in VARIABLES}
+    return {**kept, **dict.fromkeys(_SINGLE_THREADED, "1")}

@@ -14,7 +14,7 @@ from adamctl.cli.number_types import DEADLINE_S, FINITE, Number
 from adamctl.errors import ConfigurationError
 from adamctl.roles.registry import ROLES, Option, Role
 
-BUILT_IN = frozenset({"controller", "ps", "data", "worker", "coordinator"})
+BUILT_IN = frozenset({"controller", "ps", "data", "worker", "coordinator", "host"})
 OTHER_COMMANDS = {
     "controller": {
         "replace": ("adamctl.cli.cluster.controller:replace", "Replace a lost controller with another one"),

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adamctl.config.names import printable
-from adamctl.launch.role_logs import last_lines
 from adamctl.launch.run_folder import LOGS
 from adamctl.live.plain import PlainReporter
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
 from adamctl.roles.coordinator.core.progress import RunProgress
 from adamctl.roles.log import json_line, now_text
+from adamctl.roles.role_logs import last_lines
 
 FRONT_LOG = "front.log"
 FLAG = "--detached-fd"

@@ -6,7 +6,7 @@ import platform
 import re
 from pathlib import Path
 
-from adamctl.launch.role_logs import last_lines
+from adamctl.roles.role_logs import last_lines
 
 _RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ [A-Z]+ \S+ \S+ ")
 """A line as `adamctl.roles.log` formats it: time, level, role, node, message."""

@@ -16,7 +16,7 @@ from adamctl.kernels.threads import available_cores
 from adamctl.launch.checking import look_at_data
 from adamctl.launch.compiling import compile_kernels
 from adamctl.launch.front import Front, Outcome, nearest
-from adamctl.launch.joining import find_controller
+from adamctl.launch.joining import find_controller, listening
 from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.partitions import Place, check_memory, measure_here, settle, write_record
@@ -51,6 +51,8 @@ class TrainOptions:
         detached: whether no terminal shows the run.
         begun: called with the run folder when it is made.
         metrics_port: where the cluster's metrics are served on loopback while the run lasts; None: nowhere.
+        bind, advertise: with `join`, the host that the coordinator listens on, and the one that workers are told;
+            empty: as `listening` says.
     """
 
     join: tuple[str, ...]
@@ -62,6 +64,8 @@ class TrainOptions:
     detached: bool = False
     begun: Callable[[Path], None] = lambda folder: None
     metrics_port: int | None = None
+    bind: str = ""
+    advertise: str = ""
 
 
 def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> tuple[Outcome, Path]:
@@ -78,6 +82,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     check_algorithm(experiment)
     if options.metrics_port is not None:
         check_port(options.metrics_port)
+    where = listening(options.join, options.bind, options.advertise)
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)
@@ -110,7 +115,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
             node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
             commands: Sequence[RoleCommand] = (
-                coordinator_role(file.absolute(), folder.absolute(), resume, (*controllers, *common), node),
+                coordinator_role(file.absolute(), folder.absolute(), resume, (*controllers, *common, *where), node),
             )
         else:
             node = COORDINATOR

@@ -172,6 +172,7 @@ class ParameterServer:
         options = self._options
         common = self._context.common
         self._context.stores = self._storing is not None
+        self._context.failure_domain = options.failure_domain
         self._context.kept_in = self._options.store
         if not common.capacity_bytes:  # so that no copies are placed here that do not fit
             self._context.common = replace(common, capacity_bytes=options.memory_bytes_max)

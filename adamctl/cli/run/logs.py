@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError
 
@@ -20,8 +20,8 @@ _SILENT_S = 10.0
 
 
 @click.command("logs")
-@click.argument("run", required=False)
-@click.option("--role", help="Only this role (worker) or this process (worker-1).")
+@click.argument("run", required=False, shell_complete=completing.runs)
+@click.option("--role", shell_complete=completing.nodes, help="Only this role (worker) or this process (worker-1).")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the run ends or Ctrl-C.")
 @options.runs_option
 def command(run: str | None, role: str | None, follow: bool, run_dir: str) -> None:
@@ -87,7 +87,7 @@ class Merged:
 
     def _records(self, file: Path, complete: bool) -> Iterator[tuple[str, Path, str]]:
         """Yields (time, file, line); lines without a time, such as a traceback's, get that of the line before."""
-        from adamctl.launch.role_logs import put_aside
+        from adamctl.roles.role_logs import put_aside
 
         known = self._positions.get(file)
         if known is None or known > file.stat().st_size:  # it has begun anew, and the rest is in the older part
@@ -97,7 +97,7 @@ class Merged:
 
     def _lines(self, place: Path, file: Path, position: int, complete: bool) -> Iterator[tuple[str, Path, str]]:
         """Yields what stands in one file from a position on."""
-        from adamctl.launch.role_logs import as_text, when
+        from adamctl.roles.role_logs import as_text, when
 
         try:
             stream = place.open("rb")

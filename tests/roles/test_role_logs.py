@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adamctl.launch.role_logs import as_text, last_lines, put_aside, when
 from adamctl.roles.log import json_line
+from adamctl.roles.role_logs import as_text, last_lines, put_aside, when
 
 AT = "2026-05-01T12:00:00.123+02:00"
 
