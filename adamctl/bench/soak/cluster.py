@@ -24,10 +24,10 @@ from adamctl.bench.role_processes import POLL_S, READY_S, role_hello
 from adamctl.bench.soak.links import Links
 from adamctl.bench.soak.plan import CONTROLLERS, SERVERS
 from adamctl.errors import ConfigurationError, RunFailedError
-from adamctl.launch.role_logs import last_lines
 from adamctl.launch.roles import LocalRoles
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import cluster_client
+from adamctl.roles.role_logs import last_lines
 from adamctl.roles.role_process import RoleCommand
 
 if TYPE_CHECKING:
