@@ -52,7 +52,7 @@ def test_what_a_status_does_not_say_is_no_metric() -> None:
     for name in ("adamctl_lease_left_seconds", "adamctl_certificate_left_seconds", "adamctl_store_file_bytes"):
         assert name not in shown
     assert not any(name.startswith(("adamctl_worker", "adamctl_data", "adamctl_run")) for name in shown)
-    later = found(NodeReading("ps", "ps-1", {**PS, "certificate_left_s": 60}))
+    later = found(NodeReading("ps", "ps-1", {**PS, "certificate": {"seconds_left": 60}}))
     assert later["adamctl_certificate_left_seconds"] == {("ps", "ps-1"): 60.0}
 
 
