@@ -17,13 +17,15 @@ About: TypeAlias = Literal["", "itself", "itself, or others by an operator"]
 
 OPERATORS: Final = frozenset({"front", "operator"})
 """The command line, and the run's front."""
+METRICS: Final = "metrics"
+"""Who shows a cluster's metrics: it may ask and read, and change nothing."""
 TRAINERS: Final = frozenset({"worker", "client"})
 READ_BY_TRAINERS: Final = ("/nodes/", "/jobs/")
 """Where a worker finds a run, and a pushing client finds which server holds what. Of jobs they see only their own: the
 controllers' core leaves out the rest (`adamctl.roles.controller.core.service.permissions.sees`)."""
 JOB_OWNERS: Final = frozenset({"coordinator", "client"})
 MEMBERS: Final = frozenset({"ps", "data", "worker", "coordinator", "client"})
-KNOWN_ROLES: Final = MEMBERS | OPERATORS | {"controller", "bench"}
+KNOWN_ROLES: Final = MEMBERS | OPERATORS | {"controller", "bench", METRICS}
 
 OTHERS: Final = "another role"
 """Stands for roles of other packages: they may become members and read everything."""
@@ -54,7 +56,7 @@ _MEMBER: Final = Permission(MEMBERS | {OTHERS}, "itself")
 PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.HELLO: Permission(ALL),
     Opcode.PROVE: Permission(ALL),
-    Opcode.STATUS: Permission(OPERATORS | {"controller"}),
+    Opcode.STATUS: Permission(OPERATORS | {"controller", METRICS}),
     Opcode.CREDIT: Permission(frozenset()),  # a server grants it; it is never requested
     Opcode.SHUTDOWN: _OPERATOR,
     Opcode.MEMORY_REGISTER: Permission(TRAINERS | {"coordinator"}),

@@ -44,11 +44,11 @@ TOKEN = "a-token-of-more-than-32-characters"
 EVERYBODY = {*KNOWN_ROLES, OTHERS}
 OPERATOR = {"front", "operator"}
 MEMBER = {"ps", "data", "worker", "coordinator", "client", OTHERS}
-READER = {"ps", "worker", "coordinator", "client", "controller", OTHERS} | OPERATOR
+READER = {"ps", "worker", "coordinator", "client", "controller", "metrics", OTHERS} | OPERATOR
 MAY: dict[str, set[str]] = {
     "HELLO": EVERYBODY,
     "PROVE": EVERYBODY,
-    "STATUS": {"controller"} | OPERATOR,
+    "STATUS": {"controller", "metrics"} | OPERATOR,
     "CREDIT": set(),
     "SHUTDOWN": OPERATOR,
     "MEMORY_REGISTER": {"worker", "client", "coordinator"},
