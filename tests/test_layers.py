@@ -102,7 +102,6 @@ SHORT = {
     "roles/ps/replication/checksums.py": "locks, which shell.py, on its loop, does without",
     "roles/ps/statistics.py": "rates of any counters: a server's, and those of its copies",
     "roles/ps/store/writer_thread.py": "an executor, for any work; flusher.py gives it the store's",
-    "roles/saving.py": "one way to answer, for servers and workers",
     "roles/coordinator/checkpoint/members.py": "in place of the servers' client, which has files of its own",
     "roles/worker/core/shares.py": "one decision, with its reasons",
     "roles/worker/divergence.py": "lies below session.py, which raises it and has no room for it",

@@ -65,6 +65,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     AccumulateRequest,
     AttachRequest,
+    CheckpointPartRequest,
     CheckpointRequest,
     CommitRequest,
     EvaluateRequest,
@@ -158,6 +159,7 @@ class ParameterServer:
             for task in (tasks := (following, *self._background.tasks)):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._saver.streams.close()
             if self._keeper.replicating is not None:
                 await self._keeper.replicating.close()
             if self._storing is not None:
@@ -181,7 +183,7 @@ class ParameterServer:
             addresses=(options.listen, *sockets) if options.listen else (),
             administration=(options.admin_listen,) if options.admin_listen else (),
             replication=(options.replication_listen,) if options.replication_listen else (),
-            on_disconnect=self.core.disconnected,
+            on_disconnect=self._disconnected,
             arriving=self.arriving if options.applies_arriving else None,
             region_bytes_max=options.region_bytes_max,
         )
@@ -230,6 +232,9 @@ class ParameterServer:
         elif isinstance(message, CheckpointRequest):
             self._spawn(self._saver.save(request, message))
             return
+        elif isinstance(message, CheckpointPartRequest):
+            self._spawn(self._saver.streams.part(request, message))
+            return
         elif isinstance(message, _REPLICA_REQUESTS) and self._keeper.replicating is not None:
             self._keeper.replicating.requested(request)
             return
@@ -237,6 +242,10 @@ class ParameterServer:
             request.fail(ErrorCode.UNKNOWN_OPCODE, f"a parameter server does not serve {type(message).__name__}")
             return
         self._carry_out(out)
+
+    def _disconnected(self, connection: int) -> None:
+        self.core.disconnected(connection)
+        self._saver.streams.disconnected(connection)
 
     def arriving(self, request: Request) -> Arrival | None:
         """Called when a push starts to arrive: its parts may be applied while the rest is still arriving."""
