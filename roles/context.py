@@ -328,6 +328,7 @@ class RoleContext:
             server.limits.credit_bytes,
             secrets.randbits(62) | 1,
             self.stores,
+            self.common.wait_for_name,
         )
         reply = await membership.register(request, deadline_s=self.common.controller_deadline_s)
         self.incarnation = reply.incarnation

@@ -55,6 +55,8 @@ class CommonOptions:
         controller_deadline_s: how long the controllers may be unreachable before the role gives up
             (`--controller-deadline`).
         stop_deadline_s: how long the role may take to end after it was asked to (`--stop-deadline`).
+        wait_for_name: whether to wait, for up to `controller_deadline_s`, while another process has this node's name
+            (`--wait-for-name`).
     """
 
     controller: tuple[str, ...] = (DEFAULT_CONTROLLER,)
@@ -71,6 +73,7 @@ class CommonOptions:
     ready_fd: int | None = None
     controller_deadline_s: float = 60.0
     stop_deadline_s: float = 30.0
+    wait_for_name: bool = False
 
 
 def node_name(role: str, options: CommonOptions) -> str:

@@ -14,6 +14,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.output import echo, print_json
+from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from adamctl.launch.front import Outcome
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     "--passes may be a new number: the learning rate then follows its schedule stretched over that many passes. "
     "A finished run continues only with more passes.",
 )
+@options.hosts_options
+@click.option("--bind", default="", help="With --hosts: address on which this machine listens; by default all of them.")
+@click.option("--advertise", default="", help="With --hosts: host at which the other machines reach this one.")
 @options.runs_option
 @options.token_option
 @options.json_option
@@ -45,6 +49,8 @@ def command(
     data: tuple[str, ...],
     join: tuple[str, ...],
     resume: str,
+    bind: str,
+    advertise: str,
     run_dir: str,
     token: str,
     as_json: bool,
@@ -55,11 +61,17 @@ def command(
 ) -> int:
     """Train the network of EXP.toml.
 
-    Starts every role on this machine and ends it again; with --join or --config-store, uses the servers and workers of
-    a running cluster. Ctrl-C, or closing the terminal, writes a checkpoint and stops; a second Ctrl-C stops at once.
-    With --detach the run continues in the background: adamctl attach shows it, adamctl run stop ends it.
+    Starts every role on this machine and ends it again; with --hosts, on many machines, each with an agent; with --join
+    or --config-store, uses the servers and workers of a running cluster. Ctrl-C, or closing the terminal, writes a
+    checkpoint and stops; a second Ctrl-C stops at once. With --detach the run continues in the background: adamctl
+    attach shows it, adamctl run stop ends it.
     """
+    on = {name: flags.pop(name) for name in options.HOSTS_FLAGS}
     loaded = options.load(experiment, settings, data, flags)
+    hosts = options.hosts_asked(on, loaded.experiment.cluster.workers)
+    joins = options.addresses(join) if join or options.config_store() else ()
+    if hosts is not None and joins:
+        raise ConfigurationError("--hosts starts a cluster and --join uses one: give one of them")
     if detach:
         from adamctl.cli.run.detach import detach as start
 
@@ -77,12 +89,15 @@ def command(
     else:
         reporter = choose_reporter(sys.stderr, plain=plain)
     chosen = TrainOptions(
-        join=options.addresses(join) if join or options.config_store() else (),
+        join=joins,
         resume=resume,
         runs=Path(run_dir),
         environment=os.environ,
         token=token,
         readings=not plain and sys.stderr.isatty(),
+        hosts=hosts,
+        bind=bind,
+        advertise=advertise,
         detached=detached_fd is not None,
         begun=begun or (lambda folder: None),
     )

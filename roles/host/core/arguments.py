@@ -30,6 +30,7 @@ _EVERY_ROLE: Final[Mapping[str, Kind]] = {
     "--capacity": "number",
     "--controller-deadline": "number",
     "--stop-deadline": "number",
+    "--wait-for-name": "switch",
 }
 FLAGS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "controller": {"--peers": "addresses", "--lease": "number", "--lost-after": "number", "--retire-after": "number"},
