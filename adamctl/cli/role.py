@@ -88,6 +88,10 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
             ["--stop-deadline", "stop_deadline_s"],
             {"type": DEADLINE_S, "default": 30.0, "help": "Seconds that this role may take to end."},
         ),
+        (
+            ["--wait-for-name"],
+            {"is_flag": True, "help": "Wait while another process that is ending, or lost, has this name."},
+        ),
     ]
     return [click.Option(names, **attributes) for names, attributes in flags]
 
