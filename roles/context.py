@@ -20,6 +20,7 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.transport import ArrivalHandler, Connection, Handler, PlacingHandler, Request, Server, Transport
 from adamctl.roles.addresses import BoundAddresses, places
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
+from adamctl.roles.certificate import CertificateWatch
 from adamctl.roles.cluster_binding import bind, bound_to
 from adamctl.roles.configuration import ConfigurationStore, Membership, read_record
 from adamctl.roles.failure_detector import FailureDetector
@@ -72,6 +73,7 @@ class RoleContext:
         lease: until when this process may consider itself a member, by `lease.clock`; endless without membership.
         make_beacon_sender: makes the sender of beacons for a separate thread, given a lease of D seconds; None: beacons
             are sent from the event loop, through `membership`, and timed by the loop's clock.
+        certificate: of this process, which STATUS tells about; None without TLS.
         failure_detector: is told of closed connections if the membership service cannot see them; None: it can.
     """
 
@@ -99,6 +101,7 @@ class RoleContext:
     addresses: tuple[str, ...] = ()
     lease: Lease = field(default_factory=Lease.endless)
     make_beacon_sender: Callable[[float], OwnedSender] | None = None
+    certificate: CertificateWatch | None = None
     failure_detector: FailureDetector | None = None
     _bound: BoundAddresses | None = None
     _server: Server | None = None
@@ -205,7 +208,10 @@ class RoleContext:
         for address in _usable(record, self.transport.kind, takes):
             try:
                 connection = await self.transport.connect(
-                    address, self.hello(), deadline_s=max(until_s - loop.time(), 0.001)
+                    address,
+                    self.hello(),
+                    deadline_s=max(until_s - loop.time(), 0.001),
+                    expects=(record.role, record.node),
                 )
             except (UnreachableError, WrongClusterError) as error:
                 problem = str(error)
@@ -287,13 +293,15 @@ class RoleContext:
             return
         match request.message:
             case StatusRequest():
-                own = {
+                own: dict[str, Any] = {
                     "role": self.role,
                     "node": self.node,
                     "incarnation": self.incarnation,
                     "uptime_s": round(asyncio.get_running_loop().time() - self._started_s, 3),
                     "ready": self._ready,
                 }
+                if self.certificate is not None:
+                    own["certificate"] = self.certificate.status()
                 request.reply(StatusReply({**self.status(), **own}))
             case ShutdownRequest(reason=reason):
                 request.reply(Empty())

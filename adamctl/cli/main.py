@@ -46,6 +46,7 @@ COMMANDS = {
     ),
     "import": ("adamctl.cli.export.export:import_", "Make a checkpoint from the parameters in such a file"),
     "bench": ("adamctl.cli.bench.bench:command", "Measure against the limits of this machine"),
+    "tls": ("adamctl.cli.tls.tls:command", "Make and renew certificates, for processes on several machines"),
     "version": ("adamctl.cli.version:command", "Show the versions of adamctl and of the libraries it computes with"),
     "doctor": ("adamctl.cli.doctor:command", "Check this machine and advise on problems"),
 }

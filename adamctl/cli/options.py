@@ -12,6 +12,7 @@ import click
 
 from adamctl.cli.number_types import BYTES_PER_S, FINITE, SECONDS
 from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.net.address import INSECURE_VARIABLE, TLS_VARIABLE
 from adamctl.net.token_file import environment_token, read_token_file
 
 if TYPE_CHECKING:
@@ -61,10 +62,47 @@ def token_flags() -> list[tuple[list[str], dict[str, Any]]]:
 
 
 def token_option(command: CommandT) -> CommandT:
-    """Adds --token-file; the command receives the token itself, empty if there is none."""
-    for names, attributes in token_flags():
+    """Adds --tls-dir and --token-file; the command receives the token itself, empty if there is none."""
+    for names, attributes in (*token_flags(), tls_flag()):
         command = click.option(*names, **attributes)(command)
     return command
+
+
+def tls_flag() -> tuple[list[str], dict[str, Any]]:
+    """Returns names and attributes of --tls-dir: ADAMCTL_TLS for this command and the processes that it starts."""
+    text = f"Folder with ca.crt, node.crt and node.key, to speak TLS between machines. [{TLS_VARIABLE}]"
+    return ["--tls-dir"], {
+        "metavar": "DIR", "type": click.Path(), "expose_value": False, "callback": _set_tls, "help": text,
+    }  # fmt: skip
+
+
+def insecure_flag() -> tuple[list[str], dict[str, Any]]:
+    """Returns names and attributes of --insecure: ADAMCTL_INSECURE for this command and the processes it starts."""
+    text = f"Listen beyond loopback without TLS, with a token only, on a network that you trust. [{INSECURE_VARIABLE}]"
+    return ["--insecure"], {"is_flag": True, "expose_value": False, "callback": _set_insecure, "help": text}
+
+
+def _set_tls(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _set_variable(context, TLS_VARIABLE, str(Path(value).absolute()))
+
+
+def _set_insecure(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        _set_variable(context, INSECURE_VARIABLE, "1")
+
+
+def _set_variable(context: click.Context, name: str, value: str) -> None:
+    """Sets a variable of the environment until the command has ended."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+
+    def restore() -> None:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+    context.call_on_close(restore)
 
 
 def _token(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
@@ -238,7 +276,7 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
     from adamctl.roles.controller.etcd.url import is_etcd
 
     named = str(click.get_current_context().meta.get(_RUN, "")) if click.get_current_context(silent=True) else ""
-    if named and not any(map(_is_flag, ("controller", "config_store"))):
+    if named and not any(map(is_flag, ("controller", "config_store"))):
         return configuration_addresses(_live_controllers())
     found = tuple(part for text in controller for part in text.replace(",", " ").split())
     store = config_store()
@@ -248,7 +286,7 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
             f"found {store or controller[0]!r}"
         )
     if store and found:
-        flags = {name for name in ("config_store", "controller", "join") if _is_flag(name)}
+        flags = {name for name in ("config_store", "controller", "join") if is_flag(name)}
         if len(flags) != 1:
             raise ConfigurationError(
                 f"expected controllers or --config-store, found both: {', '.join(found)} and {store}"
@@ -300,6 +338,7 @@ def _remember_store(context: click.Context, parameter: click.Parameter, value: s
     context.meta[_STORE] = value or ""
 
 
-def _is_flag(name: str) -> bool:
+def is_flag(name: str) -> bool:
+    """Returns whether an option of the running command stands on its command line."""
     source = click.get_current_context().get_parameter_source(name)
     return source == click.core.ParameterSource.COMMANDLINE

@@ -30,6 +30,8 @@ from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
+from adamctl.net.address import TLS_VARIABLE
+from adamctl.net.tls.credentials import environment_credentials
 from adamctl.optimizers.configured import check as check_algorithm
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
@@ -76,6 +78,9 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)
+    else:  # its roles have a token on loopback, and no certificates
+        outside = {name: value for name, value in options.environment.items() if name != TLS_VARIABLE}
+        options = replace(options, environment=outside)
     place = Place(None if options.join else Machine.here())
     if place.machine is not None:
         check_sizes(experiment, place.machine)
@@ -104,6 +109,8 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             common = ("--socket-folder", str(sockets))
             controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
             node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
+            if (tls := environment_credentials(options.environment)) is not None:
+                node = tls.current.identity.part(node)
             commands: Sequence[RoleCommand] = (
                 coordinator_role(file.absolute(), folder.absolute(), resume, (*controllers, *common), node),
             )
@@ -169,7 +176,7 @@ def _front(
         roles,
         Supervision(roles_of, stored=("ps",) if stored else ()),
         node,
-        StreamTransport(),
+        StreamTransport() if options.join else StreamTransport(tls=None),
         reporter,
         options.token,
         _reader(roles_of) if options.readings else lambda pids: {},

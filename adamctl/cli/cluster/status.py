@@ -39,6 +39,7 @@ def print_cluster(cluster: dict[str, Any]) -> None:
         JOB_COLUMNS,
         NODE_COLUMNS,
         REPLICA_COLUMNS,
+        certificates,
         controller_rows,
         job_rows,
         node_rows,
@@ -58,6 +59,8 @@ def print_cluster(cluster: dict[str, Any]) -> None:
             echo(line)
     echo()
     echo(table(JOB_COLUMNS, job_rows(cluster)) if cluster["jobs"] else "no jobs")
+    for line in certificates(cluster):
+        echo(line)
 
 
 def print_controllers(controllers: list[dict[str, Any]]) -> None:

@@ -14,6 +14,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.output import echo, print_json
+from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from adamctl.launch.front import Outcome
@@ -59,6 +60,11 @@ def command(
     a running cluster. Ctrl-C, or closing the terminal, writes a checkpoint and stops; a second Ctrl-C stops at once.
     With --detach the run continues in the background: adamctl attach shows it, adamctl run stop ends it.
     """
+    if options.is_flag("tls_dir") and not join and not options.config_store():
+        raise ConfigurationError(
+            "--tls-dir: a run by itself has its roles on this machine, with a token; give --join the cluster whose "
+            "certificate it is, or leave --tls-dir out"
+        )
     loaded = options.load(experiment, settings, data, flags)
     if detach:
         from adamctl.cli.run.detach import detach as start
