@@ -58,7 +58,9 @@ SHORT = {
     "adamctl/importing.py": "is imported before all else, by the command line, roles and kernels",
     "adamctl/launch/checking.py": "`train` asks it, and so does `config check`, which starts nothing",
     "adamctl/launch/failure.py": "reads logs, for a run that is watched and for one that is detached",
+    "adamctl/launch/places/by_hand.py": "one engine, one file",
     "adamctl/launch/readings.py": "loads psutil, which only what shows readings needs",
+    "adamctl/launch/sinks/*": "one sink, one file: whoever adds one copies it",
     "adamctl/launch/terminal.py": "is about this process alone; front.py is about the roles of a run",
     "adamctl/launch/troubles.py": "a loop of its own, which starts and stops nothing, beside those of front.py",
     "adamctl/launch/waits.py": "pure, as front.py is not",
@@ -106,6 +108,7 @@ SHORT = {
     "roles/saving.py": "one way to answer, for servers and workers",
     "roles/coordinator/checkpoint/members.py": "in place of the servers' client, which has files of its own",
     "roles/worker/core/shares.py": "one decision, with its reasons",
+    "roles/worker/partition/group.py": "pure, and lies below links.py and all that runs in a group",
     "roles/worker/divergence.py": "lies below session.py, which raises it and has no room for it",
     "roles/worker/sandblaster/held_out.py": "asks by other requests than bundles do, for both executors",
 }

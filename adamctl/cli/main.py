@@ -37,7 +37,8 @@ COMMANDS = {
     "events": ("adamctl.cli.cluster.events:command", "Show what happened to the copies of parameters"),
     "recover": ("adamctl.cli.cluster.recover:command", "Recover parameters when lost servers never come back"),
     "drain": ("adamctl.cli.cluster.drain:command", "Move everything off a parameter server, so that it can be stopped"),
-    "run": ("adamctl.cli.run.run:command", "List, show, plot, stop and remove runs; stop the jobs of a cluster"),
+    "run": ("adamctl.cli.run.run:command", "List, show, follow, stop and remove runs; stop the jobs of a cluster"),
+    "plot": ("adamctl.cli.run.plot:command", "Show what runs measured, as a picture or in characters"),
     "logs": ("adamctl.cli.run.logs:command", "Print or follow the logs of a run"),
     "ckpt": ("adamctl.cli.checkpoint.ckpt:command", "List, save, verify, restore and prune the checkpoints of a run"),
     "export": (

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from adamctl.cli.number_types import BYTES_PER_S, FINITE, SECONDS
+from adamctl.cli.number_types import BYTES_PER_S, FINITE, RUN_TIME_S, SECONDS, Hosts
 from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.net.address import INSECURE_VARIABLE, TLS_VARIABLE
 from adamctl.net.token_file import environment_token, read_token_file
 
 if TYPE_CHECKING:
     from adamctl.config.load import LoadedExperiment
+    from adamctl.launch.hosts.asked import HostsAsked
     from adamctl.launch.live_runs import LiveRun
 
 _STORE = "adamctl.config_store"
@@ -190,6 +191,44 @@ def experiment_options(command: CommandT) -> CommandT:
     ):
         command = option(command)
     return command
+
+
+def hosts_options(command: CommandT) -> CommandT:
+    """Adds the flags that say on which hosts a run is placed; `hosts_asked` makes them one value."""
+    for option in (
+        click.option("--slurm-partition", metavar="P", help="Partition of Slurm, with --on slurm."),
+        click.option("--spares", type=int, help="Hosts that wait until another one is lost."),
+        click.option("--time", "time_s", type=RUN_TIME_S, help="How long the hosts are wanted, such as 4h."),
+        click.option("--cores", type=int, help="Cores of each host that the run may use; by default all of them."),
+        click.option(
+            "--on",
+            "engine",
+            metavar="ENGINE",
+            help="Who starts the agents of the hosts: you, by a command that is shown (agents, the default), ray, "
+            "slurm, or local, for processes of this machine.",
+        ),
+        click.option(
+            "--hosts",
+            type=Hosts(),
+            help="Run on so many hosts; 2:8 begins with two and takes up to eight as they come.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def hosts_asked(flags: dict[str, Any], default_hosts: int) -> HostsAsked | None:
+    """Takes the values of `hosts_options` out of a command's flags; None if the run stays on this machine.
+
+    Raises:
+        ConfigurationError: a flag does not fit the others.
+    """
+    from adamctl.launch.hosts.asked import asked
+
+    hosts, engine, cores, time_s, spares = (flags.pop(one) for one in ("hosts", "engine", "cores", "time_s", "spares"))
+    partition = flags.pop("slurm_partition")
+    own = {} if partition is None else {"slurm-partition": str(partition)}
+    return asked(hosts, engine, cores, time_s, spares, own, default_hosts)
 
 
 def machine_options(command: CommandT) -> CommandT:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.urls import is_url, without_file_scheme
-from adamctl.launch.process import RoleCommand
+from adamctl.roles.role_process import RoleCommand
 
 CONTROLLER = "controller"
 COORDINATOR = "coordinator"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from adamctl.errors import RunFailedError
-from adamctl.launch.process import Lifeline, RoleCommand, RoleProcess, role_environment
 from adamctl.launch.supervision import RoleEnd
+from adamctl.roles.role_process import Lifeline, RoleCommand, RoleProcess, role_environment
 
 Ask = Callable[[tuple[str, ...]], Awaitable[bool]]
 """Asks the role that serves at these addresses to leave; returns whether it agreed. Bounded in time."""

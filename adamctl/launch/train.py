@@ -21,7 +21,6 @@ from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.partitions import Place, check_memory, measure_here, settle, write_record
 from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, coordinator_role, local_roles
-from adamctl.launch.process import RoleCommand
 from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
 from adamctl.launch.roles import LocalRoles
@@ -35,6 +34,7 @@ from adamctl.net.tls.credentials import environment_credentials
 from adamctl.optimizers.configured import check as check_algorithm
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
+from adamctl.roles.role_process import RoleCommand
 
 
 @dataclass(frozen=True)

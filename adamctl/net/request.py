@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,11 +13,27 @@ from adamctl.net.regions import RegionTable
 from adamctl.net.tls.identity import Secured
 from adamctl.net.transport import Arrival, Lease
 from adamctl.wire.codec import FrameHead, encode_error, encode_reply
-from adamctl.wire.constants import ErrorCode, Flag
+from adamctl.wire.constants import FRAME_HEADER_BYTES, ErrorCode, Flag
 from adamctl.wire.messages import Hello, Message
 
 _EMPTY = memoryview(b"")
 _ONE_WAY = int(Flag.ONE_WAY)
+
+
+class Traffic:
+    """What a server has answered since it began.
+
+    Attributes:
+        received_bytes: of requests, with their heads; clients' memory that is mapped is not sent.
+        sent_bytes: of answers, likewise.
+        refusals: error code -> refused requests and connections.
+    """
+
+    __slots__ = ("received_bytes", "refusals", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.received_bytes = self.sent_bytes = 0
+        self.refusals: Counter[int] = Counter()
 
 
 class Answering(Protocol):
@@ -29,6 +46,7 @@ class Answering(Protocol):
     regions: RegionTable
     """The memory that the client has registered."""
     secured: Secured | None
+    traffic: Traffic
 
     def finish(
         self,
@@ -126,6 +144,7 @@ class StreamRequest:
 
     def fail(self, code: int, message: str, details: Mapping[str, object] | None = None) -> None:
         """Answers with an error and frees the body. Raises RuntimeError if it was answered before."""
+        self._protocol.traffic.refusals[code] += 1
         head = b"" if self.one_way else encode_error(self._head.opcode, self._head.request_id, code, message, details)
         self._finish(head, [], 0, None)
 
@@ -138,4 +157,7 @@ class StreamRequest:
         self.body = _EMPTY
         self.arrival = None  # it may refer to us: memory of the pool must not wait for the garbage collector
         self.lease.release()
+        traffic = self._protocol.traffic
+        traffic.received_bytes += FRAME_HEADER_BYTES + self._head.header_bytes + self._head.body_bytes
+        traffic.sent_bytes += len(head) + size_bytes
         self._protocol.finish(self._head, head, views, size_bytes, on_sent)

@@ -19,7 +19,7 @@ from adamctl.net.pool import BufferPool, PooledBuffer
 from adamctl.net.protocol import FrameProtocol
 from adamctl.net.regions import RegionQuota, RegionTable
 from adamctl.net.reply_quota import ReplyQuota
-from adamctl.net.request import StreamRequest
+from adamctl.net.request import StreamRequest, Traffic
 from adamctl.net.sources import LineQuota, Newcomers
 from adamctl.net.transport import ArrivalHandler, Handler, PlacingHandler
 from adamctl.net.turns import Turns
@@ -54,6 +54,7 @@ class ServerProtocol(FrameProtocol):
         self._server = server
         self.local_address = address
         self.regions = RegionTable(server.region_quota, server.limits.regions_max)
+        self.traffic = server.traffic
         self._outstanding = 0  # requests read and not yet answered, or whose answer the kernel has not yet taken
         self._body_bytes = 0  # bodies of requests not yet answered
         self._released_bytes = 0  # of one-way requests, not yet told to the client
@@ -179,6 +180,7 @@ class ServerProtocol(FrameProtocol):
             if self._greeting.done:
                 self._server.admit(self)
         except RemoteError as error:
+            self.traffic.refusals[error.code] += 1
             self.send(encode_error(head.opcode, head.request_id, error.code, str(error)))
             self.end(ProtocolError(str(error)))
             return
@@ -199,7 +201,7 @@ class ServerProtocol(FrameProtocol):
     def refuse(self, error: AdamctlError) -> None:
         if self._server.may_log(self.source):
             _LOG.warning("%s broke the protocol and is cut (from %s): %s", self.peer_name, self.source, error)
-        code = ErrorCode.BAD_MESSAGE
+        self.traffic.refusals[code := ErrorCode.BAD_MESSAGE] += 1
         self.send(encode_error(Opcode.HELLO, 0, code, str(error)))
 
     # --- answering --------------------------------------------------------------------------------------------------
@@ -250,6 +252,7 @@ class StreamServer:
         turns: the order in which connections get them.
         replies: its unsent answers.
         region_quota: its clients' memory that it has mapped.
+        traffic: what it has answered.
     """
 
     def __init__(
@@ -280,6 +283,7 @@ class StreamServer:
         self._closing = False
         self.replies = ReplyQuota(limits)
         self.region_quota = RegionQuota(limits.region_bytes_max)
+        self.traffic = Traffic()
         self._sweeper: asyncio.TimerHandle | None = None
         if sweep:
             self._sweeper = self.loop.call_later(limits.sweep_interval_s, self._sweep)
@@ -375,10 +379,8 @@ class StreamServer:
         grown_bytes, protocol.taken_before_bytes = taken_bytes - protocol.taken_before_bytes, taken_bytes
         if not protocol.write_stalled or grown_bytes:
             protocol.moved_s = now
-        if (
-            not protocol.write_stalled
-            or grown_bytes >= self.limits.reply_pace_bytes_per_s * self.limits.sweep_interval_s
-        ):
+        pace_bytes = self.limits.reply_pace_bytes_per_s * self.limits.sweep_interval_s
+        if not protocol.write_stalled or grown_bytes >= pace_bytes:
             protocol.kept_pace_s = now
         if now - protocol.moved_s > self.limits.write_stall_timeout_s:
             protocol.end(UnreachableError("the peer does not take its answers"), at_once=True)

@@ -264,7 +264,7 @@ class ControllerServer:
 def _event(request: Request, token: int) -> Event | None:
     match request.message:
         case ConfigReadRequest(prefix=prefix):
-            return Read(token, prefix)
+            return Read(token, prefix, request.peer.role, request.connection_id)
         case ConfigCompareAndSetRequest(session=session, sequence=sequence, known_serial=known_serial):
             try:
                 changes = _CHANGES.decode(request.body)
@@ -275,7 +275,7 @@ def _event(request: Request, token: int) -> Event | None:
             own = f"{peer.role}/{peer.node}/{session}" if session else ""
             return CompareAndSet(token, own, sequence, changes, known_serial, peer.role, peer.node)
         case ConfigWatchRequest(prefix=prefix, after_revision=after_revision, wait_s=wait_s):
-            return Watch(token, request.connection_id, prefix, after_revision, wait_s)
+            return Watch(token, request.connection_id, prefix, after_revision, wait_s, request.peer.role)
         case NodeRegisterRequest() as message:
             for address in (*message.addresses, *message.administration_addresses, *message.replication_addresses):
                 parse_address(address)  # the others will parse it, and must not fail on it
@@ -287,7 +287,8 @@ def _event(request: Request, token: int) -> Event | None:
         case ControllerPeerRequest() as head:
             try:
                 told = decode_peer(request.body)
-                return Received(head.cluster, head.source, head.address, head.destination, told, head.limits)
+                names = (head.cluster, head.source, head.address, head.destination)
+                return Received(*names, told, head.limits, request.peer.node)
             except UNREADABLE as error:
                 raise RemoteError(ErrorCode.BAD_MESSAGE, f"not a message between controllers: {error}") from error
         case ControllerReplaceRequest(old=old, name=name, address=address, identity=identity):

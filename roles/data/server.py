@@ -50,6 +50,7 @@ class DataServer:
         self._openers = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="open")
         self._opening = 0
         self._opening_for: Counter[int] = Counter()  # by connection
+        self._wait_s = 0.0
 
     def handle(self, request: Request) -> None:
         """Answers a request, now or when its work is done."""
@@ -62,7 +63,8 @@ class DataServer:
             request.fail(ErrorCode.UNKNOWN_OPCODE, f"a data server does not serve {type(message).__name__}")
 
     def status(self) -> dict[str, Any]:
-        return self.store.status() | {"opening": self._opening}
+        """Returns plain values; `wait_s` is how long all reads together waited for their ranges."""
+        return self.store.status() | {"opening": self._opening, "wait_s": round(self._wait_s, 6)}
 
     def close(self) -> None:
         """Stops the threads; unfinished requests are never answered. Blocks until the threads have ended."""
@@ -75,12 +77,18 @@ class DataServer:
         wanted = Range(message.split, message.pass_number, message.start, message.stop)
         share = Share(message.servers, message.receiver, bytes(request.body)) if message.servers else None
 
+        asked_s = self._loop.time()
+
         def done(result: ReadyRange | Exception) -> None:
-            self._post(partial(self._answer_read, request, result))
+            self._post(partial(self._answer_late, request, result, asked_s))
 
         ready = self.store.read(message.dataset, Asked(wanted, share), done)
         if ready is not None:
             self._answer_read(request, ready)
+
+    def _answer_late(self, request: Request, result: ReadyRange | Exception, asked_s: float) -> None:
+        self._wait_s += self._loop.time() - asked_s
+        self._answer_read(request, result)
 
     def _answer_read(self, request: Request, result: ReadyRange | Exception) -> None:
         if isinstance(result, Exception):

@@ -15,6 +15,7 @@ from adamctl.kernels.backend import load_if_compiled
 from adamctl.kernels.needed import COMMON_RULE_KERNELS
 from adamctl.kernels.rules.make import load_rule
 from adamctl.net.transport import Request, Server
+from adamctl.roles.common_status import code_name
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.apply.applier import ApplyInline, ApplyThreads
 from adamctl.roles.ps.apply.direct_reply import DirectPulls
@@ -375,7 +376,8 @@ class ParameterServer:
             "updates_per_s": rates[f"updates {job.name}"],
             "pushes": job.pushes,
             "pushes_per_s": rates[f"pushes {job.name}"],
-            "refused": job.refused,
+            "refused": job.refusals.total(),
+            "refusals": {code_name(code): count for code, count in sorted(job.refusals.items())},
             "acks": view.record.acks if view is not None else "",
             "rolled_back": {"shards": len(job.rolled_back), "pushes": sum(job.rolled_back.values())},
             "staleness_p50": job.staleness_quantile(0.5),

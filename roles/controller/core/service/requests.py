@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
@@ -25,7 +26,7 @@ from adamctl.roles.controller.core.service.commands import (
 )
 from adamctl.roles.controller.core.service.events import Beacon, CompareAndSet, Leave, Read, Register, Replace, Watch
 from adamctl.roles.controller.core.service.nodes import NODES_PREFIX, Node
-from adamctl.roles.controller.core.service.permissions import refused
+from adamctl.roles.controller.core.service.permissions import JobsOfClients, refused, sees
 from adamctl.roles.controller.core.service.shared import Shared
 from adamctl.roles.controller.core.service.state import Effect
 from adamctl.roles.controller.core.service.validate import request_problem, size_bytes_of
@@ -60,6 +61,7 @@ class Requests:
 
     def __init__(self, shared: Shared) -> None:
         self.watchers: dict[int, _Watcher] = {}
+        self._jobs_of = JobsOfClients()
         self._shared = shared
         self._confirming: dict[int, tuple[Confirmable, float]] = {}  # by token, with the time of arrival
         self._queue: deque[_Pending] = deque()
@@ -78,6 +80,9 @@ class Requests:
     def confirm(self, event: Confirmable, now: float) -> None:
         """Takes a request that needs no slot."""
         shared = self._shared
+        if not isinstance(event, Beacon) and (foreign := self._jobs_of.refusal(event)) is not None:
+            shared.put(foreign)
+            return
         if shared.paxos.leadership is None:
             shared.refuse_follower(event.token)
             return
@@ -177,6 +182,7 @@ class Requests:
 
     def disconnected(self, connection: int) -> None:
         self._shared.nodes.disconnected(connection)
+        self._jobs_of.disconnected(connection)
         for token, watcher in list(self.watchers.items()):
             if watcher.request.connection == connection:
                 del self.watchers[token]
@@ -296,7 +302,8 @@ class Requests:
         shared = self._shared
         match event:
             case Read():
-                shared.put(Answer(token, ConfigReadReply(shared.state.revision), shared.state.read(event.prefix)))
+                found = shared.state.read(event.prefix, partial(sees, event.role, event.prefix))
+                shared.put(Answer(token, ConfigReadReply(shared.state.revision), found))
             case Watch():
                 self._watch(event, now)
             case Beacon():
@@ -335,12 +342,13 @@ class Requests:
             self.watchers[event.token] = _Watcher(event, now + wait_s)
 
     def _watch_answer(self, event: Watch) -> Answer | None:
-        changes = self._shared.state.changes(event.prefix, event.after_revision)
+        seen = partial(sees, event.role, event.prefix)
+        changes = self._shared.state.changes(event.prefix, event.after_revision, seen)
         if not (changes.reset or changes.entries or changes.deleted):
             return None
         if len(within_bytes(changes.deleted)) < len(changes.deleted):  # too many names for a header: start afresh
             message = ConfigWatchReply(changes.revision, (), True)
-            return Answer(event.token, message, self._shared.state.read(event.prefix))
+            return Answer(event.token, message, self._shared.state.read(event.prefix, seen))
         message = ConfigWatchReply(changes.revision, changes.deleted, changes.reset)
         return Answer(event.token, message, changes.entries)
 

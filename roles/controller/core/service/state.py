@@ -7,7 +7,8 @@ order give the same state on every member and after every restart.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import msgspec
 
@@ -21,9 +22,14 @@ VALUE_BYTES_MAX = 1 << 20
 STATE_BYTES_MAX = 24 << 20
 """Keys and values together; below the largest body of a frame, so that a read of everything fits into one reply."""
 ENTRY_OVERHEAD_BYTES = 64
-
+Sees: TypeAlias = Callable[[str], bool]
+"""Says whether a reader sees a key."""
 
 _CODES = frozenset(map(int, ErrorCode))
+
+
+def _everything(key: str) -> bool:
+    return True
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True):
@@ -154,23 +160,24 @@ class KeyState:
         entry = self._entries.get(key)
         return 0 if entry is None else entry.revision
 
-    def read(self, prefix: str) -> tuple[ConfigEntry, ...]:
-        """Returns the entries whose key starts with `prefix`, sorted by key."""
-        return tuple(self._entries[key] for key in sorted(key for key in self._entries if key.startswith(prefix)))
+    def read(self, prefix: str, sees: Sees = _everything) -> tuple[ConfigEntry, ...]:
+        """Returns the entries whose key starts with `prefix`, sorted by key; only those that the reader `sees`."""
+        keys = sorted(key for key in self._entries if key.startswith(prefix) and sees(key))
+        return tuple(self._entries[key] for key in keys)
 
-    def changes(self, prefix: str, after_revision: int) -> Changes:
+    def changes(self, prefix: str, after_revision: int, sees: Sees = _everything) -> Changes:
         """Returns what changed under `prefix` after a revision: the entries as they are now, and what is gone.
 
-        A revision that the history no longer covers, or that lies in the future (the caller knew another store), gives
-        a reset: all entries.
+        Only keys that the reader `sees`. A revision that the history no longer covers, or that lies in the future (the
+        caller knew another store), gives a reset: all entries.
         """
         if after_revision < self._history_from or after_revision > self.revision:
-            return Changes(self.revision, self.read(prefix), (), True)
+            return Changes(self.revision, self.read(prefix, sees), (), True)
         keys: set[str] = set()
         for revision, key in reversed(self._history):
             if revision <= after_revision:
                 break
-            if key.startswith(prefix):
+            if key.startswith(prefix) and sees(key):
                 keys.add(key)
         present = tuple(self._entries[key] for key in sorted(keys) if key in self._entries)
         return Changes(self.revision, present, tuple(sorted(keys - self._entries.keys())))

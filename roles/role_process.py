@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 REPORT_BYTES_MAX = 64 << 10
-_PRIVATE = partial(os.open, mode=0o600)
+PRIVATE = partial(os.open, mode=0o600)
 """Opens files; new ones are accessible only to their owner, whatever the umask."""
 _SINGLE_THREADED = (
     "OMP_NUM_THREADS",
@@ -74,7 +74,7 @@ class RoleProcess:
         self._ready_fd, ready_write = os.pipe()
         os.set_blocking(self._ready_fd, False)
         try:
-            with open(log, "ab", opener=_PRIVATE) as stream:
+            with open(log, "ab", opener=PRIVATE) as stream:
                 self._process = subprocess.Popen(
                     (*line, "--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline.read_fd)),
                     stdin=subprocess.DEVNULL,
