@@ -57,7 +57,7 @@ def command(shell: str, install: bool) -> None:
     """
     script = source(shell)
     if not install:
-        click.echo(script)
+        echo(script)
         return
     path = place(shell, os.environ)
     try:

@@ -13,7 +13,7 @@ from adamctl.cli.output import echo, print_json
 @options.token_option
 @options.json_option
 def command(controller: tuple[str, ...], token: str, as_json: bool) -> int:
-    """Check this machine, and whether the nodes of a cluster are of versions that work together.
+    """Check this machine, and of a cluster whether its nodes' versions work together and copies share no machine.
 
     The cluster is that of --controller, --config-store or --run; without them, of the only run in progress here, if
     there is one. Exit code 0: all is well; 4: something works worse than it could; 1: something is broken.

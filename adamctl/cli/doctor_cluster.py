@@ -1,4 +1,4 @@
-"""The check of `adamctl doctor` that asks a cluster: whether its nodes are of versions that work together."""
+"""The checks of `adamctl doctor` that ask a cluster: versions that work together, copies that share no machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ NAME = "versions"
 
 
 def cluster_findings(addresses: Sequence[str], token: str) -> list[Finding]:
-    """Asks the nodes of a cluster for their versions."""
+    """Asks the nodes of a cluster for their versions, and its controllers where copies are."""
     from adamctl.net import loop
 
     try:
         cluster = loop.run(_read(tuple(addresses), token))
+        sharing = loop.run(_sharing(tuple(addresses), token))
     except AdamctlError as error:
         return [Finding("cluster", "bad", str(error), "adamctl status shows what can be reached")]
-    return [version_finding(cluster)]
+    copies = [Finding("copies", "slow", *line.split("; ", 1)) for line in sharing]
+    none = Finding("copies", "ok", "no job's copies have to share a failure domain")
+    return [version_finding(cluster), *(copies or (none,))]
 
 
 def version_finding(cluster: dict[str, Any]) -> Finding:
@@ -56,3 +59,13 @@ async def _read(addresses: tuple[str, ...], token: str) -> dict[str, Any]:
 
     async with ClusterReader(addresses, token) as reader:
         return await reader.read_all()
+
+
+async def _sharing(addresses: tuple[str, ...], token: str) -> list[str]:
+    from adamctl.cli.cluster.access import ClusterAccess
+    from adamctl.cli.cluster.copies import sharing
+    from adamctl.roles.configuration import nodes
+
+    async with ClusterAccess(addresses, token) as cluster:
+        _, entries = await cluster.store.read("/jobs/")
+        return sharing(entries, await nodes(cluster.store, "ps"))

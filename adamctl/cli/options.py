@@ -62,6 +62,19 @@ def token_flags() -> list[tuple[list[str], dict[str, Any]]]:
     ]
 
 
+def log_format_flag() -> tuple[list[str], dict[str, Any]]:
+    """Returns names and attributes of --log-format."""
+    text = "How log lines are written: text, or one JSON object each. [ADAMCTL_LOG_FORMAT]"
+    attributes = {"type": click.Choice(["text", "json"]), "default": "text", "envvar": "ADAMCTL_LOG_FORMAT"}
+    return ["--log-format"], {**attributes, "show_default": True, "help": text}
+
+
+def log_format_option(command: CommandT) -> CommandT:
+    """Adds --log-format."""
+    names, attributes = log_format_flag()
+    return click.option(*names, **attributes)(command)
+
+
 def token_option(command: CommandT) -> CommandT:
     """Adds --token-file; the command receives the token itself, empty if there is none."""
     for names, attributes in token_flags():

@@ -58,6 +58,8 @@ def print_cluster(cluster: dict[str, Any]) -> None:
             echo(line)
     echo()
     echo(table(JOB_COLUMNS, job_rows(cluster)) if cluster["jobs"] else "no jobs")
+    for line in cluster.get("sharing", ()):
+        echo(line)
 
 
 def print_controllers(controllers: list[dict[str, Any]]) -> None:
