@@ -180,8 +180,8 @@ class SlurmPlaces:
         if there < hosts:
             in_it = f"partition {self._partition}" if self._partition else "this Slurm cluster"
             raise UnreachableError(
-                f"expected {hosts} hosts with {self._each.cores} cores; {in_it} has {there} such nodes that can be "
-                "used; ask for fewer with --hosts, or for fewer cores with --cores"
+                f"expected {hosts} hosts with {self._each.cores or 1} cores; {in_it} has {there} such nodes that can "
+                "be used; ask for fewer with --hosts, or for fewer cores with --cores"
             )
 
     async def _start_step(self, hosts: int) -> None:
