@@ -24,6 +24,7 @@ from adamctl.importing import importing
 from adamctl.net import loop as event_loop
 from adamctl.roles.context import RoleContext
 from adamctl.roles.failure_detector import FailureDetector
+from adamctl.roles.health import serve_health
 from adamctl.roles.process import (
     CommonOptions,
     ReadyReport,
@@ -107,6 +108,7 @@ async def _run(
         listen=(f"tcp://{host}:{port}", *((socket_address,) if socket_address else ())),
         ready_report=report,
     )
+    health = await serve_health(options.health, context) if options.health else None
     client = _client_for(context, options.controller) if role.needs_controller else None
     if options.lifeline_fd is not None:
         by_force = partial(end_by_force, socket_address, options.socket_folder)
@@ -132,6 +134,8 @@ async def _run(
         if client is not None:
             await client.close()
         beating.cancel()
+        if health is not None:
+            await health.close()
     if not task.done():
         # Closing the loop would wait for this task for ever.
         end_by_force(socket_address, options.socket_folder)

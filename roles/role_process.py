@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from adamctl.roles.log import OWN_LOG_VARIABLE
 from adamctl.roles.service_manager import VARIABLES
 
 REPORT_BYTES_MAX = 64 << 10
@@ -82,7 +83,7 @@ class RoleProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=subprocess.STDOUT,
-                    env=environment,
+                    env={**environment, OWN_LOG_VARIABLE: str(log)},
                     pass_fds=(ready_write, lifeline.read_fd),
                     start_new_session=True,
                 )

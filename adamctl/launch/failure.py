@@ -6,28 +6,11 @@ import platform
 import re
 from pathlib import Path
 
-LOG_LINES_MAX = 20
-LOG_BYTES_MAX = 64 << 10
+from adamctl.roles.role_logs import last_lines
+
 _RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ [A-Z]+ \S+ \S+ ")
-"""A line as `adamctl.roles.process` formats it: time, level, role, node, message."""
+"""A line as `adamctl.roles.log` formats it: time, level, role, node, message."""
 _ERROR = re.compile(r"\S+ ERROR \S+ \S+ (.+)")
-_TRACEBACK = "Traceback (most recent call last):"
-
-
-def last_lines(log: Path, count: int = LOG_LINES_MAX) -> list[str]:
-    """Returns the last lines of a log; more if they start inside a traceback, so that it is whole."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(stream.tell() - LOG_BYTES_MAX, 0))
-            lines = stream.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    start = max(len(lines) - count, 0)
-    tracebacks = [index for index, line in enumerate(lines) if line.startswith(_TRACEBACK)]
-    if tracebacks and tracebacks[-1] < start and len(lines) - tracebacks[-1] < 10 * count:
-        start = tracebacks[-1]
-    return lines[start:]
 
 
 def last_error(log: Path) -> str:

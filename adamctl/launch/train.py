@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from adamctl.kernels.threads import available_cores
 from adamctl.launch.checking import look_at_data
 from adamctl.launch.compiling import compile_kernels
 from adamctl.launch.front import Front, Outcome, nearest
-from adamctl.launch.joining import find_controller
+from adamctl.launch.joining import find_controller, listening
 from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.partitions import Place, check_memory, measure_here, settle, write_record
-from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, coordinator_role, local_roles
+from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, controller_address, coordinator_role, local_roles
 from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
 from adamctl.launch.roles import LocalRoles
@@ -29,6 +29,7 @@ from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
+from adamctl.metrics.serving import check_port, metrics_of_run
 from adamctl.optimizers.configured import check as check_algorithm
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
@@ -49,6 +50,9 @@ class TrainOptions:
         readings: whether the reporter shows processor time and memory of processes.
         detached: whether no terminal shows the run.
         begun: called with the run folder when it is made.
+        metrics_port: where the cluster's metrics are served on loopback while the run lasts; None: nowhere.
+        bind, advertise: with `join`, the host that the coordinator listens on, and the one that workers are told;
+            empty: as `listening` says.
     """
 
     join: tuple[str, ...]
@@ -59,20 +63,26 @@ class TrainOptions:
     readings: bool = False
     detached: bool = False
     begun: Callable[[Path], None] = lambda folder: None
+    metrics_port: int | None = None
+    bind: str = ""
+    advertise: str = ""
 
 
 def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> tuple[Outcome, Path]:
     """Runs an experiment to its end and returns how it ended and its run folder. Blocks; call it in the main thread.
 
     Raises:
-        ConfigurationError: the run folder cannot be made, there is nothing to resume from, a batch algorithm does not
-            take its settings, or the data do not fit.
+        ConfigurationError: the port of metrics is taken, the run folder cannot be made, there is nothing to resume
+            from, a batch algorithm does not take its settings, or the data do not fit.
         DamagedDataError: the data are damaged.
         RunFailedError: a process cannot be started, or the coordinator falls silent.
         UnreachableError: the controller to join does not answer, or a role does not start in time.
         HandshakeError: the controller to join refuses us: wrong token or version.
     """
     check_algorithm(experiment)
+    if options.metrics_port is not None:
+        check_port(options.metrics_port)
+    where = listening(options.join, options.bind, options.advertise)
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)
@@ -105,7 +115,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
             node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
             commands: Sequence[RoleCommand] = (
-                coordinator_role(file.absolute(), folder.absolute(), resume, (*controllers, *common), node),
+                coordinator_role(file.absolute(), folder.absolute(), resume, (*controllers, *common, *where), node),
             )
         else:
             node = COORDINATOR
@@ -113,7 +123,8 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # everybody can see arguments
         roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
         front = _front(roles, commands, node, options, reporter, _held_elsewhere(experiment), note)
-        outcome = _run(front)
+        controllers = options.join or (controller_address(sockets),)
+        outcome = _run(front, metrics_of_run(options.metrics_port, controllers, options.token, reporter.note))
     state = outcome.progress.state if outcome.progress is not None else ""
     if not outcome.exit_code or outcome.signal or state == "stopped":  # a failure's stores may tell why
         shutil.rmtree(folder / STORES, ignore_errors=True)
@@ -125,10 +136,14 @@ def _held_elsewhere(experiment: Experiment) -> bool:
     return experiment.cluster.store == "disk" or experiment.cluster.replication > 1
 
 
-def _run(front: Front) -> Outcome:
+def _run(front: Front, beside: AbstractAsyncContextManager[None]) -> Outcome:
     from adamctl.net import loop
 
-    return loop.run(front.run())
+    async def run() -> Outcome:
+        async with beside:
+            return await front.run()
+
+    return loop.run(run())
 
 
 def _flag_of(address: str) -> str:
