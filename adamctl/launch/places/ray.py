@@ -202,7 +202,7 @@ class RayPlaces:
                 if not said:
                     there = len(fitting(await self._calls.nodes(), self._each.cores))
                     self._note(
-                        f"{why}: waiting for a node of Ray with {self._each.cores} free cores; nodes with so many, "
+                        f"waiting for a node of Ray with {self._each.cores} free cores ({why}); nodes with so many, "
                         f"free or not: {there}"
                     )
                 said = True

@@ -106,7 +106,7 @@ class SlurmPlaces:
         except AdamctlError as error:
             self._note(f"Slurm gives no further host: {error}")
             return False
-        self._note(f"{printable(why)}: submitted Slurm job {job} for one more host")
+        self._note(f"submitted Slurm job {job} for one more host ({printable(why)})")
         return True
 
     async def notices(self) -> AsyncIterator[Notice]:
@@ -253,7 +253,7 @@ class SlurmPlaces:
         """
         process = await asyncio.create_subprocess_exec(
             *line,
-            stdin=subprocess.PIPE,
+            stdin=subprocess.PIPE if text else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(environment if environment is not None else self._environment),
@@ -262,7 +262,7 @@ class SlurmPlaces:
         )
         try:
             async with asyncio.timeout(COMMAND_DEADLINE_S):
-                out, errors = await process.communicate(text.encode())
+                out, errors = await process.communicate(text.encode() or None)
         except TimeoutError:
             return 124, "", f"Socket timed out: {line[0]} did not end within {COMMAND_DEADLINE_S:.0f} s"
         finally:

@@ -58,6 +58,15 @@ class RayCluster:
         """Returns the node on which a process runs."""
         return next(node for node in self.nodes if pid in [process.pid for process in self.processes(node)])
 
+    def actors(self) -> int:
+        """Returns how many actors and groups of bundles there are that have not ended."""
+        from ray.util.state import list_actors, list_placement_groups
+
+        address = self.address
+        actors = list_actors(address=address, filters=[("state", "!=", "DEAD")], raise_on_missing_output=False)
+        groups = list_placement_groups(address=address, raise_on_missing_output=False)
+        return len(actors) + sum(group.state != "REMOVED" for group in groups)
+
     def clear(self) -> None:
         """Removes all nodes but the head."""
         for node in list(self.nodes):
