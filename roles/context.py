@@ -352,6 +352,7 @@ class RoleContext:
             secrets.randbits(62) | 1,
             self.stores,
             self.failure_domain,
+            self.common.wait_for_name,
         )
         reply = await membership.register(request, deadline_s=self.common.controller_deadline_s)
         self.incarnation = reply.incarnation

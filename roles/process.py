@@ -58,6 +58,8 @@ class CommonOptions:
             (`--controller-deadline`).
         stop_deadline_s: how long the role may take to end after it was asked to (`--stop-deadline`).
         health: HOST:PORT of `/livez` and `/readyz` (`--health`); empty: nowhere.
+        wait_for_name: whether to wait, for up to `controller_deadline_s`, while another process has this node's name
+            (`--wait-for-name`).
     """
 
     controller: tuple[str, ...] = (DEFAULT_CONTROLLER,)
@@ -76,6 +78,7 @@ class CommonOptions:
     stop_deadline_s: float = 30.0
     health: str = ""
     log_format: str = "text"
+    wait_for_name: bool = False
 
 
 def node_name(role: str, options: CommonOptions) -> str:

@@ -33,6 +33,8 @@ SETTING_FLAGS = {
     "target": "train.target",
 }
 """Flags that are short for `--set KEY=VALUE`."""
+HOSTS_FLAGS = ("hosts", "engine", "cores", "time_s", "spares", "slurm_partition")
+"""Parameters of `hosts_options`."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 data_option = click.option(
@@ -200,16 +202,15 @@ def hosts_options(command: CommandT) -> CommandT:
     return command
 
 
-def hosts_asked(flags: dict[str, Any], default_hosts: int) -> HostsAsked | None:
-    """Takes the values of `hosts_options` out of a command's flags; None if the run stays on this machine.
+def hosts_asked(flags: Mapping[str, Any], default_hosts: int) -> HostsAsked | None:
+    """Returns what the values of `hosts_options` ask for; None if the run stays on this machine.
 
     Raises:
         ConfigurationError: a flag does not fit the others.
     """
     from adamctl.launch.hosts.asked import asked
 
-    hosts, engine, cores, time_s, spares = (flags.pop(one) for one in ("hosts", "engine", "cores", "time_s", "spares"))
-    partition = flags.pop("slurm_partition")
+    hosts, engine, cores, time_s, spares, partition = (flags[name] for name in HOSTS_FLAGS)
     own = {} if partition is None else {"slurm-partition": str(partition)}
     return asked(hosts, engine, cores, time_s, spares, own, default_hosts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from adamctl.roles.role_logs import last_lines
@@ -13,9 +14,23 @@ _RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ [A-Z]+ \S+ \S+ ")
 _ERROR = re.compile(r"\S+ ERROR \S+ \S+ (.+)")
 
 
-def last_error(log: Path) -> str:
+@dataclass(frozen=True)
+class LastWords:
+    """The end of a role's log: on which host, in which file."""
+
+    host: str
+    path: str
+    lines: tuple[str, ...]
+
+
+def words_here(log: Path) -> LastWords:
+    """Returns the end of a log on this machine."""
+    return LastWords(platform.node(), str(log), tuple(last_lines(log)))
+
+
+def last_error(words: LastWords) -> str:
     """Returns the message of the last error in a role's log, or nothing."""
-    found = [match[1] for match in map(_ERROR.match, last_lines(log)) if match]
+    found = [match[1] for match in map(_ERROR.match, words.lines) if match]
     return found[-1] if found else ""
 
 
@@ -27,15 +42,15 @@ def up_to_the_error(lines: list[str]) -> list[str]:
     return lines[: after[0]] if after else lines
 
 
-def first_cause(role: str, node: str, reason: str, log: Path, said_why: bool = False) -> str:
+def first_cause(role: str, node: str, reason: str, words: LastWords, said_why: bool = False) -> str:
     """Returns the message that ends a failed run.
 
     A role that `said_why` it failed has logged the reason as an error, and the message then ends with that error.
     """
-    lines = last_lines(log)
+    lines = list(words.lines)
     if said_why:
         lines = up_to_the_error(lines)
-    text = f"the run failed: {node} (role {role} on {platform.node()}) ended: {reason}"
+    text = f"the run failed: {node} (role {role} on {words.host}) ended: {reason}"
     if not lines:
-        return f"{text}\n  its log is empty: {log}"
-    return "\n".join([text, f"  the end of {log}:", *(f"    {line}" for line in lines)])
+        return f"{text}\n  its log is empty: {words.path}"
+    return "\n".join([text, f"  the end of {words.path}:", *(f"    {line}" for line in lines)])

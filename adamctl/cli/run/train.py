@@ -14,6 +14,7 @@ import click
 
 from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json
+from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from adamctl.launch.front import Outcome
@@ -26,14 +27,19 @@ if TYPE_CHECKING:
     "--join", multiple=True, metavar="ADDR", help="Run on this controller's cluster instead of starting roles here."
 )
 @options.join_store_option
+@options.hosts_options
 @click.option(
     "--bind",
     default="",
     metavar="HOST",
-    help="With --join: this machine's address that workers reach it at; by default the one towards the controller.",
+    help="With --hosts or --join: address on which this machine listens; by default, with --hosts all of them, with "
+    "--join the one towards the controller.",
 )
 @click.option(
-    "--advertise", default="", metavar="HOST", help="With --join: host that workers are told; by default --bind."
+    "--advertise",
+    default="",
+    metavar="HOST",
+    help="With --hosts or --join: host at which others reach this machine; by default --bind.",
 )
 @click.option(
     "--resume",
@@ -76,11 +82,22 @@ def command(
 ) -> int:
     """Train the network of EXP.toml.
 
-    Starts every role on this machine and ends it again; with --join or --config-store, uses the servers and workers of
-    a running cluster. Ctrl-C, or closing the terminal, writes a checkpoint and stops; a second Ctrl-C stops at once.
-    With --detach the run continues in the background: adamctl attach shows it, adamctl run stop ends it.
+    Starts every role on this machine and ends it again; with --hosts, on many machines, each with an agent; with --join
+    or --config-store, uses the servers and workers of a running cluster. Ctrl-C, or closing the terminal, writes a
+    checkpoint and stops; a second Ctrl-C stops at once. With --detach the run continues in the background: adamctl
+    attach shows it, adamctl run stop ends it.
     """
+    on = {name: flags.pop(name) for name in options.HOSTS_FLAGS}
     loaded = options.load(experiment, settings, data, flags)
+    hosts = options.hosts_asked(on, loaded.experiment.cluster.workers)
+    joins = options.addresses(join) if join or options.config_store() else ()
+    if hosts is not None and joins:
+        raise ConfigurationError("--hosts starts a cluster and --join uses one: give one of them")
+    if hosts is not None and metrics_port is not None:
+        raise ConfigurationError(
+            "--metrics-port serves a run on this machine; with --hosts, start adamctl metrics serve --controller ADDR, "
+            "with the address that is shown when the controllers serve"
+        )
     if detach:
         from adamctl.cli.run.detach import detach as start
 
@@ -98,12 +115,13 @@ def command(
     else:
         reporter = choose_reporter(sys.stderr, plain=plain, log_format=log_format)
     chosen = TrainOptions(
-        join=options.addresses(join) if join or options.config_store() else (),
+        join=joins,
         resume=resume,
         runs=Path(run_dir),
         environment={**os.environ, "ADAMCTL_LOG_FORMAT": log_format},
         token=token,
         readings=not plain and log_format == "text" and sys.stderr.isatty(),
+        hosts=hosts,
         detached=detached_fd is not None,
         begun=begun or (lambda folder: None),
         metrics_port=metrics_port,

@@ -350,7 +350,8 @@ class HostKeeper:
         if role == "worker" and not idle and len(left) >= partitions_of(self.experiment):
             return None
         chosen = idle or usable
-        return min(chosen, key=lambda name: there[name], default=None)
+        roles = Counter(one.host for one in self.placed.values())
+        return min(chosen, key=lambda name: (there[name], roles[name]), default=None)
 
     def _next(self, role: str) -> str:
         """Returns a name that no role of this run has."""

@@ -30,11 +30,13 @@ _EVERY_ROLE: Final[Mapping[str, Kind]] = {
     "--capacity": "number",
     "--controller-deadline": "number",
     "--stop-deadline": "number",
+    "--wait-for-name": "switch",
 }
 FLAGS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "controller": {"--peers": "addresses", "--lease": "number", "--lost-after": "number", "--retire-after": "number"},
     "ps": {
         "--apply-threads": "word",
+        "--failure-domain": "word",
         "--memory": "word",
         "--loss-window-s": "word",
         "--loss-window-bytes": "word",

@@ -23,6 +23,7 @@ from adamctl.roles.controller.core.service.commands import (
     Part,
     Restore,
     encode_commands,
+    restore_problem,
 )
 from adamctl.roles.controller.core.service.events import (
     Beacon,
@@ -42,6 +43,7 @@ from adamctl.roles.controller.core.service.validate import request_problem, size
 from adamctl.roles.controller.core.service.watching import Watching
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
+    ConfigEntry,
     ConfigReadReply,
     ControllerBackupReply,
     ControllerRestoreReply,
@@ -116,6 +118,10 @@ class Requests:
             self._wait_for_end_of(old, event.token)
             return
         if shared.paxos.leading and old is not None and old.connection is not None and not same:
+            if request.waits:
+                text = f"{old.record.node} is still process {old.record.pid} on {host_name(old.record)}"
+                shared.put(Refuse(event.token, ErrorCode.NOT_READY, text))
+                return
             text = (
                 f"the name {request.node!r} belongs to a living {old.record.role} (process {old.record.pid} on "
                 f"{host_name(old.record)}); choose another --name, or end that process first"
@@ -136,7 +142,13 @@ class Requests:
         shared.put(Refuse(token, ErrorCode.NOT_READY, text))
 
     def restore(self, event: RestoreBackup) -> None:
-        self._submit(Restore(event.backup), event)
+        """Takes a backup, unless it is none or is meant for others: then nothing of it is kept."""
+        command = Restore(event.backup)
+        problem = restore_problem(self._shared.state, command)
+        if problem is not None and self._shared.paxos.leading:
+            self._shared.put(Refuse(event.token, problem.code, problem.message))
+        else:
+            self._submit(command, event)
 
     def leave(self, event: Leave) -> None:
         self._submit(Part(event.node, event.incarnation), event, event.why or "left")
@@ -319,8 +331,9 @@ class Requests:
             case Beacon():
                 self._beacon(event, arrived_s)
             case TakeBackup():
-                body = encode_backup(shared.state, shared.cluster)
-                shared.put(Answer(token, ControllerBackupReply(shared.state.revision), body=body))
+                revision = shared.state.revision
+                whole = ConfigEntry("/", encode_backup(shared.state, shared.cluster), revision)
+                shared.put(Answer(token, ControllerBackupReply(revision), (whole,)))
 
     def refuse_all(self) -> None:
         """Refuses everything that waits, since this member no longer leads."""
