@@ -22,7 +22,6 @@ import pytest
 
 import adamctl as adam
 from tests.e2e.conftest import EXAMPLES, Command, Runner
-from tests.e2e.test_hosts import note
 from tests.launch.places.ray_cluster import RayCluster, ray_cluster
 from tests.launch.places.slurm_cluster import SlurmCluster, slurm_cluster
 
@@ -175,6 +174,13 @@ class Count:
             self._client.close()
 
 
+def controller_of(folder: Path) -> str:
+    """Returns the address of a controller of the live run, as it tells other commands."""
+    (file,) = (folder / "state" / "runs").glob("*.json")
+    addresses = json.loads(file.read_text())["controllers"]
+    return next(str(one).removeprefix("tcp://") for one in addresses if one.startswith("tcp://"))
+
+
 def begin(adamctl: Runner, machines: Machines, *more: str) -> Command:
     state = {"ADAMCTL_STATE": str(adamctl.folder / "state")}
     environment = {**machines.environment, **state}
@@ -208,8 +214,7 @@ def test_a_run_goes_on_without_a_host_and_gets_another(adamctl: Runner, machines
     train = begin(adamctl, machines)
     train.wait_until(train.trained, DEADLINE_S)
     (token,) = adamctl.folder.glob("runs/*/001/secrets/token")
-    controller = next(one for one in note(adamctl.folder)["controllers"] if one.startswith("tcp://"))
-    count = Count(controller.removeprefix("tcp://"), token.read_text().strip())
+    count = Count(controller_of(adamctl.folder), token.read_text().strip())
     try:
         train.wait_until(lambda: count.acknowledged > 100, DEADLINE_S)
         before = agents(machines)

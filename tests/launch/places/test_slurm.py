@@ -18,7 +18,7 @@ import pytest
 from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.launch.places.engines import EngineOptions
 from adamctl.launch.places.places import Draining, HostNeeds, Lost
-from adamctl.launch.places.slurm import SlurmPlaces
+from adamctl.launch.places.slurm import SlurmPlaces, stop_deadline_in_job_s
 from adamctl.launch.scripts.slurm import slurm_script
 from adamctl.launch.scripts.wanted import Wanted
 from tests.launch.places.agents import PROGRAM, Following, Front, becomes, listening, none_left
@@ -201,7 +201,7 @@ FRONT = """
     from pathlib import Path
     from adamctl.launch.places.engines import EngineOptions
     from adamctl.launch.places.places import AgentCommand, HostNeeds
-    from adamctl.launch.places.slurm import SlurmPlaces
+    from adamctl.launch.places.slurm import SlurmPlaces, stop_deadline_in_job_s
 from adamctl.launch.scripts.slurm import slurm_script
 from adamctl.launch.scripts.wanted import Wanted
 
@@ -329,6 +329,11 @@ def cancel_all(cluster: SlurmCluster) -> None:
     cluster.until(lambda: not cluster.jobs())
 
 
-async def test_a_last_checkpoint_gets_the_time_that_slurm_leaves(cluster: SlurmCluster) -> None:
-    places = SlurmPlaces(EngineOptions("digits/001", cluster.folder, cluster.environment))
-    assert await places.stop_deadline_s() == 0.0  # KillWait is 5 s here
+async def test_a_last_checkpoint_gets_the_time_that_slurm_leaves(
+    cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_CONF", "LD_LIBRARY_PATH"):
+        monkeypatch.setenv(name, cluster.environment[name])
+    assert await stop_deadline_in_job_s(cluster.environment, 20.0) == 20.0
+    inside = {**cluster.environment, "SLURM_JOB_ID": "7"}
+    assert await stop_deadline_in_job_s(inside, 20.0) == 0.0  # KillWait is 5 s here

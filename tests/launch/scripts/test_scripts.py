@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +19,7 @@ from adamctl.launch.scripts.kubernetes import dns_label
 from adamctl.launch.scripts.ray import ray_script
 from adamctl.launch.scripts.systemd import ROLES, systemd_unit
 from adamctl.launch.scripts.wanted import Wanted
+from tests.cli.test_commands_in_documents import parse
 from tests.launch.scripts.golden_texts import DIGITS, FOLDER, SMALL, texts
 
 TEXTS = texts()
@@ -119,3 +123,29 @@ def test_what_is_not_printed_is_refused_and_nothing_is_started(
 
 def test_an_experiment_that_is_wrong_is_said_before_it_waits_in_a_queue(tmp_path: Path) -> None:
     assert run(["launch", "slurm", str(tmp_path / "none.toml"), "--print"]) == 2
+
+
+BEGINS = re.compile(r"(?:^|ExecStart=\S*/|&& exec )adamctl ((?:train|\w+ start) .*?)(?: &)?$", re.MULTILINE)
+LISTED = re.compile(r'\["adamctl".*?\]', re.DOTALL)
+
+
+def commands_of(text: str, token: Path) -> list[list[str]]:
+    """Returns the arguments of each `adamctl` that a text starts, with values for what is known only where it runs."""
+    for name, value in (("\\\n", " "), ("'\"'\"'", '"'), ("%d/token", str(token)), ("$SLURM_CPUS_PER_TASK", "2")):
+        text = text.replace(name, value)
+    return [
+        *(shlex.split(line.removesuffix("'")) for line in BEGINS.findall(text)),
+        *(json.loads(line)[1:] for line in LISTED.findall(text)),
+    ]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_commands_are_taken_by_adamctl(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ADAMCTL_CONTROLLER", raising=False)
+    token = tmp_path / "token"
+    token.write_text("a secret\n")
+    token.chmod(0o600)
+    found = commands_of(TEXTS[name], token)
+    assert len(found) == (2 if name.startswith("k8s") else 1)
+    for words in found:
+        parse(tuple(words), whole=True)
