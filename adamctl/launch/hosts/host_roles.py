@@ -114,7 +114,7 @@ class HostRoles:
         Raises:
             ConfigurationError: the address to listen on is taken.
         """
-        (bound,) = await self._server.listen((f"tcp://{bracketed(self._run.bind)}:0",))
+        (bound,) = await self._server.listen((f"tcp://{bracketed(self._run.bind)}:{self._run.port}",))
         address = str(parse_address(bound)._replace(host=self._run.advertise))
         self._on_listening(address)
         self._spawn(self._use_engine(address))
