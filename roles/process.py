@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from adamctl.config.names import NAME_EXPECTED, is_name, printable
+from adamctl.config.names import NAME_EXPECTED, in_short, is_name, printable
 from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.net.address import DEFAULT_CONTROLLER, UNIX_PATH_BYTES_MAX, parse_address
 from adamctl.roles.configuration import configuration_places
@@ -28,6 +28,8 @@ from adamctl.roles.private_folder import private_folder, remove_if_left
 
 ERROR_CHARACTERS_MAX = 4096
 """Bound on an error in the ready report, so that it always fits into the pipe; the log has the whole text."""
+LINE_CHARACTERS_MAX = 16_384
+"""Longest message of a log line: a peer must not fill the disk with one."""
 LIFELINE_GRACE_S = 10.0
 """How long a role may take to end by itself after its parent has gone; then the process is ended."""
 
@@ -98,7 +100,7 @@ class _Formatter(logging.Formatter):
         super().__init__(f"%(asctime)s %(levelname)s {role} {node.replace('%', '%%')} %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        return printable(super().formatMessage(record))
+        return in_short(super().formatMessage(record), LINE_CHARACTERS_MAX)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         lines = printable(super().formatException(ei), keep="\n").split("\n")
@@ -126,21 +128,26 @@ def logging_to(role: str, node: str, options: CommonOptions) -> Iterator[logging
         except OSError as error:
             text = f"--log-file {options.log_file}: {error.strerror}; choose another place"
             raise ConfigurationError(text) from error
-    root = logging.getLogger("adamctl")
-    before = (root.level, root.propagate)
+    root, loop = logging.getLogger("adamctl"), logging.getLogger("asyncio")  # the loop tells of tasks that failed
+    before = (root.level, root.propagate, loop.propagate, threading.excepthook)
     root.setLevel(level)
-    root.propagate = False
+    root.propagate = loop.propagate = False
     for handler in handlers:
         handler.setFormatter(_Formatter(role, node))
         root.addHandler(handler)
+        loop.addHandler(handler)
+    threading.excepthook = lambda failed: root.error(
+        "thread %s failed", getattr(failed.thread, "name", "?"), exc_info=failed.exc_value
+    )
     try:
         yield logging.getLogger(f"adamctl.{role}")
     finally:
         for handler in handlers:
             root.removeHandler(handler)
+            loop.removeHandler(handler)
             handler.close()
         root.setLevel(before[0])
-        root.propagate = before[1]
+        root.propagate, loop.propagate, threading.excepthook = before[1:]
 
 
 # --- life and death -------------------------------------------------------------------------------------------------
