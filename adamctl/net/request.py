@@ -10,6 +10,7 @@ from adamctl.errors import RemoteError
 from adamctl.net.pool import PooledBuffer
 from adamctl.net.protocol import body_views
 from adamctl.net.regions import RegionTable
+from adamctl.net.tls.identity import Secured
 from adamctl.net.transport import Arrival, Lease
 from adamctl.wire.codec import FrameHead, encode_error, encode_reply
 from adamctl.wire.constants import FRAME_HEADER_BYTES, ErrorCode, Flag
@@ -47,6 +48,7 @@ class Answering(Protocol):
     regions: RegionTable
     """The memory that the client has registered."""
     traffic: Traffic
+    secured: Secured | None
 
     def finish(
         self,
@@ -98,6 +100,10 @@ class StreamRequest:
     @property
     def peer(self) -> Hello:
         return self._protocol.peer
+
+    @property
+    def secured(self) -> Secured | None:
+        return self._protocol.secured
 
     @property
     def peer_name(self) -> str:

@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from adamctl.errors import ProtocolError, RemoteError, UnreachableError
+from adamctl.errors import AdamctlError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
 from adamctl.net.arriving import ARRIVING_BYTES_MIN, Pieces
 from adamctl.net.greeting import Greeting
@@ -198,7 +198,7 @@ class ServerProtocol(FrameProtocol):
         elif isinstance(target.token, PooledBuffer):
             target.token.release()
 
-    def refuse(self, error: ProtocolError) -> None:
+    def refuse(self, error: AdamctlError) -> None:
         if self._server.may_log(self.source):
             _LOG.warning("%s broke the protocol and is cut (from %s): %s", self.peer_name, self.source, error)
         self.traffic.refusals[code := ErrorCode.BAD_MESSAGE] += 1
@@ -340,10 +340,8 @@ class StreamServer:
         """Admits a new connection to those that may make requests. Raises RemoteError: there is no room."""
         if self._closing:
             raise RemoteError(ErrorCode.SHUTTING_DOWN, "the server is closing")
-        if len(self._connections) >= self.limits.connections_max:
-            raise RemoteError(
-                ErrorCode.OVER_QUOTA, f"all {self.limits.connections_max} connections are taken; try again later"
-            )
+        if len(self._connections) >= (most := self.limits.connections_max):
+            raise RemoteError(ErrorCode.OVER_QUOTA, f"all {most} connections are taken; try again later")
         self._newcomers.discard(protocol)
         self._connections[protocol] = None
 

@@ -243,6 +243,10 @@ class ControllerServer:
             "strangers": [{"name": name, "address": address} for name, address in core.paxos.forming.strangers],
         }
 
+    def unready(self) -> str:
+        """Returns why it serves nobody now: it knows no leader."""
+        return "" if self.core.leader is not None else "no leader is known"
+
     def _members(self) -> list[dict[str, Any]]:
         """Returns the controllers; the leader knows how many slots each was behind when it last answered (`lag`), and
         how long ago that was (`silent_s`)."""
@@ -348,6 +352,7 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
         on_cluster=context.belongs_to,
     )
     context.status = lambda: {**server.status(), "audit": list(context.audit.recent)}
+    context.unready = server.unready
     context.ready_lines = lambda addresses: _ready_lines(context, addresses)
     work = asyncio.create_task(server.run())
     stopping = asyncio.create_task(context.stopping.wait())

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from adamctl.launch.process import RoleCommand
 
 from adamctl.bench.failover.cluster import buckets_of
 from adamctl.bench.role_processes import CONTROLLER
 from adamctl.errors import AdamctlError
-from adamctl.launch.process import RoleCommand
 from adamctl.roles.controller.core.service.backup import LEAP
 from tests.faults.servers_under_fire import JOB, Fire
 from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, WHOLE_S

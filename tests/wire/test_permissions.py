@@ -27,6 +27,8 @@ from adamctl.wire.messages import (
     GroupDropRequest,
     GroupWatchRequest,
     Hello,
+    HostOrdersRequest,
+    HostReportRequest,
     Message,
     NextTaskRequest,
     NodeBeaconRequest,
@@ -73,6 +75,7 @@ MAY: dict[str, set[str]] = {
     "PS_ACCUMULATE": {"worker"},
     "PS_ROUND": {"coordinator"},
     "PS_COMMIT": {"coordinator"},
+    "PS_CHECKPOINT_PART": {"coordinator"},
     "DATA_OPEN": {"coordinator", "worker"},
     "DATA_READ": {"worker"},
     "RUN_JOIN": {"worker"},
@@ -99,6 +102,10 @@ MAY: dict[str, set[str]] = {
     "PART_PORTIONS": {"worker"},
     "PART_BUNDLE": {"worker"},
     "BENCH_BLOCK": {"bench"},
+    "HOST_JOIN": {"host"},
+    "HOST_ORDERS": {"host"},
+    "HOST_REPORT": {"host"},
+    "HOST_TAIL": OPERATOR,
 }
 """The contract, written out once more: a message that is not here fails the test below."""
 
@@ -135,6 +142,9 @@ def test_the_table_knows_every_role_of_ours() -> None:
         (("worker", "w", 3), GroupDropRequest("w", 3, 1, 0, "it hangs"), True),
         (("worker", "w", 3), GroupDropRequest("v", 3, 1, 0, "it hangs"), False),
         (("worker", "w", 3), NextTaskRequest("w", 2, (), 1, 0.0), False),
+        (("host", "h", 0), HostOrdersRequest("h", 9, 0, 1.0), True),
+        (("host", "h", 0), HostOrdersRequest("g", 9, 0, 1.0), False),
+        (("host", "h", 0), HostReportRequest("g", 9, 1), False),
         (("worker", "w", 3), ConfigReadRequest("/jobs/"), True),
         (("client", "c", 3), ConfigWatchRequest("/nodes/ps-0", 1, 0.0), True),
         (("client", "c", 3), ConfigReadRequest("/"), False),

@@ -74,7 +74,9 @@ class NodeRegisterRequest(Message, frozen=True):
     Those for administration and replication are empty if `addresses` serve that as well. `bodies_bytes_max`: memory for
     request bodies; `credit_bytes`: how much of it each client may have in flight; 0: unknown. `process`: a random
     number that distinguishes a repeated request from another process with the same process number. `stores`: it also
-    keeps what it holds on disk.
+    keeps what it holds on disk. `failure_domain`: the name of what fails together with it; empty: its machine. `waits`:
+    if another process has the name and lives, it is waited for, not refused: who started this one has seen to its end,
+    or knows that its host is lost.
     """
 
     node: str
@@ -89,6 +91,8 @@ class NodeRegisterRequest(Message, frozen=True):
     credit_bytes: int = 0
     process: int = 0
     stores: bool = False
+    failure_domain: str = ""
+    waits: bool = False
 
 
 class NodeRegisterReply(Message, frozen=True):

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
-from adamctl.cli.cluster.copies import events, holdings
+from adamctl.cli.cluster.copies import events, holdings, sharing
 from adamctl.cli.cluster.events import line
 from adamctl.cli.cluster.shards import rows, summary
 from adamctl.config.records import (
@@ -58,6 +59,20 @@ def test_what_is_wrong_with_a_bucket() -> None:
     assert {one.problem for one in lost} == {"its primary a is gone"}
     assert summary(lost) == f"{len(lost)} buckets, {len(lost)} of them without all copies"
     assert holdings(entries, (), job="another") == []
+
+
+def test_copies_that_have_to_share_a_machine() -> None:
+    entries = job_entries("one", BucketRecord(4, "a", ("a", "b"))) + job_entries("over", BucketRecord(1, "a"), "ended")
+    members = [NodeRecord(name, "ps", 1, (), "host", 1) for name in "abc"]
+    (line,) = sharing(entries, members)
+    assert line == (
+        "job one: 1 failure domain for 3 copies, so copies share one and are lost with it; "
+        "start parameter servers on other machines"
+    )
+    elsewhere = [structs.replace(record, failure_domain=f"rack-{record.node}") for record in members]
+    assert sharing(entries, elsewhere) == [] == sharing(entries, [])
+    worker = NodeRecord("w", "worker", 1, (), "other", 1)
+    assert "2 failure domains for 3 copies" in sharing(entries, [*elsewhere[:2], worker])[0]
 
 
 def test_a_row_of_a_bucket() -> None:

@@ -135,6 +135,24 @@ async def test_a_checkpoint_is_ordered_by_the_jobs_own_coordinator(tmp_path: Pat
         await connection.close()
 
 
+async def test_servers_without_the_folder_are_fetched_from_and_the_files_are_the_same(tmp_path: Path) -> None:
+    """All servers have a folder of that name that is another, then one has the coordinator's; the others have none."""
+    root, folder, nonce = tmp_path / "root", tmp_path / "root" / "000001", "n" * 32
+    folder.mkdir(parents=True)
+    async with memory_cluster(52) as cluster:
+        await start_servers(cluster, "ps-0", checkpoint_root=(str(root),))
+        await start_servers(cluster, "ps-1", "ps-2", checkpoint_root=(str(tmp_path / "nowhere"),))
+        await add_job(cluster, "a", ["ps-0", "ps-1", "ps-2"], RuleConfig("momentum"), shapes=((700, 500),) * 4)
+        contents = []
+        for found in ("m" * 32, nonce):
+            (folder / ".nonce").write_text(found)
+            files = await checkpoint(cluster, "a", folder, nonce=nonce)
+            assert [file.name for file in files] == [file_name(f"ps-{number}") for number in range(3)]
+            contents.append({file.name: (folder / file.temporary_name).read_bytes() for file in files})
+        assert contents[0] == contents[1] and sum(map(len, contents[0].values())) > 4 * 700 * 500 * 8
+        assert not (tmp_path / "nowhere").exists()
+
+
 async def test_no_path_of_a_message_leads_a_server_elsewhere(tmp_path: Path) -> None:
     """PS_CHECKPOINT, of the job's own coordinator."""
     paths = hostile(tmp_path)

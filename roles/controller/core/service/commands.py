@@ -174,6 +174,7 @@ def _record_of(request: NodeRegisterRequest, incarnation: int) -> NodeRecord:
         request.credit_bytes,
         request.process,
         request.stores,
+        request.failure_domain,
     )
 
 

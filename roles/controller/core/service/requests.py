@@ -118,6 +118,10 @@ class Requests:
             self._wait_for_end_of(old, event.token)
             return
         if shared.paxos.leading and old is not None and old.connection is not None and not same:
+            if request.waits:
+                text = f"{old.record.node} is still process {old.record.pid} on {host_name(old.record)}"
+                shared.put(Refuse(event.token, ErrorCode.NOT_READY, text))
+                return
             text = (
                 f"the name {request.node!r} belongs to a living {old.record.role} (process {old.record.pid} on "
                 f"{host_name(old.record)}); choose another --name, or end that process first"
