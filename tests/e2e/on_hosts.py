@@ -122,8 +122,41 @@ def join_from_another_host(hosts: Hosts) -> None:
     hosts.finished("train")
 
 
+def train_without_a_shared_folder(hosts: Hosts) -> None:
+    """Servers have no folder of the run: the front's host writes checkpoints, and gives the one that a run begins from.
+
+    The second run continues the first one with other servers, the third begins with its parameters.
+    """
+    hosts.role("head", "controller", "controller-1")
+    hosts.role("head", "data", "data-1")
+    for number in (1, 2, 3):
+        hosts.role(f"host-{number}", "ps", f"ps-{number}", "--checkpoint-root", f"/nowhere/{number}")
+    hosts.role("host-1", "worker", "worker-1", "--threads", "1")
+    hosts.members("ps-1", "ps-2", "ps-3", "data-1", "worker-1")
+    common = (str(DIGITS), "--workers", "1", "--join", hosts.controller, "--plain")
+    runs = hosts.folder / "front" / "runs" / "digits"
+    hosts.start("front", "first", "train", *common, "--ps", "3", "--passes", "3")
+    hosts.finished("first")
+    (newest,) = sorted((runs / "001" / "checkpoints").iterdir())[-1:]
+    names = {path.name for path in newest.iterdir()}
+    assert names == {"manifest.json", *(f"shards-ps-{number}.adam" for number in (1, 2, 3))}, names
+    hosts.start("front", "verify", "ckpt", "verify", str(newest))
+    hosts.finished("verify")
+    before = json.loads((runs / "001" / "summary.json").read_text())
+    hosts.start("front", "second", "train", *common, "--ps", "2", "--passes", "4", "--resume", str(newest))
+    hosts.finished("second")
+    after = json.loads((runs / "002" / "summary.json").read_text())
+    assert after["examples"] > before["examples"], "it did not go on"
+    warm = ("--set", f"train.warmstart_from={runs / '002'}", "--seed", "9")
+    hosts.start("front", "third", "train", *common, "--ps", "3", "--passes", "1", *warm)
+    hosts.finished("third")
+    third = json.loads((runs / "003" / "summary.json").read_text())
+    assert third["best_test_top1"] >= before["best_test_top1"] - 0.1 and third["best_test_top1"] > 0.5, third
+
+
 SCENARIOS: dict[str, tuple[tuple[str, ...], Callable[[Hosts], None]]] = {
     "join": (("head", "front"), join_from_another_host),
+    "folders": (("head", "front", "host-1", "host-2", "host-3"), train_without_a_shared_folder),
 }
 
 
