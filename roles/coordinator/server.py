@@ -220,7 +220,7 @@ class Coordinator:
                 self.folder, self.job, experiment, self.layout, await self._holders_of_parameters()
             )
             service.checkpoints = self._writer.folder
-            await self._writer.prepare()
+            await self._writer.prepare(goes_on=snapshot is not None)
             with Waiting("the data set to be opened", log=self.context.log):
                 data = await opening
             self._writer.classes = data.classes
