@@ -17,3 +17,11 @@ pytestmark = [
 
 def test_a_run_joins_a_cluster_on_another_host(tmp_path: Path) -> None:
     play("join", tmp_path)
+
+
+def test_a_host_is_lost_in_mid_training_and_copies_come_back_on_the_others(tmp_path: Path) -> None:
+    play("host-lost", tmp_path)
+
+
+def test_checkpoints_need_no_folder_that_all_hosts_share(tmp_path: Path) -> None:
+    play("folders", tmp_path)
