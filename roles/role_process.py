@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from adamctl.roles.log import OWN_LOG_VARIABLE
+from adamctl.roles.service_manager import VARIABLES
+
 REPORT_BYTES_MAX = 64 << 10
-LOG_LINES_MAX = 20
-LOG_BYTES_MAX = 64 << 10
-_TRACEBACK = "Traceback (most recent call last):"
 PRIVATE = partial(os.open, mode=0o600)
 """Opens files; new ones are accessible only to their owner, whatever the umask."""
 _SINGLE_THREADED = (
@@ -83,7 +83,7 @@ class RoleProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=subprocess.STDOUT,
-                    env=environment,
+                    env={**environment, OWN_LOG_VARIABLE: str(log)},
                     pass_fds=(ready_write, lifeline.read_fd),
                     start_new_session=True,
                 )
@@ -155,22 +155,8 @@ class RoleProcess:
 def role_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a role: ours, with libraries that start threads limited to one thread per call.
 
-    Roles divide the cores among their own threads; libraries' threads would compete for the same cores.
+    Roles divide the cores among their own threads; libraries' threads would compete for the same cores. What a service
+    manager gave this process is left out: a role would speak for it.
     """
-    return {**environment, **dict.fromkeys(_SINGLE_THREADED, "1")}
-
-
-def last_lines(log: Path, count: int = LOG_LINES_MAX) -> list[str]:
-    """Returns the last lines of a log; more if they start inside a traceback, so that it is whole."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(stream.tell() - LOG_BYTES_MAX, 0))
-            lines = stream.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    start = max(len(lines) - count, 0)
-    tracebacks = [index for index, line in enumerate(lines) if line.startswith(_TRACEBACK)]
-    if tracebacks and tracebacks[-1] < start and len(lines) - tracebacks[-1] < 10 * count:
-        start = tracebacks[-1]
-    return lines[start:]
+    kept = {name: value for name, value in environment.items() if name not in VARIABLES}
+    return {**kept, **dict.fromkeys(_SINGLE_THREADED, "1")}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from adamctl.cli import completing
 from adamctl.cli.number_types import BYTES_PER_S, FINITE, RUN_TIME_S, SECONDS, Hosts
 from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.net.token_file import environment_token, read_token_file
@@ -63,6 +64,19 @@ def token_flags() -> list[tuple[list[str], dict[str, Any]]]:
     ]
 
 
+def log_format_flag() -> tuple[list[str], dict[str, Any]]:
+    """Returns names and attributes of --log-format."""
+    text = "How log lines are written: text, or one JSON object each. [ADAMCTL_LOG_FORMAT]"
+    attributes = {"type": click.Choice(["text", "json"]), "default": "text", "envvar": "ADAMCTL_LOG_FORMAT"}
+    return ["--log-format"], {**attributes, "show_default": True, "help": text}
+
+
+def log_format_option(command: CommandT) -> CommandT:
+    """Adds --log-format."""
+    names, attributes = log_format_flag()
+    return click.option(*names, **attributes)(command)
+
+
 def token_option(command: CommandT) -> CommandT:
     """Adds --token-file; the command receives the token itself, empty if there is none."""
     for names, attributes in token_flags():
@@ -95,6 +109,7 @@ checkpoint_option = click.option(
     "which",
     default="",
     metavar="best|last|N",
+    shell_complete=completing.completing(lambda context: ("best", "last")),
     help="Which checkpoint of a run: the best on its validation part (the default if it has one), the last, or one by "
     "its number.",
 )
@@ -114,12 +129,18 @@ def _remember_run(context: click.Context, parameter: click.Parameter, value: str
 _run_option = click.option(
     "--run",
     metavar="RUN",
+    shell_complete=completing.live_runs,
     expose_value=False,
     callback=_remember_run,
     help="A run in progress on this machine: its folder, NAME/NNN or NAME. Not needed if it is the only one.",
 )
 live_run_argument = click.argument(
-    "live_run", metavar="[RUN]", required=False, expose_value=False, callback=_remember_run
+    "live_run",
+    metavar="[RUN]",
+    required=False,
+    shell_complete=completing.live_runs,
+    expose_value=False,
+    callback=_remember_run,
 )
 
 
@@ -151,7 +172,7 @@ def experiment_options(command: CommandT) -> CommandT:
         click.option("--workers", type=int, help="Workers."),
         data_option,
         set_option,
-        click.argument("experiment", metavar="EXP.toml", type=click.Path()),
+        click.argument("experiment", metavar="EXP.toml", type=click.Path(), shell_complete=completing.experiments),
     ):
         command = option(command)
     return command
@@ -297,6 +318,19 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
     elif store:
         found = (store,)
     return configuration_addresses(found or _live_controllers() or (DEFAULT_CONTROLLER,))
+
+
+def addresses_if_any(controller: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns what `addresses` does, but nothing where neither a flag, a variable nor a live run names a cluster.
+
+    Raises:
+        ConfigurationError: as `addresses`.
+    """
+    from adamctl.launch.live_runs import live_runs, state_folder
+
+    named = controller or config_store() or click.get_current_context().meta.get(_RUN)
+    ready = [run for run in live_runs(state_folder(os.environ)) if run.controllers]
+    return addresses(controller) if named or len(ready) == 1 else ()
 
 
 def live_run(wanted: str | None, controller: tuple[str, ...]) -> LiveRun | None:

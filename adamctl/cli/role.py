@@ -67,7 +67,12 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
             ["--log-level"],
             {"default": "info", "envvar": "ADAMCTL_LOG_LEVEL", "help": "debug, info, warning or error."},
         ),
-        (["--log-file"], {"type": _PATH, "help": "File that also receives the log."}),
+        (
+            ["--health"],
+            {"default": "", "metavar": "HOST:PORT", "help": "Serve /livez and /readyz over HTTP there, for probes."},
+        ),
+        options.log_format_flag(),
+        (["--log-file"], {"type": _PATH, "help": "File that also receives the log; a rotated file is followed."}),
         (["--socket-folder"], {"type": _PATH, "help": "Folder of the Unix socket for peers on this machine."}),
         (["--capacity", "capacity_bytes"], {"default": 0, "help": "Bytes of memory that this node offers."}),
         (["--lifeline-fd"], {"type": int, "hidden": True}),

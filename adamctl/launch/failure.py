@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from adamctl.roles.role_process import last_lines
+from adamctl.roles.role_logs import last_lines
 
 _RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ [A-Z]+ \S+ \S+ ")
-"""A line as `adamctl.roles.process` formats it: time, level, role, node, message."""
+"""A line as `adamctl.roles.log` formats it: time, level, role, node, message."""
 _ERROR = re.compile(r"\S+ ERROR \S+ \S+ (.+)")
 
 

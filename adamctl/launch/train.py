@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from adamctl.launch.front import Front, Outcome, nearest
 from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.commands import Run as HostsRun
 from adamctl.launch.hosts.starting import LOCAL, make_roles, on_hosts, run_of, where_to_listen
-from adamctl.launch.joining import find_controller
+from adamctl.launch.joining import find_controller, listening
 from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.partitions import Place, check_memory, measure_here, settle, write_record
-from adamctl.launch.plan import COORDINATOR, STORES, coordinator_role, local_roles
+from adamctl.launch.plan import COORDINATOR, STORES, controller_address, coordinator_role, local_roles
 from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
 from adamctl.launch.roles import LocalRoles, Roles
@@ -32,6 +32,7 @@ from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
+from adamctl.metrics.serving import check_port, metrics_of_run
 from adamctl.optimizers.configured import check as check_algorithm
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
@@ -51,10 +52,12 @@ class TrainOptions:
             for this run and kept in its folder.
         readings: whether the reporter shows processor time and memory of processes.
         hosts: the hosts to run on; None: this machine, or the cluster of `join`.
-        bind, advertise: with `hosts`, where the front and roles beside it listen, and the host at which others reach
-            them; empty: as suits the hosts.
         detached: whether no terminal shows the run.
         begun: called with the run folder when it is made.
+        metrics_port: where the cluster's metrics are served on loopback while the run lasts; None: nowhere.
+        bind, advertise: with `join`, the host that the coordinator listens on, and the one that workers are told;
+            empty: as `listening` says. With `hosts`, those of the front and of roles beside it; empty: as
+            `where_to_listen` says.
     """
 
     join: tuple[str, ...]
@@ -64,24 +67,28 @@ class TrainOptions:
     token: str = ""
     readings: bool = False
     hosts: HostsAsked | None = None
-    bind: str = ""
-    advertise: str = ""
     detached: bool = False
     begun: Callable[[Path], None] = lambda folder: None
+    metrics_port: int | None = None
+    bind: str = ""
+    advertise: str = ""
 
 
 def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> tuple[Outcome, Path]:
     """Runs an experiment to its end and returns how it ended and its run folder. Blocks; call it in the main thread.
 
     Raises:
-        ConfigurationError: the run folder cannot be made, there is nothing to resume from, a batch algorithm does not
-            take its settings, or the data do not fit.
+        ConfigurationError: the port of metrics is taken, the run folder cannot be made, there is nothing to resume
+            from, a batch algorithm does not take its settings, or the data do not fit.
         DamagedDataError: the data are damaged.
         RunFailedError: a process cannot be started, or the coordinator falls silent.
         UnreachableError: the controller to join does not answer, or a role does not start in time.
         HandshakeError: the controller to join refuses us: wrong token or version.
     """
     check_algorithm(experiment)
+    if options.metrics_port is not None:
+        check_port(options.metrics_port)
+    where = () if options.hosts is not None else listening(options.join, options.bind, options.advertise)
     if options.hosts is not None:
         experiment = on_hosts(experiment, options.hosts)
     here = not options.join and (options.hosts is None or options.hosts.engine == LOCAL)
@@ -118,12 +125,14 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             run = run_of(experiment, file, folder, sockets, resume, listen)
             outcome = _run_on_hosts(run, options.hosts, options, reporter, held, note)
         else:
-            node, commands = _commands(experiment, options, resolved, folder.absolute(), sockets, resume)
+            node, commands = _commands(experiment, options, resolved, folder.absolute(), sockets, resume, where)
             token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # everybody can see arguments
             roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
             roles_of = {command.node: command.role for command in commands}
             supervision = Supervision(roles_of, stored=("ps",) if held else ())
-            outcome = _run(_front(roles, supervision, roles_of, node, options, reporter, note))
+            front = _front(roles, supervision, roles_of, node, options, reporter, note)
+            controllers = options.join or (controller_address(sockets),)
+            outcome = _run(front, metrics_of_run(options.metrics_port, controllers, options.token, reporter.note))
     state = outcome.progress.state if outcome.progress is not None else ""
     if not outcome.exit_code or outcome.signal or state == "stopped":  # a failure's stores may tell why
         shutil.rmtree(folder / STORES, ignore_errors=True)
@@ -131,7 +140,13 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
 
 
 def _commands(
-    experiment: Experiment, options: TrainOptions, file: Path, folder: Path, sockets: Path, resume: str
+    experiment: Experiment,
+    options: TrainOptions,
+    file: Path,
+    folder: Path,
+    sockets: Path,
+    resume: str,
+    where: tuple[str, ...],
 ) -> tuple[str, Sequence[RoleCommand]]:
     """Returns the coordinator's node, and the roles that run on this machine."""
     if not options.join:
@@ -139,7 +154,7 @@ def _commands(
     common = ("--socket-folder", str(sockets))
     controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
     node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
-    return node, (coordinator_role(file, folder, resume, (*controllers, *common), node),)
+    return node, (coordinator_role(file, folder, resume, (*controllers, *common, *where), node),)
 
 
 def _held_elsewhere(experiment: Experiment) -> bool:
@@ -147,10 +162,14 @@ def _held_elsewhere(experiment: Experiment) -> bool:
     return experiment.cluster.store == "disk" or experiment.cluster.replication > 1
 
 
-def _run(front: Front) -> Outcome:
+def _run(front: Front, beside: AbstractAsyncContextManager[None]) -> Outcome:
     from adamctl.net import loop
 
-    return loop.run(front.run())
+    async def run() -> Outcome:
+        async with beside:
+            return await front.run()
+
+    return loop.run(run())
 
 
 def _run_on_hosts(

@@ -10,6 +10,7 @@ from adamctl.errors import RemoteError
 from adamctl.net.pool import PooledBuffer
 from adamctl.net.protocol import body_views
 from adamctl.net.regions import RegionTable
+from adamctl.net.tls.identity import Secured
 from adamctl.net.transport import Arrival, Lease
 from adamctl.wire.codec import FrameHead, encode_error, encode_reply
 from adamctl.wire.constants import FRAME_HEADER_BYTES, ErrorCode, Flag
@@ -40,11 +41,14 @@ class Answering(Protocol):
 
     peer: Hello
     peer_name: str
+    proof: str
+    """By what the peer has proved who it is, in words."""
     local_address: str
     connection_id: int
     regions: RegionTable
     """The memory that the client has registered."""
     traffic: Traffic
+    secured: Secured | None
 
     def finish(
         self,
@@ -98,8 +102,17 @@ class StreamRequest:
         return self._protocol.peer
 
     @property
+    def secured(self) -> Secured | None:
+        return self._protocol.secured
+
+    @property
     def peer_name(self) -> str:
         return self._protocol.peer_name
+
+    @property
+    def proof(self) -> str:
+        """See `adamctl.net.transport.Request.proof`."""
+        return self._protocol.proof
 
     @property
     def local_address(self) -> str:

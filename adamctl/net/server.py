@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from adamctl.errors import ProtocolError, RemoteError, UnreachableError
+from adamctl.errors import AdamctlError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
 from adamctl.net.arriving import ARRIVING_BYTES_MIN, Pieces
 from adamctl.net.greeting import Greeting
@@ -37,6 +37,7 @@ class ServerProtocol(FrameProtocol):
     """One accepted connection."""
 
     peer: Hello
+    proof = ""  # of who the peer is, for the audit
 
     def __init__(self, server: StreamServer, address: str) -> None:
         super().__init__(server.loop)
@@ -185,7 +186,7 @@ class ServerProtocol(FrameProtocol):
             self.end(ProtocolError(str(error)))
             return
         if self._greeting.done:
-            self.peer = self._greeting.peer
+            self.peer, self.proof = self._greeting.peer, self._greeting.proof
             self.peer_name = f"{self.peer.role}/{self.peer.node}@{self.local_address}"
             self.greeted = True
         self.send(encode_reply(head.opcode, head.request_id, reply))
@@ -198,7 +199,7 @@ class ServerProtocol(FrameProtocol):
         elif isinstance(target.token, PooledBuffer):
             target.token.release()
 
-    def refuse(self, error: ProtocolError) -> None:
+    def refuse(self, error: AdamctlError) -> None:
         if self._server.may_log(self.source):
             _LOG.warning("%s broke the protocol and is cut (from %s): %s", self.peer_name, self.source, error)
         self.traffic.refusals[code := ErrorCode.BAD_MESSAGE] += 1
@@ -340,10 +341,8 @@ class StreamServer:
         """Admits a new connection to those that may make requests. Raises RemoteError: there is no room."""
         if self._closing:
             raise RemoteError(ErrorCode.SHUTTING_DOWN, "the server is closing")
-        if len(self._connections) >= self.limits.connections_max:
-            raise RemoteError(
-                ErrorCode.OVER_QUOTA, f"all {self.limits.connections_max} connections are taken; try again later"
-            )
+        if len(self._connections) >= (most := self.limits.connections_max):
+            raise RemoteError(ErrorCode.OVER_QUOTA, f"all {most} connections are taken; try again later")
         self._newcomers.discard(protocol)
         self._connections[protocol] = None
 

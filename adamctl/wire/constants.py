@@ -22,6 +22,8 @@ from struct import Struct
 from typing import Final
 
 MAGIC: Final = b"ADMC"
+TLS_START: Final = b"\x16\x03"
+"""How a TLS client begins: a record of the handshake, of version 3."""
 VERSION_LOWEST: Final = 1
 VERSION_HIGHEST: Final = 1
 FRAME_HEADER: Final = Struct("<4sBBHQIIII")
@@ -58,6 +60,8 @@ class Opcode(IntEnum):
     NODE_LEAVE = 21
     CONTROLLER_PEER = 22
     CONTROLLER_REPLACE = 23
+    CONTROLLER_BACKUP = 24
+    CONTROLLER_RESTORE = 25
     PS_ATTACH = 32
     PS_PUSH = 33
     PS_PULL = 34
@@ -118,6 +122,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_REGION = 11
     NOT_ALLOWED = 12
     WRONG_CLUSTER = 13
+    WRONG_IDENTITY = 14
     UNKNOWN_JOB = 32
     UNKNOWN_SHARD = 33
     WRONG_LENGTH = 34

@@ -69,6 +69,8 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.NODE_LEAVE: Permission(_MEMBER.senders | OPERATORS, "itself, or others by an operator"),
     Opcode.CONTROLLER_PEER: Permission(frozenset({"controller"})),  # the receiver's core checks `source`
     Opcode.CONTROLLER_REPLACE: _OPERATOR,
+    Opcode.CONTROLLER_BACKUP: _OPERATOR,
+    Opcode.CONTROLLER_RESTORE: _OPERATOR,
     Opcode.PS_ATTACH: Permission(TRAINERS | {"coordinator"}),
     Opcode.PS_PUSH: Permission(TRAINERS),
     Opcode.PS_PULL: Permission(TRAINERS),
@@ -111,6 +113,21 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.HOST_REPORT: _AGENT,
     Opcode.HOST_TAIL: _OPERATOR,
 }
+
+
+AUDITED: Final = frozenset(
+    {
+        Opcode.SHUTDOWN,
+        Opcode.CONTROLLER_REPLACE,
+        Opcode.CONTROLLER_BACKUP,
+        Opcode.CONTROLLER_RESTORE,
+        Opcode.RUN_STOP,
+        Opcode.RUN_CHECKPOINT,
+    }
+)
+"""Administrative messages: who sent one, and what came of it, is written down, also if it was refused."""
+AUDITED_OF_OPERATORS: Final = frozenset({Opcode.CONFIG_COMPARE_AND_SET, Opcode.NODE_LEAVE})
+"""Administrative only if an operator sends them."""
 
 
 def may_send(role: str, opcode: int) -> bool:

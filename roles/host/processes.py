@@ -16,7 +16,8 @@ from adamctl.net.address import is_loopback
 from adamctl.roles.host.core.arguments import FOLDER_FLAG
 from adamctl.roles.host.core.host_core import UNUSABLE
 from adamctl.roles.host.core.instructions import StartProcess
-from adamctl.roles.role_process import Lifeline, RoleCommand, RoleProcess, last_lines, role_environment
+from adamctl.roles.role_logs import last_lines
+from adamctl.roles.role_process import Lifeline, RoleCommand, RoleProcess, role_environment
 from adamctl.wire.messages import HostEnded, HostFailing, HostReading, HostServing, Report
 
 LOGS, KEPT = "logs", "kept"

@@ -138,7 +138,7 @@ class ParameterServer:
         }
 
     async def run(self) -> None:
-        self._context.status = self.status
+        self._context.status, self._context.unready = self.status, self.unready
         following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Kernels (these and those of a job's rule) load in threads, because loading would block the event loop.
         kernels = asyncio.create_task(asyncio.to_thread(load_if_compiled, COMMON_RULE_KERNELS))
@@ -172,6 +172,7 @@ class ParameterServer:
         options = self._options
         common = self._context.common
         self._context.stores = self._storing is not None
+        self._context.failure_domain = options.failure_domain
         self._context.kept_in = self._options.store
         if not common.capacity_bytes:  # so that no copies are placed here that do not fit
             self._context.common = replace(common, capacity_bytes=options.memory_bytes_max)
@@ -326,6 +327,12 @@ class ParameterServer:
         instruction.token.fail(instruction.code, instruction.message)
 
     # --- status ------------------------------------------------------------------------------------------------------
+
+    def unready(self) -> str:
+        """Returns why clients cannot count on this server now: buckets that it is to serve are on their way."""
+        jobs = [job for job in self.core.jobs.values() if job.failed is None]
+        left = sum(len(job.building) + len(job.taking) for job in jobs)
+        return "buckets are on their way" if left else ""
 
     def status(self) -> dict[str, Any]:
         """Plain values for `adamctl status`; rates cover the last few seconds."""

@@ -62,6 +62,8 @@ MAY: dict[str, set[str]] = {
     "NODE_LEAVE": MEMBER | OPERATOR,
     "CONTROLLER_PEER": {"controller"},
     "CONTROLLER_REPLACE": OPERATOR,
+    "CONTROLLER_BACKUP": OPERATOR,
+    "CONTROLLER_RESTORE": OPERATOR,
     "PS_ATTACH": {"worker", "client", "coordinator"},
     "PS_PUSH": {"worker", "client"},
     "PS_PULL": {"worker", "client"},

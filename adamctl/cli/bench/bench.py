@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json, table
@@ -188,7 +188,9 @@ def _show_worker(report: dict[str, Any]) -> None:
 
 
 @click.command("kernels")
-@click.argument("experiments", nargs=-1, type=click.Path(), metavar="EXP.toml...")
+@click.argument(
+    "experiments", nargs=-1, type=click.Path(), metavar="EXP.toml...", shell_complete=completing.experiments
+)
 @click.option("--only", multiple=True, metavar="WORD", help="Only kernels of this group or with WORD in their name.")
 @click.option("--batch", type=COUNT, default=32, show_default=True, help="Examples per step.")
 @click.option(

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json
 from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from adamctl.launch.front import Outcome
+    from adamctl.launch.train import TrainOptions
 
 
 @click.command("train")
@@ -27,20 +28,37 @@ if TYPE_CHECKING:
 )
 @options.join_store_option
 @click.option(
+    "--bind",
+    default="",
+    metavar="HOST",
+    help="With --join or --hosts: address of this machine to listen on; by default one that the others reach.",
+)
+@click.option(
+    "--advertise",
+    default="",
+    metavar="HOST",
+    help="With --join or --hosts: host that the others are told; by default --bind.",
+)
+@click.option(
     "--resume",
     default="none",
     metavar="auto|RUN",
+    shell_complete=completing.resumed,
     help="Continue from the newest checkpoint of this name, or of RUN: a checkpoint, a run folder, NAME/NNN or NAME. "
     "--passes may be a new number: the learning rate then follows its schedule stretched over that many passes. "
     "A finished run continues only with more passes.",
 )
 @options.hosts_options
-@click.option("--bind", default="", help="With --hosts: address on which this machine listens; by default all of them.")
-@click.option("--advertise", default="", help="With --hosts: host at which the other machines reach this one.")
 @options.runs_option
 @options.token_option
 @options.json_option
+@options.log_format_option
 @click.option("--plain", is_flag=True, help="Print plain progress lines even on a terminal.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve the metrics of the cluster to Prometheus at 127.0.0.1 and this port; 0 for any free one.",
+)
 @click.option("--detach", is_flag=True, help="Return once it trains; it continues without this terminal. See attach.")
 @click.option("--detached-fd", type=int, hidden=True)
 def command(
@@ -48,13 +66,15 @@ def command(
     settings: tuple[str, ...],
     data: tuple[str, ...],
     join: tuple[str, ...],
-    resume: str,
     bind: str,
     advertise: str,
+    resume: str,
     run_dir: str,
     token: str,
     as_json: bool,
+    log_format: str,
     plain: bool,
+    metrics_port: int | None,
     detach: bool,
     detached_fd: int | None,
     **flags: Any,
@@ -72,6 +92,8 @@ def command(
     joins = options.addresses(join) if join or options.config_store() else ()
     if hosts is not None and joins:
         raise ConfigurationError("--hosts starts a cluster and --join uses one: give one of them")
+    if hosts is not None and metrics_port is not None:
+        raise ConfigurationError("--metrics-port: not with --hosts; adamctl metrics serve --controller ADDR shows them")
     if detach:
         from adamctl.cli.run.detach import detach as start
 
@@ -84,22 +106,23 @@ def command(
     if detached_fd is not None:
         from adamctl.launch.detaching import Announcing
 
-        reporter = announcing = Announcing(detached_fd)
+        reporter = announcing = Announcing(detached_fd, log_format)
         begun = announcing.begun
     else:
-        reporter = choose_reporter(sys.stderr, plain=plain)
+        reporter = choose_reporter(sys.stderr, plain=plain, log_format=log_format)
     chosen = TrainOptions(
         join=joins,
         resume=resume,
         runs=Path(run_dir),
-        environment=os.environ,
+        environment={**os.environ, "ADAMCTL_LOG_FORMAT": log_format},
         token=token,
-        readings=not plain and sys.stderr.isatty(),
+        readings=not plain and log_format == "text" and sys.stderr.isatty(),
         hosts=hosts,
-        bind=bind,
-        advertise=advertise,
         detached=detached_fd is not None,
         begun=begun or (lambda folder: None),
+        metrics_port=metrics_port,
+        bind=bind,
+        advertise=advertise,
     )
     try:
         outcome, folder = train(loaded.experiment, chosen, reporter)
@@ -107,7 +130,7 @@ def command(
         reporter.close()
     if as_json:
         print_json(_result(outcome, folder, loaded.experiment.seed))
-    return _report(outcome, folder, resume, chosen.join)
+    return _report(outcome, folder, resume, chosen, log_format)
 
 
 def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
@@ -126,20 +149,29 @@ def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
     return result
 
 
-def _report(outcome: Outcome, folder: Path, resume: str, join: Sequence[str]) -> int:
+def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, log_format: str) -> int:
     """Prints the result for a person to stderr; the first cause of a failure comes last."""
     from adamctl.live.view import closing_lines
+    from adamctl.roles.log import json_line
+
+    def say(level: str, text: str) -> None:
+        echo(json_line(level, "front", "front", text.strip()) if log_format == "json" else text, err=True)
 
     progress = outcome.progress
     if progress is not None and progress.final and not outcome.message:
-        for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, join)):
-            echo(line, err=True)
+        where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
+        flags = [part for flag, host in where if host for part in (flag, host)]
+        flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
+        for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
+            say("INFO", line)
     if outcome.message:
-        echo(f"adamctl: error: {outcome.message}", err=True)
+        say("ERROR", f"adamctl: error: {outcome.message}")
     return outcome.exit_code
 
 
-def _next_commands(outcome: Outcome, folder: Path, resume: str, join: Sequence[str] = ()) -> list[str]:
+def _next_commands(
+    outcome: Outcome, folder: Path, resume: str, join: Sequence[str] = (), where: Sequence[str] = ()
+) -> list[str]:
     """Returns what to type next; a run that had no checkpoint yet starts over.
 
     A run that was interrupted or told to stop continues with the same command, on the cluster that it had joined.
@@ -156,4 +188,5 @@ def _next_commands(outcome: Outcome, folder: Path, resume: str, join: Sequence[s
     if place != "none":
         command += ["--resume", place]
     command += [part for address in join for part in ("--config-store" if is_etcd(address) else "--join", address)]
+    command += where
     return [command_line([*command, *(() if base == DEFAULT_BASE else ("--run-dir", str(base)))])]

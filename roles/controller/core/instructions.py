@@ -61,11 +61,12 @@ class Send(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Instruction):
-    """Reply to a request. `entries` is the body, None for a reply without one."""
+    """Reply to a request. `entries` is the body, None for a reply without one; or it is `body`, as it is."""
 
     token: int
     message: Message
     entries: tuple[ConfigEntry, ...] | None = None
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
