@@ -155,6 +155,19 @@ def test_an_agent_that_is_told_to_end_is_emptied_first(adamctl: Runner) -> None:
 
 
 @pytest.mark.slow
+def test_a_killed_coordinator_starts_again_from_the_newest_checkpoint(adamctl: Runner, tmp_path: Path) -> None:
+    train = adamctl.start("train", DIGITS, "--plain", "--hosts", "2", "--on", "local", "--passes", "40", *COPIES)
+    train.wait_until(lambda: list(tmp_path.glob("runs/digits/001/checkpoints/*/manifest.json")))
+    process = node(train, "coordinator", "coordinator")
+    assert process is not None
+    process.kill()
+    code, _, stderr = train.wait(300)
+    assert code == 0, stderr
+    assert "coordinator ended: killed by SIGKILL; restarting it" in stderr
+    assert json.loads((tmp_path / "runs/digits/001/summary.json").read_text())["best_test_top1"] >= 0.95
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_killed_front_or_agent_leaves_nothing(adamctl: Runner, seed: int) -> None:
     """Agents of this machine end with the front that started them; roles end with their agent."""
