@@ -16,6 +16,7 @@ from adamctl.net.transport import Request
 from adamctl.roles.process import CommonOptions, advertised
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
+    CheckpointPartRequest,
     CheckpointRequest,
     Message,
     ReplicaFetchRequest,
@@ -27,7 +28,12 @@ from adamctl.wire.messages import (
 
 KINDS: tuple[AddressKind, ...] = get_args(AddressKind)
 
-_ADMINISTRATION: tuple[type[Message], ...] = (StatusRequest, ShutdownRequest, CheckpointRequest)
+_ADMINISTRATION: tuple[type[Message], ...] = (
+    StatusRequest,
+    ShutdownRequest,
+    CheckpointRequest,
+    CheckpointPartRequest,
+)
 _REPLICATION: tuple[type[Message], ...] = (ReplicaPrepareRequest, ReplicaStateRequest, ReplicaFetchRequest)
 
 

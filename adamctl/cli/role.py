@@ -17,7 +17,10 @@ from adamctl.roles.registry import ROLES, Option, Role
 BUILT_IN = frozenset({"controller", "ps", "data", "worker", "coordinator", "host"})
 OTHER_COMMANDS = {
     "controller": {
+        "backup": ("adamctl.cli.cluster.backup:backup", "Write the configuration to a file"),
+        "check": ("adamctl.cli.cluster.check_store:check", "Look through the folder of a stopped controller"),
         "replace": ("adamctl.cli.cluster.controller:replace", "Replace a lost controller with another one"),
+        "restore": ("adamctl.cli.cluster.backup:restore", "Put a backup onto new controllers"),
     },
     "data": {
         "inspect": ("adamctl.cli.data:inspect", "Show what is in a data set"),

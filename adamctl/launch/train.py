@@ -52,12 +52,11 @@ class TrainOptions:
             for this run and kept in its folder.
         readings: whether the reporter shows processor time and memory of processes.
         hosts: the hosts to run on; None: this machine, or the cluster of `join`.
+        bind, advertise: with `hosts`, where the front and roles beside it listen, with `join`, where the coordinator
+            does; and the host at which others reach them. Empty: as suits the hosts, or the cluster.
         detached: whether no terminal shows the run.
         begun: called with the run folder when it is made.
         metrics_port: where the cluster's metrics are served on loopback while the run lasts; None: nowhere.
-        bind, advertise: with `join`, the host that the coordinator listens on, and the one that workers are told;
-            empty: as `listening` says. With `hosts`, those of the front and of roles beside it; empty: as
-            `where_to_listen` says.
     """
 
     join: tuple[str, ...]
@@ -67,11 +66,11 @@ class TrainOptions:
     token: str = ""
     readings: bool = False
     hosts: HostsAsked | None = None
+    bind: str = ""
+    advertise: str = ""
     detached: bool = False
     begun: Callable[[Path], None] = lambda folder: None
     metrics_port: int | None = None
-    bind: str = ""
-    advertise: str = ""
 
 
 def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> tuple[Outcome, Path]:
@@ -148,7 +147,7 @@ def _commands(
     resume: str,
     where: tuple[str, ...],
 ) -> tuple[str, Sequence[RoleCommand]]:
-    """Returns the coordinator's node, and the roles that run on this machine."""
+    """Returns the coordinator's node, and the roles that run on this machine; `where` says where it listens."""
     if not options.join:
         return COORDINATOR, local_roles(experiment, file, folder, sockets, available_cores(), resume)
     common = ("--socket-folder", str(sockets))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from adamctl.errors import ConfigurationError
-from adamctl.metrics.catalogue import METRICS, Metric
+from adamctl.metrics.catalogue import Metric
 from adamctl.metrics.samples import ClusterReading, samples
 
 
@@ -39,10 +39,6 @@ class _Collected:
 
     def __init__(self, core: Any, reading: ClusterReading) -> None:
         self._core, self._reading = core, reading
-
-    def describe(self) -> list[Any]:
-        """Says which names this collector may use, without reading anything."""
-        return [_family(self._core, metric) for metric in METRICS]
 
     def collect(self) -> Iterator[Any]:
         for metric, found in samples(self._reading):

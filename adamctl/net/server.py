@@ -37,7 +37,6 @@ class ServerProtocol(FrameProtocol):
     """One accepted connection."""
 
     peer: Hello
-    proof = ""  # of who the peer is, for the audit
 
     def __init__(self, server: StreamServer, address: str) -> None:
         super().__init__(server.loop)

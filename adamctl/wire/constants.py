@@ -73,6 +73,7 @@ class Opcode(IntEnum):
     PS_ACCUMULATE = 40
     PS_ROUND = 41
     PS_COMMIT = 42
+    PS_CHECKPOINT_PART = 43
     DATA_OPEN = 48
     DATA_READ = 49
     RUN_JOIN = 64

@@ -206,8 +206,7 @@ class ControllerServer:
                 request = self._requests.pop(instruction.token, None)
                 if request is not None:
                     entries = instruction.entries
-                    body = instruction.body if entries is None else msgspec.msgpack.encode(entries)
-                    request.reply(instruction.message, (body,) if body else ())
+                    request.reply(instruction.message, () if entries is None else (msgspec.msgpack.encode(entries),))
             case Refuse():
                 request = self._requests.pop(instruction.token, None)
                 if request is not None:

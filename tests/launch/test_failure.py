@@ -40,13 +40,6 @@ def test_the_last_error_of_a_log(tmp_path: Path) -> None:
     assert last_error(words_here(tmp_path / "none.log")) == ""
 
 
-def test_a_role_of_another_host_is_named_with_it() -> None:
-    words = LastWords("host-2", "/var/lib/host-2/logs/worker-3.log", ("the last words",))
-    lines = first_cause("worker", "worker-3", "killed by SIGKILL", words).splitlines()
-    assert lines[0] == "the run failed: worker-3 (role worker on host-2) ended: killed by SIGKILL"
-    assert lines[1:] == ["  the end of /var/lib/host-2/logs/worker-3.log:", "    the last words"]
-
-
 def test_a_log_of_json_is_quoted_as_text(tmp_path: Path) -> None:
     log = tmp_path / "ps-1.log"
     at = "2026-05-01T12:00:00.123+02:00"
@@ -59,3 +52,10 @@ def test_a_log_of_json_is_quoted_as_text(tmp_path: Path) -> None:
     quoted = first_cause("ps", "ps-1", "ValueError: x", words_here(log), said_why=True).splitlines()[2:]
     text = [f"{at} INFO ps ps-1 serving", f"{at} ERROR ps ps-1 the role failed", "Traceback", "ValueError: x"]
     assert quoted == [f"    {line}" for line in text]
+
+
+def test_a_role_of_another_host_is_named_with_it() -> None:
+    words = LastWords("host-2", "/var/lib/host-2/logs/worker-3.log", ("the last words",))
+    lines = first_cause("worker", "worker-3", "killed by SIGKILL", words).splitlines()
+    assert lines[0] == "the run failed: worker-3 (role worker on host-2) ended: killed by SIGKILL"
+    assert lines[1:] == ["  the end of /var/lib/host-2/logs/worker-3.log:", "    the last words"]

@@ -75,6 +75,7 @@ MAY: dict[str, set[str]] = {
     "PS_ACCUMULATE": {"worker"},
     "PS_ROUND": {"coordinator"},
     "PS_COMMIT": {"coordinator"},
+    "PS_CHECKPOINT_PART": {"coordinator"},
     "DATA_OPEN": {"coordinator", "worker"},
     "DATA_READ": {"worker"},
     "RUN_JOIN": {"worker"},

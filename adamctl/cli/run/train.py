@@ -27,17 +27,19 @@ if TYPE_CHECKING:
     "--join", multiple=True, metavar="ADDR", help="Run on this controller's cluster instead of starting roles here."
 )
 @options.join_store_option
+@options.hosts_options
 @click.option(
     "--bind",
     default="",
     metavar="HOST",
-    help="With --join or --hosts: address of this machine to listen on; by default one that the others reach.",
+    help="With --hosts or --join: address on which this machine listens; by default, with --hosts all of them, with "
+    "--join the one towards the controller.",
 )
 @click.option(
     "--advertise",
     default="",
     metavar="HOST",
-    help="With --join or --hosts: host that the others are told; by default --bind.",
+    help="With --hosts or --join: host at which others reach this machine; by default --bind.",
 )
 @click.option(
     "--resume",
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
     "--passes may be a new number: the learning rate then follows its schedule stretched over that many passes. "
     "A finished run continues only with more passes.",
 )
-@options.hosts_options
 @options.runs_option
 @options.token_option
 @options.json_option
@@ -93,7 +94,10 @@ def command(
     if hosts is not None and joins:
         raise ConfigurationError("--hosts starts a cluster and --join uses one: give one of them")
     if hosts is not None and metrics_port is not None:
-        raise ConfigurationError("--metrics-port: not with --hosts; adamctl metrics serve --controller ADDR shows them")
+        raise ConfigurationError(
+            "--metrics-port serves a run on this machine; with --hosts, start adamctl metrics serve --controller ADDR, "
+            "with the address that is shown when the controllers serve"
+        )
     if detach:
         from adamctl.cli.run.detach import detach as start
 

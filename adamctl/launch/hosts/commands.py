@@ -81,7 +81,8 @@ def on_host(run: Run, placed: Placed, controllers: Sequence[str], peers: Mapping
     if placed.role == "ps":
         stores = experiment.cluster.store == "disk"
         window = loss_window(experiment) if stores else ()
-        return Start(("--apply-threads", str(placed.threads), *window, *checkpoints, *member), folder=stores)
+        own = ("--apply-threads", str(placed.threads), "--failure-domain", placed.host)
+        return Start((*own, *window, *checkpoints, *member), folder=stores)
     return Start(("--threads", str(placed.threads), *data_roots(experiment), *member), needs=needed_paths(experiment))
 
 

@@ -158,7 +158,7 @@ class ControllerBackupRequest(Message, frozen=True):
 
 
 class ControllerBackupReply(Message, frozen=True):
-    """The reply's body is a `Backup` (docs/formats/controller-store.md), taken at this revision."""
+    """The body holds one entry: its value is a `Backup` (docs/formats/controller-store.md), taken at this revision."""
 
     revision: int
 

@@ -61,12 +61,11 @@ class Send(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Instruction):
-    """Reply to a request. `entries` is the body, None for a reply without one; or it is `body`, as it is."""
+    """Reply to a request. `entries` is the body, None for a reply without one."""
 
     token: int
     message: Message
     entries: tuple[ConfigEntry, ...] | None = None
-    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

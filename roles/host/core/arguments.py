@@ -36,6 +36,7 @@ FLAGS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "controller": {"--peers": "addresses", "--lease": "number", "--lost-after": "number", "--retire-after": "number"},
     "ps": {
         "--apply-threads": "word",
+        "--failure-domain": "word",
         "--memory": "word",
         "--loss-window-s": "word",
         "--loss-window-bytes": "word",

@@ -3,7 +3,8 @@
 A backup is older than the cluster it was made of: processes have seen revisions, incarnations and epochs above those in
 it. Whoever restores it therefore raises all of them by LEAP, more than any cluster uses up between two backups:
 
-    revisions       all keys change at one revision that nobody has seen, so every condition from before fails
+    revisions       the state has one that nobody has seen, so whoever watches is told everything anew; so have buckets.
+                    Other keys keep theirs, which only ever meant these values: servers know a job by its layout's
     serial          sessions from before are unknown, and so are never taken for new ones
     incarnations    none is issued twice; there are no nodes, so every process that still runs starts over
     epochs          servers accept the restored records of buckets, and refuse what is left under way from before
@@ -101,7 +102,7 @@ def restored(backup: Backup, state: KeyState, restored_from: str) -> tuple[Snaps
         if value is None:
             left_out.append(entry.key)
         else:
-            kept.append(ConfigEntry(entry.key, value, revision))
+            kept.append(ConfigEntry(entry.key, value, entry.revision if value == entry.value else revision))
     found = Snapshot(revision, incarnation, tuple(kept), (), serial, serial, backup.cluster, restored_from)
     if problem := snapshot_problem(found):
         raise ValueError(problem)

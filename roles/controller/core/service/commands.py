@@ -192,14 +192,25 @@ def _restore(state: KeyState, command: Restore) -> Outcome:
     name = digest(command.backup)
     if state.restored == name:
         return Outcome(revision=state.revision)  # repeated
+    problem = restore_problem(state, command)
+    if problem is not None:
+        return problem
+    snapshot, left_out = restored(decode_backup(command.backup), state, name)
+    state.restore(snapshot)
+    return Outcome(revision=state.revision, replaced=True, left_out=within_bytes(left_out))
+
+
+def restore_problem(state: KeyState, command: Restore) -> Outcome | None:
+    """Returns why a backup cannot be restored onto a state; None if it can, or has been."""
+    if state.restored == digest(command.backup):
+        return None
     if problem := problem_of_target(state):
         return Outcome(code=ErrorCode.BAD_CONFIGURATION, message=problem)
     try:
-        snapshot, left_out = restored(decode_backup(command.backup), state, name)
+        restored(decode_backup(command.backup), state, "")
     except UNREADABLE as error:
         return Outcome(code=ErrorCode.BAD_MESSAGE, message=f"this is no backup of a configuration: {error}")
-    state.restore(snapshot)
-    return Outcome(revision=state.revision, replaced=True, left_out=within_bytes(left_out))
+    return None
 
 
 def node_in(state: KeyState, key: str) -> NodeRecord | None:

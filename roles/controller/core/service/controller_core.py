@@ -47,13 +47,12 @@ from adamctl.roles.controller.core.service.limits import Limits
 from adamctl.roles.controller.core.service.requests import Requests
 from adamctl.roles.controller.core.service.retiring import Retiring
 from adamctl.roles.controller.core.service.shared import Shared
-from adamctl.roles.controller.core.service.state import Snapshot, snapshot_problem
+from adamctl.roles.controller.core.service.state import decode_state, snapshot_problem
 from adamctl.wire.unreadable import UNREADABLE
 
 __all__ = ["ControllerConfig", "ControllerCore"]
 
 REFUSALS_MAX = 16
-_STATE = msgspec.msgpack.Decoder(Snapshot)
 
 
 class ControllerCore:
@@ -236,12 +235,12 @@ class ControllerCore:
 
     def state_problem(self, state: bytes) -> str:
         try:
-            return snapshot_problem(_STATE.decode(state))
+            return snapshot_problem(decode_state(state))
         except UNREADABLE as error:
             return f"expected a state of keys: {error}"
 
     def restore_state(self, state: bytes) -> None:
-        self.state.restore(_STATE.decode(state))
+        self.state.restore(decode_state(state))
         self.nodes.restore(self.state, self.now)
 
     def began_to_lead(self, now: float) -> None:

@@ -23,6 +23,7 @@ from adamctl.roles.controller.core.service.commands import (
     Part,
     Restore,
     encode_commands,
+    restore_problem,
 )
 from adamctl.roles.controller.core.service.events import (
     Beacon,
@@ -42,6 +43,7 @@ from adamctl.roles.controller.core.service.validate import request_problem, size
 from adamctl.roles.controller.core.service.watching import Watching
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
+    ConfigEntry,
     ConfigReadReply,
     ControllerBackupReply,
     ControllerRestoreReply,
@@ -140,7 +142,13 @@ class Requests:
         shared.put(Refuse(token, ErrorCode.NOT_READY, text))
 
     def restore(self, event: RestoreBackup) -> None:
-        self._submit(Restore(event.backup), event)
+        """Takes a backup, unless it is none or is meant for others: then nothing of it is kept."""
+        command = Restore(event.backup)
+        problem = restore_problem(self._shared.state, command)
+        if problem is not None and self._shared.paxos.leading:
+            self._shared.put(Refuse(event.token, problem.code, problem.message))
+        else:
+            self._submit(command, event)
 
     def leave(self, event: Leave) -> None:
         self._submit(Part(event.node, event.incarnation), event, event.why or "left")
@@ -323,8 +331,9 @@ class Requests:
             case Beacon():
                 self._beacon(event, arrived_s)
             case TakeBackup():
-                body = encode_backup(shared.state, shared.cluster)
-                shared.put(Answer(token, ControllerBackupReply(shared.state.revision), body=body))
+                revision = shared.state.revision
+                whole = ConfigEntry("/", encode_backup(shared.state, shared.cluster), revision)
+                shared.put(Answer(token, ControllerBackupReply(revision), (whole,)))
 
     def refuse_all(self) -> None:
         """Refuses everything that waits, since this member no longer leads."""

@@ -98,6 +98,14 @@ def snapshot_problem(snapshot: Snapshot) -> str:
     return ""
 
 
+_STATE = msgspec.msgpack.Decoder(Snapshot)
+
+
+def decode_state(data: bytes) -> Snapshot:
+    """Raises one of UNREADABLE if the data is not a state; it may still be one that `snapshot_problem` refuses."""
+    return _STATE.decode(data)
+
+
 class KeyState:
     """Keys with revisions, a bounded history of which keys changed when, and a bounded memory of sessions.
 
