@@ -180,6 +180,7 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
     if progress is not None and progress.final and not outcome.message:
         where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
         flags = [part for flag, host in where if host for part in (flag, host)]
+        flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
             say("INFO", line)
     if outcome.message:
