@@ -23,7 +23,7 @@ from adamctl.roles.audit import Audit, is_audited
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
 from adamctl.roles.certificate import CertificateWatch
 from adamctl.roles.cluster_binding import bind, bound_to
-from adamctl.roles.common_status import lease_status, network_status, process_status, version_status
+from adamctl.roles.common_status import common_status
 from adamctl.roles.configuration import ConfigurationStore, Membership, read_record
 from adamctl.roles.failure_detector import FailureDetector
 from adamctl.roles.lease import Lease
@@ -336,10 +336,7 @@ class RoleContext:
                     "incarnation": self.incarnation,
                     "uptime_s": round(asyncio.get_running_loop().time() - self._started_s, 3),
                     "ready": self._ready and not self.leaving,
-                    "versions": version_status(),
-                    "process": process_status(),
-                    "lease": lease_status(self.lease),
-                    "network": network_status(self._server),
+                    **common_status(self.lease, self._server),
                 }
                 if self.certificate is not None:
                     own["certificate"] = self.certificate.status()

@@ -24,18 +24,6 @@ LONG = ("--passes", "4000")
 KILLS = int(os.environ.get("ADAMCTL_HOST_KILLS", "20"))
 
 
-<<<<<<< HEAD
-def test_a_run_joins_a_cluster_on_another_host(tmp_path: Path) -> None:
-    play("join", tmp_path)
-
-
-def test_a_host_is_lost_in_mid_training_and_copies_come_back_on_the_others(tmp_path: Path) -> None:
-    play("host-lost", tmp_path)
-
-
-def test_checkpoints_need_no_folder_that_all_hosts_share(tmp_path: Path) -> None:
-    play("folders", tmp_path)
-=======
 def agents(command: Command) -> dict[str, psutil.Process]:
     """Returns the agents that the front of a run has started, by the names of their hosts."""
     found = {}
@@ -221,4 +209,3 @@ def test_an_agent_started_by_hand_ends_a_minute_after_its_front(adamctl: Runner,
     assert code == 3 and "the front has not been there for 60 s; its roles were ended" in stderr
     assert time.monotonic() - killed_s < 90
     assert agent.family() == []
->>>>>>> 438ee25439f5b71114b6a8c8510a3cc4bae15af8
