@@ -1,4 +1,4 @@
-"""The part of STATUS that every role has: its process, its lease, and what its server does and holds."""
+"""The part of STATUS that every role has: its versions, its process, its lease, and what its server does and holds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from adamctl import __version__
 from adamctl.net.server import StreamServer
 from adamctl.net.transport import Server
 from adamctl.roles.lease import Lease
-from adamctl.wire.constants import ErrorCode
+from adamctl.wire.constants import VERSION_HIGHEST, VERSION_LOWEST, ErrorCode
 
 _STATM = Path("/proc/self/statm")
+
+
+def version_status() -> dict[str, Any]:
+    """Returns the version of adamctl, and the lowest and highest version of the wire format that it speaks."""
+    return {"adamctl": __version__, "wire": [VERSION_LOWEST, VERSION_HIGHEST]}
 
 
 def process_status() -> dict[str, Any]:

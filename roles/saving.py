@@ -14,6 +14,8 @@ from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
 
+NONCE_NAME = ".nonce"
+"""The file by which a server knows a checkpoint's folder as the coordinator's."""
 _PUBLIC_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 """Disk errors whose text may be sent to the client; other errors would reveal which files exist."""
 
@@ -25,6 +27,7 @@ async def answer_checkpoint(
     log: logging.Logger,
     roots: Roots,
     save: Callable[[int], Awaitable[tuple[CheckpointFile, ...]]],
+    stream: Callable[[], int] | None = None,
 ) -> None:
     """Answers, whatever happens.
 
@@ -32,9 +35,16 @@ async def answer_checkpoint(
         node: this process.
         roots: where checkpoints may be written.
         save: writes into an open folder; may raise RemoteError or OSError.
+        stream: begins to hold the part ready to be fetched, and returns the stream's number; None: it cannot be.
     """
     try:
-        folder = await asyncio.to_thread(roots.open_folder, message.folder, create=True)
+        if stream is not None and message.nonce:
+            folder = await asyncio.to_thread(_shared_folder, roots, message.folder, message.nonce)
+            if folder < 0:
+                request.reply(CheckpointReply((), stream()))
+                return
+        else:
+            folder = await asyncio.to_thread(roots.open_folder, message.folder, create=True)
         try:
             files = await save(folder)
         finally:
@@ -52,6 +62,23 @@ async def answer_checkpoint(
         request.fail(ErrorCode.INTERNAL, f"{node} cannot write its part; see its log")
     else:
         request.reply(CheckpointReply(files))
+
+
+def _shared_folder(roots: Roots, path: str, nonce: str) -> int:
+    """Returns a descriptor of the folder if it is the one that the coordinator wrote the nonce into, else -1."""
+    try:
+        folder = roots.open_folder(path)
+    except (OSError, RemoteError):
+        return -1
+    try:
+        found = os.open(NONCE_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        with open(found, "rb") as file:
+            if file.read(len(nonce) + 1) == nonce.encode():
+                return folder
+    except OSError:
+        pass
+    os.close(folder)
+    return -1
 
 
 def _public_text(error: OSError) -> str:

@@ -100,6 +100,11 @@ ELSEWHERE = (
     Elsewhere(
         "launch/test_front.py", ("launch/*", "roles/role_process"), "processes are started, watched and ended together"
     ),
+    Elsewhere(
+        "roles/host/test_server.py",
+        ("roles/host/client", "roles/host/core/instructions", "launch/hosts/serving", "launch/hosts/table"),
+        "agents and a front meet in one test",
+    ),
     Elsewhere("live/test_view.py", ("live/*",), "what is shown is tested as it is shown"),
     Elsewhere("net/test_conformance.py", ("net/*",), "every transport passes the same specification"),
     Elsewhere("wire/test_codec.py", ("wire/constants", "wire/messages/*"), "numbers and structs, without logic"),
@@ -158,7 +163,7 @@ ELSEWHERE = (
     ),
     Elsewhere(
         "roles/ps/test_server.py",
-        ("roles/ps/initial_values", "roles/ps/checkpoint_writer", "roles/ps/jobs/keeper"),
+        ("roles/ps/status", "roles/ps/initial_values", "roles/ps/checkpoint_writer", "roles/ps/jobs/keeper"),
         "parts of the server",
     ),
     Elsewhere(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,10 @@ def completing(words: Callable[[click.Context], Iterable[str]], kind: str = "") 
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         found: dict[str, None] = {}
-        try:
+        with suppress(Exception):  # what was found so far is offered
             for word in words(context):
                 if word.startswith(incomplete) and len(found) < OFFERED_MAX:
                     found[word] = None
-        except Exception:
-            return []
         if found or not kind:
             return [CompletionItem(word) for word in found]
         return [CompletionItem(incomplete, type=kind)]
@@ -55,7 +54,11 @@ def _names_of_runs(context: click.Context) -> Iterator[str]:
 
 
 def _names_of_live_runs(context: click.Context) -> Iterator[str]:
-    """Yields NAME/NNN of the notes of runs in progress; one whose front was killed may be among them."""
+    yield from ("/".join(folder.parts[-2:]) for folder in _folders_of_live_runs())
+
+
+def _folders_of_live_runs() -> list[Path]:
+    """Returns the folders in the notes of runs in progress; one whose front was killed may be among them."""
     named = os.environ.get("ADAMCTL_STATE")
     if named:
         state = Path(named).expanduser()
@@ -63,8 +66,7 @@ def _names_of_live_runs(context: click.Context) -> Iterator[str]:
         import platformdirs
 
         state = platformdirs.user_state_path("adamctl", appauthor=False)
-    for note in sorted((state / "runs").glob("*.json")):
-        yield "/".join(Path(json.loads(note.read_bytes())["folder"]).parts[-2:])
+    return [Path(json.loads(note.read_bytes())["folder"]) for note in sorted((state / "runs").glob("*.json"))]
 
 
 def _names_of_formats(context: click.Context) -> list[str]:
@@ -87,20 +89,47 @@ def _names_of_sinks(context: click.Context) -> list[str]:
     return SINKS.names()
 
 
+def _names_of_known_data_sets(context: click.Context) -> Iterable[str]:
+    from adamctl.roles.data.catalogue.catalogue import CATALOGUE
+
+    return CATALOGUE
+
+
 def _nodes(context: click.Context) -> Iterator[str]:
-    """Yields the nodes of runs of this machine, by their logs: asking a cluster would take too long."""
-    (base,) = _values(context, "run_dir", "runs")
-    yield from sorted({log.stem for log in Path(base).glob("*/*/logs/*.log")})
+    """Yields the nodes of a run by its logs; asking a cluster would take too long.
+
+    The run is the one named before, in `--run-dir`, or else all those in progress on this machine.
+    """
+    (base,), (named,) = _values(context, "run_dir", "runs"), _values(context, "run", "")
+    folders = [Path(base) / named, *sorted((Path(base) / named).glob("*"))] if named else _folders_of_live_runs()
+    yield from sorted({log.stem for folder in folders for log in (folder / "logs").glob("*.log")})
 
 
-def _experiments(context: click.Context) -> Iterator[str]:
-    return iter(sorted(str(path) for path in Path().glob("*.toml")))
+def _experiments(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offers files that end in .toml; paths, as the shell does, where folders fit as well or no such file does."""
+    place = Path(incomplete)
+    folder, begun = (place, "") if incomplete.endswith("/") else (place.parent, place.name)
+    try:
+        fitting = [entry for entry in folder.iterdir() if entry.name.startswith(begun) and entry.name[0] != "."]
+        found = sorted(str(entry) for entry in fitting if entry.suffix == ".toml")
+        if found and not any(entry.is_dir() for entry in fitting):
+            return [CompletionItem(name) for name in found[:OFFERED_MAX]]
+    except OSError:
+        pass
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _resumed(context: click.Context) -> Iterator[str]:
+    yield "auto"
+    yield from _names_of_runs(context)
 
 
 runs = completing(_names_of_runs, "dir")
 live_runs = completing(_names_of_live_runs)
 formats = completing(_names_of_formats)
 data_sets = completing(_names_of_data_sets, "file")
-experiments = completing(_experiments, "file")
+experiments: Complete = _experiments
+known_data_sets = completing(_names_of_known_data_sets)
+resumed = completing(_resumed, "dir")
 nodes = completing(_nodes)
 sinks = completing(_names_of_sinks)

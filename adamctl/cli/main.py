@@ -46,7 +46,9 @@ COMMANDS = {
         "Write a checkpoint's parameters as safetensors, npz or a PyTorch file",
     ),
     "import": ("adamctl.cli.export.export:import_", "Make a checkpoint from the parameters in such a file"),
+    "metrics": ("adamctl.cli.metrics:command", "Show the metrics of a cluster to Prometheus"),
     "bench": ("adamctl.cli.bench.bench:command", "Measure against the limits of this machine"),
+    "completion": ("adamctl.cli.completion:command", "Print or install the script that completes commands in a shell"),
     "tls": ("adamctl.cli.tls.tls:command", "Make and renew certificates, for processes on several machines"),
     "version": ("adamctl.cli.version:command", "Show the versions of adamctl and of the libraries it computes with"),
     "doctor": ("adamctl.cli.doctor:command", "Check this machine and advise on problems"),
@@ -58,6 +60,7 @@ BUILT_IN_ROLES = {
     "data": "Decode, shuffle and stream training examples ahead of need",
     "worker": "Train a replica of the model with many lock-free threads",
     "coordinator": "Run one job: hand out ranges, order evaluations and checkpoints",
+    "host": "Start, watch and end the roles of a run on this machine",
 }
 """Names and summaries repeat those of the roles' own descriptions, so that `--help` need not import them; a test
 compares the two."""

@@ -85,6 +85,8 @@ def _expect_texts(field: str, texts: Iterable[str]) -> None:
 class NodeRecord(_Record, frozen=True):
     """A registered process. `host` is equal for processes of one machine; a lost node's key is deleted.
 
+    `failure_domain`: what fails together with it (`ps start --failure-domain`); empty: what is on its machine.
+
     `addresses` serve clients, and any kind whose own list is empty (Adam 3.3.4). `bodies_bytes_max`: memory for request
     bodies; `credit_bytes`: how much of it each client may have in flight; 0: unknown. `process`, `stores`: see
     `NodeRegisterRequest`.
@@ -103,6 +105,12 @@ class NodeRecord(_Record, frozen=True):
     credit_bytes: int = 0
     process: int = 0
     stores: bool = False
+    failure_domain: str = ""
+
+    @property
+    def fails_with(self) -> str:
+        """The failure domain: equal for nodes that are lost together."""
+        return self.failure_domain or self.host
 
     def can_keep(self, acks: Acks) -> bool:
         """Returns whether copies of a job may be placed here: durable acknowledgements need a disk."""
@@ -115,6 +123,8 @@ class NodeRecord(_Record, frozen=True):
         _expect(len(addresses) <= LIST_ITEMS_MAX, "addresses", f"at most {LIST_ITEMS_MAX}", len(addresses))
         _expect_texts("addresses", addresses)
         _expect_texts("host", (self.host,))
+        right = not self.failure_domain or is_name(self.failure_domain)
+        _expect(right, "failure_domain", NAME_EXPECTED, self.failure_domain)
         _expect_numbers(
             incarnation=self.incarnation,
             pid=self.pid,

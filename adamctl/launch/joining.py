@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 
 from adamctl.errors import ConfigurationError, ProtocolError, UnreachableError
+from adamctl.net.address import is_loopback, parse_address
 from adamctl.net.transport import Transport
+from adamctl.roles.configuration import configuration_places
 from adamctl.roles.controller.etcd.url import is_etcd
+from adamctl.roles.process import outward_host
 from adamctl.wire.messages import Hello
 
 JOIN_DEADLINE_S = 5.0
@@ -16,6 +19,31 @@ JOIN_DEADLINE_S = 5.0
 ATTEMPT_S = 2.0
 PAUSE_S = 0.1
 FIRST_NOTE_S = 2.0
+
+
+def listening(join: Sequence[str], bind: str, advertise: str) -> tuple[str, ...]:
+    """Returns the flags that say where the coordinator listens: where workers of the cluster that it joins reach it.
+
+    Args:
+        join: addresses of the controllers to join, or the URL of an etcd cluster; empty: everything is on this machine.
+        bind: the host to listen on, if the user gave one; else this machine's address in the network towards the
+            controllers, or loopback if they are on it.
+        advertise: the host that workers are told, if the user gave one.
+
+    Raises:
+        ConfigurationError: a host is given, and no cluster to join.
+    """
+    if not join and (bind or advertise):
+        flag, found = ("--bind", bind) if bind else ("--advertise", advertise)
+        raise ConfigurationError(
+            f"{flag}: found {found!a}, and nothing to join; give --join ADDR as well, or leave it out: "
+            "all roles of a run without --join are on this machine"
+        )
+    hosts = [address.host for address in map(parse_address, configuration_places(join)) if address.scheme == "tcp"]
+    if not bind and any(not is_loopback(host) for host in hosts):
+        bind = outward_host(tuple(join))
+    flags = (("--bind", bind), ("--advertise", advertise))
+    return tuple(part for flag, host in flags if host for part in (flag, host))
 
 
 async def find_controller(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Mapping
 
 from adamctl.errors import ConfigurationError
 from adamctl.model.layout import BUCKETS_PER_SERVER, ParameterLayout
@@ -63,12 +65,17 @@ def _room(partition: int, partition_bytes: list[int], load_bytes: dict[str, int]
     return {server: room[server] for server in room if overlap[server] >= least}
 
 
-def place_copies(layout: ParameterLayout, job: str, servers: list[str], copies: int) -> dict[int, tuple[str, ...]]:
+def place_copies(
+    layout: ParameterLayout, job: str, servers: list[str], copies: int, domain_of: Mapping[str, str] | None = None
+) -> dict[int, tuple[str, ...]]:
     """Returns bucket index -> `copies` different servers: the primary, as in `place_buckets`, then the others.
 
     The next server in order takes over when a primary dies. So the second copies of a primary's buckets are spread over
     all other servers, which share a dead server's load evenly; if that leaves a choice, a copy goes to the server with
     the fewest bytes. Third copies are spread the same way, for each pair of first and second.
+
+    `domain_of` names servers' failure domains; one that is missing there fails alone. Copies of a bucket share a domain
+    only if there are fewer domains than copies. `roles/ps/replication/core/placement.py` keeps to the same rule later.
 
     Raises:
         ConfigurationError: there are fewer servers than copies.
@@ -79,13 +86,17 @@ def place_copies(layout: ParameterLayout, job: str, servers: list[str], copies: 
         )
     primaries = place_buckets(layout, job, servers)
     placement: dict[int, tuple[str, ...]] = {index: (primary,) for index, primary in primaries.items()}
+    domains = {server: (domain_of or {}).get(server, server) for server in servers}
     held_bytes = dict.fromkeys(sorted(servers), 0)  # without the primaries, which are already even
     largest_first = sorted(layout.buckets, key=lambda bucket: (-bucket.size_bytes, bucket.index))
     for _ in range(1, copies):
         follows_bytes: dict[tuple[str, ...], int] = {}
         for bucket in largest_first:
             there = placement[bucket.index]
+            beside = Counter(domains[server] for server in there)
             free = [server for server in held_bytes if server not in there]
+            fewest = min(beside[domains[server]] for server in free)
+            free = [server for server in free if beside[domains[server]] == fewest]
             ties = {server: _tie(job, bucket.index, server) for server in free}
             chosen = min(
                 free, key=lambda server: (follows_bytes.get((*there, server), 0), held_bytes[server], ties[server])

@@ -80,7 +80,10 @@ def check_certificate(protocol: FrameProtocol, peer: HelloReply, expects: tuple[
 
 
 class Greeting:
-    """The server's end of a connection's handshake. `peer` is set by the first frame, and proven once `done`."""
+    """The server's end of a connection's handshake. `peer` is set by the first frame, and proven once `done`.
+
+    `proof`: by what, in words.
+    """
 
     peer: Hello
 
@@ -89,6 +92,7 @@ class Greeting:
         self._protocol = protocol
         self._address = address
         self._handshake: ServerHandshake | None = None
+        self.proof = ""
 
     @property
     def done(self) -> bool:
@@ -115,9 +119,11 @@ class Greeting:
             if not is_name(name):
                 text = f"expected a role and a node name of {NAME_EXPECTED}; found {name[:NAME_CHARACTERS_MAX]!a}"
                 raise RemoteError(ErrorCode.BAD_MESSAGE, text)
+        trusted = self._trusted()
         if problem := self._wrong_certificate(message):
             raise RemoteError(ErrorCode.WRONG_IDENTITY, problem)
-        handshake = ServerHandshake(identity, secrets.token_bytes(NONCE_BYTES), trusted=self._trusted())
+        self.proof = self._proof(trusted, identity)
+        handshake = ServerHandshake(identity, secrets.token_bytes(NONCE_BYTES), trusted=trusted)
         reply = handshake.greeted(message, credit_bytes)
         self._handshake, self.peer = handshake, message
         return reply
@@ -131,6 +137,11 @@ class Greeting:
         return other_cluster(own, peer, f"from {peer_source(self._protocol.socket)}") or wrong_claim(
             own, peer, hello.role, hello.node
         )
+
+    def _proof(self, trusted: bool, identity: Hello) -> str:
+        if self._protocol.secured is not None:
+            return f"certificate {self._protocol.secured.peer}"
+        return "same user" if trusted else "token" if identity.token else "nothing"
 
     def _trusted(self) -> bool:
         """Whether the peer needs no token. Raises RemoteError: the peer is another user of this machine."""

@@ -41,12 +41,14 @@ class Answering(Protocol):
 
     peer: Hello
     peer_name: str
+    proof: str
+    """By what the peer has proved who it is, in words."""
     local_address: str
     connection_id: int
     regions: RegionTable
     """The memory that the client has registered."""
-    secured: Secured | None
     traffic: Traffic
+    secured: Secured | None
 
     def finish(
         self,
@@ -106,6 +108,11 @@ class StreamRequest:
     @property
     def peer_name(self) -> str:
         return self._protocol.peer_name
+
+    @property
+    def proof(self) -> str:
+        """See `adamctl.net.transport.Request.proof`."""
+        return self._protocol.proof
 
     @property
     def local_address(self) -> str:

@@ -185,7 +185,7 @@ class ServerProtocol(FrameProtocol):
             self.end(ProtocolError(str(error)))
             return
         if self._greeting.done:
-            self.peer = self._greeting.peer
+            self.peer, self.proof = self._greeting.peer, self._greeting.proof
             self.peer_name = f"{self.peer.role}/{self.peer.node}@{self.local_address}"
             self.greeted = True
         self.send(encode_reply(head.opcode, head.request_id, reply))
@@ -340,10 +340,8 @@ class StreamServer:
         """Admits a new connection to those that may make requests. Raises RemoteError: there is no room."""
         if self._closing:
             raise RemoteError(ErrorCode.SHUTTING_DOWN, "the server is closing")
-        if len(self._connections) >= self.limits.connections_max:
-            raise RemoteError(
-                ErrorCode.OVER_QUOTA, f"all {self.limits.connections_max} connections are taken; try again later"
-            )
+        if len(self._connections) >= (most := self.limits.connections_max):
+            raise RemoteError(ErrorCode.OVER_QUOTA, f"all {most} connections are taken; try again later")
         self._newcomers.discard(protocol)
         self._connections[protocol] = None
 

@@ -60,6 +60,11 @@ class Request(Protocol):
     def peer_name(self) -> str: ...
 
     @property
+    def proof(self) -> str:
+        """By what the peer has proved who it is: `token`, `same user`, `certificate` and which one, or `nothing`."""
+        ...
+
+    @property
     def secured(self) -> Secured | None:
         """Who the peer is by its certificate, which allows what `peer` says; None without TLS."""
         ...

@@ -60,6 +60,8 @@ class Opcode(IntEnum):
     NODE_LEAVE = 21
     CONTROLLER_PEER = 22
     CONTROLLER_REPLACE = 23
+    CONTROLLER_BACKUP = 24
+    CONTROLLER_RESTORE = 25
     PS_ATTACH = 32
     PS_PUSH = 33
     PS_PULL = 34
@@ -71,6 +73,7 @@ class Opcode(IntEnum):
     PS_ACCUMULATE = 40
     PS_ROUND = 41
     PS_COMMIT = 42
+    PS_CHECKPOINT_PART = 43
     DATA_OPEN = 48
     DATA_READ = 49
     RUN_JOIN = 64
@@ -97,6 +100,10 @@ class Opcode(IntEnum):
     PART_PORTIONS = 92
     PART_BUNDLE = 93
     BENCH_BLOCK = 96
+    HOST_JOIN = 112
+    HOST_ORDERS = 113
+    HOST_REPORT = 114
+    HOST_TAIL = 115
 
 
 class ErrorCode(IntEnum):
@@ -194,6 +201,10 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.PART_PULL: 0,
     Opcode.PART_PORTIONS: 0,
     Opcode.PART_BUNDLE: 0,
+    Opcode.HOST_JOIN: _SMALL,
+    Opcode.HOST_ORDERS: _SMALL,
+    Opcode.HOST_REPORT: _SMALL,
+    Opcode.HOST_TAIL: _SMALL,
 }
 
 

@@ -25,7 +25,7 @@ READ_BY_TRAINERS: Final = ("/nodes/", "/jobs/")
 controllers' core leaves out the rest (`adamctl.roles.controller.core.service.permissions.sees`)."""
 JOB_OWNERS: Final = frozenset({"coordinator", "client"})
 MEMBERS: Final = frozenset({"ps", "data", "worker", "coordinator", "client"})
-KNOWN_ROLES: Final = MEMBERS | OPERATORS | {"controller", "bench", METRICS}
+KNOWN_ROLES: Final = MEMBERS | OPERATORS | {"controller", "bench", "host", METRICS}
 
 OTHERS: Final = "another role"
 """Stands for roles of other packages: they may become members and read everything."""
@@ -51,6 +51,7 @@ _RUN: Final = Permission(frozenset({"worker"}), "itself")
 _PARTITION: Final = Permission(frozenset({"worker"}))
 _COORDINATOR: Final = Permission(frozenset({"coordinator"}))
 """Of the job that the message is about, which parameter servers check: it commands, and neither pulls nor pushes."""
+_AGENT: Final = Permission(frozenset({"host"}), "itself")
 _MEMBER: Final = Permission(MEMBERS | {OTHERS}, "itself")
 
 PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
@@ -60,14 +61,16 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.CREDIT: Permission(frozenset()),  # a server grants it; it is never requested
     Opcode.SHUTDOWN: _OPERATOR,
     Opcode.MEMORY_REGISTER: Permission(TRAINERS | {"coordinator"}),
-    Opcode.CONFIG_READ: Permission(ALL - {"data", "bench"}),
+    Opcode.CONFIG_READ: Permission(ALL - {"data", "bench", "host"}),
     Opcode.CONFIG_COMPARE_AND_SET: Permission(JOB_OWNERS | OPERATORS | {"ps"}),  # and by key, in the controllers' core
-    Opcode.CONFIG_WATCH: Permission(ALL - {"data", "bench"}),
+    Opcode.CONFIG_WATCH: Permission(ALL - {"data", "bench", "host"}),
     Opcode.NODE_REGISTER: _MEMBER,
     Opcode.NODE_BEACON: _MEMBER,
     Opcode.NODE_LEAVE: Permission(_MEMBER.senders | OPERATORS, "itself, or others by an operator"),
     Opcode.CONTROLLER_PEER: Permission(frozenset({"controller"})),  # the receiver's core checks `source`
     Opcode.CONTROLLER_REPLACE: _OPERATOR,
+    Opcode.CONTROLLER_BACKUP: _OPERATOR,
+    Opcode.CONTROLLER_RESTORE: _OPERATOR,
     Opcode.PS_ATTACH: Permission(TRAINERS | {"coordinator"}),
     Opcode.PS_PUSH: Permission(TRAINERS),
     Opcode.PS_PULL: Permission(TRAINERS),
@@ -79,6 +82,7 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.PS_ACCUMULATE: Permission(frozenset({"worker"})),
     Opcode.PS_ROUND: _COORDINATOR,
     Opcode.PS_COMMIT: _COORDINATOR,
+    Opcode.PS_CHECKPOINT_PART: _COORDINATOR,
     Opcode.DATA_OPEN: Permission(frozenset({"coordinator", "worker"})),
     Opcode.DATA_READ: Permission(frozenset({"worker"})),
     Opcode.RUN_JOIN: _RUN,
@@ -105,7 +109,26 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.PART_PORTIONS: _PARTITION,
     Opcode.PART_BUNDLE: _PARTITION,
     Opcode.BENCH_BLOCK: Permission(frozenset({"bench"})),
+    Opcode.HOST_JOIN: _AGENT,
+    Opcode.HOST_ORDERS: _AGENT,
+    Opcode.HOST_REPORT: _AGENT,
+    Opcode.HOST_TAIL: _OPERATOR,
 }
+
+
+AUDITED: Final = frozenset(
+    {
+        Opcode.SHUTDOWN,
+        Opcode.CONTROLLER_REPLACE,
+        Opcode.CONTROLLER_BACKUP,
+        Opcode.CONTROLLER_RESTORE,
+        Opcode.RUN_STOP,
+        Opcode.RUN_CHECKPOINT,
+    }
+)
+"""Administrative messages: who sent one, and what came of it, is written down, also if it was refused."""
+AUDITED_OF_OPERATORS: Final = frozenset({Opcode.CONFIG_COMPARE_AND_SET, Opcode.NODE_LEAVE})
+"""Administrative only if an operator sends them."""
 
 
 def may_send(role: str, opcode: int) -> bool:

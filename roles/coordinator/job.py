@@ -188,9 +188,8 @@ def job_changes(
     Raises:
         ConfigurationError: there are fewer servers than copies.
     """
-    placement = (
-        place_copies(layout, job, [node.node for node in servers], record.replication) if servers_expected else {}
-    )
+    names, domain_of = [node.node for node in servers], {node.node: node.fails_with for node in servers}
+    placement = place_copies(layout, job, names, record.replication, domain_of) if servers_expected else {}
     described = LayoutRecord(layout.tensors, servers_expected, layout.owners)
     puts = {job_key(job): encode(record), layout_key(job): encode(described)}
     now_unix_s = time.time()

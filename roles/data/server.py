@@ -24,7 +24,7 @@ from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.store import DataStore
-from adamctl.roles.rooted import Roots
+from adamctl.roles.rooted import PATH_CHARACTERS_MAX, Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
 from adamctl.wire.unreadable import UNREADABLE
@@ -177,6 +177,9 @@ def within_roots(config: DataConfig, roots: Roots, urls: Sequence[str] = ()) -> 
     Raises:
         RemoteError: NOT_ALLOWED, its source is a path or a URL outside the roots.
     """
+    for text in (config.source, config.alignment, config.test_files):
+        if "\0" in text or len(text) > PATH_CHARACTERS_MAX:
+            raise RemoteError(ErrorCode.NOT_ALLOWED, f"{text[:200]!a} can be the name of no file here")
     if is_url(config.source):
         if not is_inside(checked_url(config.source), urls):
             raise RemoteError(

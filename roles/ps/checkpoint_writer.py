@@ -10,11 +10,19 @@ from pathlib import Path
 
 from adamctl.errors import RemoteError
 from adamctl.net.transport import Request
-from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
+from adamctl.roles.ps.checkpoint_files import (
+    CheckpointWriter,
+    FileDescriptor,
+    ShardEncoder,
+    ShardImage,
+    ShardRecord,
+    file_name,
+)
 from adamctl.roles.ps.core.admission import save_refusal
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Image, Shard
+from adamctl.roles.ps.outgoing_file import OutgoingFile, Streams
 from adamctl.roles.rooted import Roots
 from adamctl.roles.saving import answer_checkpoint
 from adamctl.wire.constants import ErrorCode
@@ -38,6 +46,7 @@ class Saver:
         """`roots`: where checkpoints may be written; `coordinator`: returns a job's coordinator, "" if none."""
         self._core, self._node, self._log = core, node, log
         self._roots, self._coordinator = roots, coordinator
+        self.streams = Streams(log)
 
     async def save(self, request: Request, message: CheckpointRequest) -> None:
         """Answers one request."""
@@ -57,14 +66,17 @@ class Saver:
             request.fail(refusal.code, refusal.message)
             return
 
-        async def save(folder: int) -> tuple[CheckpointFile, ...]:
-            files = await save_shards(job, self._node, folder, self._hold, message.commit)
+        async def save(target: int | OutgoingFile) -> tuple[CheckpointFile, ...]:
+            files = await save_shards(job, self._node, target, self._hold, message.commit)
             refusal = save_refusal(request, job, leased or job.leased, self._core.lease_holds())
             if refusal is not None:
                 raise RemoteError(refusal.code, refusal.message)
             return files
 
-        await answer_checkpoint(request, message, self._node, self._log, self._roots, save)
+        def stream() -> int:
+            return self.streams.begin(request.connection_id, message.job, save)
+
+        await answer_checkpoint(request, message, self._node, self._log, self._roots, save, stream)
 
     def _hold(self, shard: Shard) -> Awaitable[Image]:
         waiting: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
@@ -82,11 +94,12 @@ def _give(waiting: asyncio.Future[Image], image: Image) -> None:
 
 
 async def save_shards(
-    job: Job, node: str, folder: Path | int, image: Callable[[Shard], Awaitable[Image]], commit: int = -1
+    job: Job, node: str, target: Path | int | OutgoingFile, image: Callable[[Shard], Awaitable[Image]], commit: int = -1
 ) -> tuple[CheckpointFile, ...]:
     """Writes all shards held here, each at one version; `image` holds a shard's state until it is released.
 
     Args:
+        target: a folder, or the file that somebody fetches.
         commit: of a batch algorithm, which all shards must be at; -1: any.
 
     Raises:
@@ -99,20 +112,42 @@ async def save_shards(
     descriptor = FileDescriptor(
         job.name, node, job.layout_hash, job.rule.name, tuple(job.rule.state_names), job.layout.tensors
     )
-    writer = await asyncio.to_thread(CheckpointWriter, folder, file_name(node), descriptor)
+    if isinstance(target, OutgoingFile):
+        return (await _encode(shards, ShardEncoder(file_name(node), descriptor, target.write), target, image, commit),)
+    writer = await asyncio.to_thread(CheckpointWriter, target, file_name(node), descriptor)
     try:
         for start, stop in _portions(shards):
-            images = await asyncio.gather(*(image(shard) for shard in shards[start:stop]))
-            try:
-                _check_commit(images, commit)
-                await asyncio.to_thread(_write, writer, images)
-            finally:
-                for held in images:
-                    held.release()
+            await _write_portion(shards[start:stop], writer, image, commit)
         return (await asyncio.to_thread(writer.finish),)
     except BaseException:
         writer.abandon()
         raise
+
+
+async def _encode(
+    shards: list[Shard],
+    encoder: ShardEncoder,
+    target: OutgoingFile,
+    image: Callable[[Shard], Awaitable[Image]],
+    commit: int,
+) -> CheckpointFile:
+    """Encodes each portion when the one before was fetched."""
+    for start, stop in _portions(shards):
+        await _write_portion(shards[start:stop], encoder, image, commit)
+        await target.offer()
+    return encoder.end()
+
+
+async def _write_portion(
+    shards: list[Shard], writer: ShardEncoder, image: Callable[[Shard], Awaitable[Image]], commit: int
+) -> None:
+    images = await asyncio.gather(*(image(shard) for shard in shards))
+    try:
+        _check_commit(images, commit)
+        await asyncio.to_thread(_write, writer, images)
+    finally:
+        for held in images:
+            held.release()
 
 
 def _check_commit(images: list[Image], commit: int) -> None:
@@ -123,7 +158,7 @@ def _check_commit(images: list[Image], commit: int) -> None:
             raise RemoteError(ErrorCode.SEQUENCE_GAP, f"{what}; finish the commit, then write the checkpoint")
 
 
-def _write(writer: CheckpointWriter, images: list[Image]) -> None:
+def _write(writer: ShardEncoder, images: list[Image]) -> None:
     for held in images:
         shard = held.shard
         record = ShardRecord(

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from adamctl.config.names import NAME_EXPECTED, is_name
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.threads import available_cores
 from adamctl.net.address import parse_address
@@ -32,6 +33,7 @@ class ServerOptions:
 
     `forget_after_s`: a job that has not ended is freed after no controller has known it for this many seconds.
     `checkpoint_roots`: folders in which clients may have the server write and read checkpoints.
+    `failure_domain`: name of what fails together with the server; empty: its machine.
 
     An empty address means the default: `--bind` and `--port` for clients, and the clients' address for everything else
     (Adam 3.3.4).
@@ -46,6 +48,7 @@ class ServerOptions:
     replication_listen: str = ""
     forget_after_s: float = FORGET_AFTER_S
     checkpoint_roots: tuple[str, ...] = (CHECKPOINT_ROOT,)
+    failure_domain: str = ""
 
     @property
     def applies_arriving(self) -> bool:
@@ -73,7 +76,14 @@ def server_options(options: Mapping[str, Any]) -> ServerOptions:
         replication_listen=_address("--replication-listen", options),
         forget_after_s=_seconds("--forget-after-s", options.get("forget_after_s", FORGET_AFTER_S)),
         checkpoint_roots=tuple(options.get("checkpoint_root") or (CHECKPOINT_ROOT,)),
+        failure_domain=_domain(str(options.get("failure_domain") or "")),
     )
+
+
+def _domain(name: str) -> str:
+    if name and not is_name(name):
+        raise ConfigurationError(f"--failure-domain: expected {NAME_EXPECTED}; found {name!a}")
+    return name
 
 
 def _seconds(flag: str, text: Any) -> float:

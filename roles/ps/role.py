@@ -12,6 +12,13 @@ ROLE = Role(
         Option("listen", "address for clients, as host:port; in place of --bind and --port", str, ""),
         Option("admin-listen", "address only for status, shutdown and checkpoints (Adam 3.3.4)", str, ""),
         Option("replication-listen", "address only for traffic between copies of buckets (Adam 3.3.4)", str, ""),
+        Option(
+            "failure-domain",
+            "name of what fails together with it, such as a rack: copies of a bucket do not share one while another "
+            "has room; by default its machine",
+            str,
+            "",
+        ),
         Option("apply-threads", "threads that apply updates, or auto: half of the cores", str, "auto"),
         Option("memory", "most memory for parameters and rule state, such as 8GB or 50%", str, "80%"),
         Option("store", "folder that keeps parameters on disk; resumed from after a restart", str, ""),

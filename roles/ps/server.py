@@ -15,7 +15,6 @@ from adamctl.kernels.backend import load_if_compiled
 from adamctl.kernels.needed import COMMON_RULE_KERNELS
 from adamctl.kernels.rules.make import load_rule
 from adamctl.net.transport import Request, Server
-from adamctl.roles.common_status import code_name
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.apply.applier import ApplyInline, ApplyThreads
 from adamctl.roles.ps.apply.direct_reply import DirectPulls
@@ -50,7 +49,6 @@ from adamctl.roles.ps.core.instructions import (
     Refuse,
     Reply,
 )
-from adamctl.roles.ps.core.job import Job, quantile
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.jobs.copy_builder import Copies
 from adamctl.roles.ps.jobs.keeper import JobKeeper
@@ -58,6 +56,7 @@ from adamctl.roles.ps.options import ServerOptions, server_options
 from adamctl.roles.ps.replication.shell import ReplicationShell
 from adamctl.roles.ps.retired_clients import follow_retired, keep_retired
 from adamctl.roles.ps.statistics import Rates
+from adamctl.roles.ps.status import counters_of, jobs_status
 from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.lmdb_log import LogStore
 from adamctl.roles.ps.vector_service import VectorService
@@ -66,6 +65,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     AccumulateRequest,
     AttachRequest,
+    CheckpointPartRequest,
     CheckpointRequest,
     CommitRequest,
     EvaluateRequest,
@@ -138,7 +138,7 @@ class ParameterServer:
         }
 
     async def run(self) -> None:
-        self._context.status = self.status
+        self._context.status, self._context.unready = self.status, self.unready
         following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Kernels (these and those of a job's rule) load in threads, because loading would block the event loop.
         kernels = asyncio.create_task(asyncio.to_thread(load_if_compiled, COMMON_RULE_KERNELS))
@@ -159,6 +159,7 @@ class ParameterServer:
             for task in (tasks := (following, *self._background.tasks)):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._saver.streams.close()
             if self._keeper.replicating is not None:
                 await self._keeper.replicating.close()
             if self._storing is not None:
@@ -172,6 +173,7 @@ class ParameterServer:
         options = self._options
         common = self._context.common
         self._context.stores = self._storing is not None
+        self._context.failure_domain = options.failure_domain
         self._context.kept_in = self._options.store
         if not common.capacity_bytes:  # so that no copies are placed here that do not fit
             self._context.common = replace(common, capacity_bytes=options.memory_bytes_max)
@@ -181,7 +183,7 @@ class ParameterServer:
             addresses=(options.listen, *sockets) if options.listen else (),
             administration=(options.admin_listen,) if options.admin_listen else (),
             replication=(options.replication_listen,) if options.replication_listen else (),
-            on_disconnect=self.core.disconnected,
+            on_disconnect=self._disconnected,
             arriving=self.arriving if options.applies_arriving else None,
             region_bytes_max=options.region_bytes_max,
         )
@@ -230,6 +232,9 @@ class ParameterServer:
         elif isinstance(message, CheckpointRequest):
             self._spawn(self._saver.save(request, message))
             return
+        elif isinstance(message, CheckpointPartRequest):
+            self._spawn(self._saver.streams.part(request, message))
+            return
         elif isinstance(message, _REPLICA_REQUESTS) and self._keeper.replicating is not None:
             self._keeper.replicating.requested(request)
             return
@@ -237,6 +242,10 @@ class ParameterServer:
             request.fail(ErrorCode.UNKNOWN_OPCODE, f"a parameter server does not serve {type(message).__name__}")
             return
         self._carry_out(out)
+
+    def _disconnected(self, connection: int) -> None:
+        self.core.disconnected(connection)
+        self._saver.streams.disconnected(connection)
 
     def arriving(self, request: Request) -> Arrival | None:
         """Called when a push starts to arrive: its parts may be applied while the rest is still arriving."""
@@ -327,29 +336,24 @@ class ParameterServer:
 
     # --- status ------------------------------------------------------------------------------------------------------
 
+    def unready(self) -> str:
+        """Returns why clients cannot count on this server now: buckets that it is to serve are on their way."""
+        jobs = [job for job in self.core.jobs.values() if job.failed is None]
+        left = sum(len(job.building) + len(job.taking) for job in jobs)
+        return "buckets are on their way" if left else ""
+
     def status(self) -> dict[str, Any]:
         """Plain values for `adamctl status`; rates cover the last few seconds."""
-        jobs = self.core.jobs.values()
-        counters = {f"updates {job.name}": float(job.updates) for job in jobs}
-        counters |= {f"pushes {job.name}": float(job.pushes) for job in jobs}
+        jobs = list(self.core.jobs.values())
+        counters = counters_of(jobs)
         counters |= {f"busy {number}": busy for number, busy in enumerate(self._threads.busy_s)}
         counters["busy 0"] += self._arrivals.busy_s
         rates = self._rates.sample(self._now(), counters)
-        histogram = [sum(counts) for counts in zip(*(job.staleness for job in jobs), strict=True)]
-        ages = [sum(counts) for counts in zip(*(job.gradient_ages for job in jobs), strict=True)]
+        views = {job.name: self._keeper.view(job.name) for job in jobs}
+        acks = {name: view.record.acks for name, view in views.items() if view is not None}
         return {
-            "jobs": {job.name: self._job_status(job, rates) for job in jobs},
-            "buckets": sum(len(job.buckets) for job in jobs),
-            "shards": sum(len(job.shards) for job in jobs),
-            "bytes": sum(job.size_bytes for job in jobs),
+            **jobs_status(jobs, rates, acks),
             "bytes_max": self._options.memory_bytes_max,
-            "updates": sum(job.updates for job in jobs),
-            "updates_per_s": sum(rates[f"updates {job.name}"] for job in jobs),
-            "pushes": sum(job.pushes for job in jobs),
-            "staleness_p50": quantile(histogram, 0.5),
-            "staleness_p99": quantile(histogram, 0.99),
-            "gradient_age_p50": quantile(ages, 0.5),
-            "gradient_age_p99": quantile(ages, 0.99),
             "background_failures": self._background.failures,
             "queued_updates": self.core.queued_updates,
             "queued_bytes": self.core.queued_bytes,
@@ -358,30 +362,6 @@ class ParameterServer:
             "store": self._storing.status() if self._storing is not None else {},
             "replication": self._keeper.replicating.status() if self._keeper.replicating is not None else {},
             "apply_busy": [min(rates[f"busy {number}"], 1.0) for number in range(self.core.threads)],
-        }
-
-    def _job_status(self, job: Job, rates: dict[str, float]) -> dict[str, Any]:
-        if job.failed is not None:
-            state = f"failed: {job.failed[1]}"
-        else:
-            state = "building" if job.building else "serving"
-        view = self._keeper.view(job.name)
-        return {
-            "state": state,
-            "buckets": len(job.buckets),
-            "shards": len(job.shards),
-            "bytes": job.size_bytes,
-            "rule": job.rule.name,
-            "updates": job.updates,
-            "updates_per_s": rates[f"updates {job.name}"],
-            "pushes": job.pushes,
-            "pushes_per_s": rates[f"pushes {job.name}"],
-            "refused": job.refusals.total(),
-            "refusals": {code_name(code): count for code, count in sorted(job.refusals.items())},
-            "acks": view.record.acks if view is not None else "",
-            "rolled_back": {"shards": len(job.rolled_back), "pushes": sum(job.rolled_back.values())},
-            "staleness_p50": job.staleness_quantile(0.5),
-            "staleness_p99": job.staleness_quantile(0.99),
         }
 
 

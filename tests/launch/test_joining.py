@@ -13,7 +13,7 @@ import pytest
 
 from adamctl.config.load import load_experiment
 from adamctl.errors import ConfigurationError, HandshakeError, UnreachableError
-from adamctl.launch.joining import find_controller
+from adamctl.launch.joining import find_controller, listening
 from adamctl.launch.train import TrainOptions, train
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
@@ -24,6 +24,32 @@ from tests.launch.test_front import Notes
 
 HELLO = make_hello("front", "front-1", 0, "")
 CONTROLLER = "memory://controller-0"
+
+
+@pytest.mark.parametrize("join", [(), ("127.0.0.1:7070",), ("unix:///run/c.s",), ("[::1]:7070", "localhost:7071")])
+def test_the_coordinator_listens_on_loopback_if_the_controllers_do(join: tuple[str, ...]) -> None:
+    assert listening(join, "", "") == ()
+
+
+def test_the_coordinator_listens_where_the_cluster_reaches_this_machine() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no route to other machines")
+        ours = probe.getsockname()[0]
+    assert listening(("192.0.2.1:7070",), "", "") == ("--bind", ours)
+    assert listening(("etcd://192.0.2.1:2379,192.0.2.2:2379",), "", "head.example") == (
+        "--bind", ours, "--advertise", "head.example",
+    )  # fmt: skip
+
+
+def test_the_coordinator_listens_where_it_is_told_to() -> None:
+    assert listening(("192.0.2.1:7070",), "10.0.0.5", "") == ("--bind", "10.0.0.5")
+    assert listening(("127.0.0.1:7070",), "0.0.0.0", "me") == ("--bind", "0.0.0.0", "--advertise", "me")
+    for given in (("10.0.0.5", ""), ("", "me")):
+        with pytest.raises(ConfigurationError, match=r"nothing to join; give --join"):
+            listening((), *given)
 
 
 def test_a_controller_that_answers_is_found_at_whichever_address() -> None:

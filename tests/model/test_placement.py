@@ -71,6 +71,25 @@ def test_copies_are_on_different_servers_even_in_bytes_and_fall_evenly_to_the_li
         assert max(left_bytes.values()) - min(left_bytes.values()) <= largest
 
 
+@pytest.mark.parametrize("hosts", [(2, 2, 2), (1, 1, 1), (3, 3, 3, 3), (1, 2, 3, 4, 5, 6), (1, 6, 6)])
+@pytest.mark.parametrize("copies", [2, 3])
+def test_copies_are_on_different_hosts(hosts: tuple[int, ...], copies: int) -> None:
+    host_of = {f"ps-{host}-{number}": str(host) for host, count in enumerate(hosts) for number in range(count)}
+    layout = build_layout(MNIST, len(host_of))
+    placement = place_copies(layout, "job", list(host_of), copies, host_of)
+    assert {index: there[0] for index, there in placement.items()} == place_buckets(layout, "job", list(host_of))
+    assert all(len({host_of[server] for server in there}) == copies for there in placement.values())
+
+
+def test_copies_share_hosts_evenly_where_there_are_too_few() -> None:
+    host_of = {"a1": "a", "a2": "a", "b1": "b", "b2": "b"}
+    layout = build_layout(MNIST, 4)
+    for there in place_copies(layout, "job", list(host_of), 3, host_of).values():
+        assert len(set(there)) == 3 and {host_of[server] for server in there} == {"a", "b"}
+    one_host = dict.fromkeys(host_of, "a")
+    assert place_copies(layout, "job", list(host_of), 3, one_host) == place_copies(layout, "job", list(host_of), 3)
+
+
 def test_two_copies_need_two_servers() -> None:
     with pytest.raises(ConfigurationError, match=r"cluster\.replication: found 2 copies on 1 servers"):
         place_copies(build_layout(MNIST, 1), "job", ["a"], 2)

@@ -145,6 +145,7 @@ class ServerCluster:
         moves_matter: there is one copy of each bucket; it moves again and again, and who has just got it dies.
         saves: checkpoints are written all the time.
         kinds: of misfortunes, by how often they happen.
+        host_of: server -> the machine that it stands for, its failure domain; empty: all are on one.
         made: whether the job's keys are there.
         real_clients: whether its clients are real ones, over a network of the simulator's.
         special: what is special about the job.
@@ -206,8 +207,12 @@ class ServerCluster:
             each.hosts = self.hosts
         self.planted = planted
         self.servers: dict[str, SimServer] = {}
+        self.host_of: dict[str, str] = {}
         for number in range(1, 4):
             self._add_server(f"p{number}")
+        of_hosts = Random(f"{seed} hosts")
+        if of_hosts.random() < 0.15:
+            self.put_on_hosts({f"p{number}": of_hosts.choice("xxyz") for number in range(1, 5)})
         self.real_clients = has_real_clients(seed) and not self.special.any
         self.clients = [self._worker("w1"), self._worker("w2")]
         for client in self.clients:
@@ -225,6 +230,12 @@ class ServerCluster:
         if planted is not None and planted.cluster is not None:
             planted.cluster(self)
         self.special.prepare(self)
+
+    def put_on_hosts(self, host_of: dict[str, str]) -> None:
+        """Puts servers on machines; called before anything has begun."""
+        self.host_of = self.invariants.host_of = host_of
+        for name, server in self.servers.items():
+            server.failure_domain = host_of[name]
 
     def become(self, kind: str) -> None:
         """Has a job of this kind alone, for a planted fault; called before anything has begun."""
@@ -264,6 +275,7 @@ class ServerCluster:
 
     def _add_server(self, name: str) -> SimServer:
         server = SimServer(self.world, name, self._clock(), self.hosts, self.lease_s, self.invariants, JOB)
+        server.failure_domain = self.host_of.get(name, "")
         self.servers[name] = server
         server.peers = self.servers
         self.invariants.servers = self.servers
@@ -318,7 +330,8 @@ class ServerCluster:
         record = JobRecord("running", self.layout.hash, rule, 0, "", restore, *copies)
         puts = {job_key(JOB): encode(record)}
         puts[layout_key(JOB)] = encode(LayoutRecord(self.layout.tensors, SERVERS_EXPECTED))
-        for bucket, nodes in place_copies(self.layout, JOB, sorted(self.servers), self.replication).items():
+        host_of = self.host_of or dict.fromkeys(self.servers, "h")
+        for bucket, nodes in place_copies(self.layout, JOB, sorted(self.servers), self.replication, host_of).items():
             puts[bucket_key(JOB, bucket)] = encode(BucketRecord(1, nodes[0], nodes))
         self._change(ConfigChanges(dict.fromkeys(puts, 0), puts), self._job_made)
 

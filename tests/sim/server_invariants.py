@@ -43,6 +43,7 @@ class ServerInvariants(Invariants):
         self.record_revisions: dict[int, int] = {}
         self.record_revisions_before: dict[int, int] = {}
         self.servers: dict[str, SimServer] = {}
+        self.host_of: dict[str, str] = {}
         self.leases_hold = True
         self.copies_min = COPIES_MIN
         self.min_in_sync = 1
@@ -250,3 +251,12 @@ class ServerInvariants(Invariants):
                 raise ViolationError(
                     f"copies are missing in the end: bucket {index} is to have {least} on {hosts}; it is {found}"
                 )
+            if not needed:
+                self._check_apart(index, record, hosts)
+
+    def _check_apart(self, index: int, record: BucketRecord, servers: list[str]) -> None:
+        """Copies are on different machines while there is another."""
+        there = {self.host_of.get(node, "h") for node in record.in_sync}
+        machines = {self.host_of.get(node, "h") for node in servers}
+        if len(there) < min(len(machines), len(record.in_sync)):
+            raise ViolationError(f"copies share a host: bucket {index} on {record.in_sync}, hosts {self.host_of}")

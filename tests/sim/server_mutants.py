@@ -143,6 +143,17 @@ def _remove_first(situation: Situation, node: str) -> list[Step]:
     return steps
 
 
+def _two_hosts(cluster: ServerCluster) -> None:
+    """Two servers are on one machine; servers die and are back only after their copies have been made elsewhere."""
+    cluster.put_on_hosts({"p1": "x", "p2": "x", "p3": "y", "p4": "y"})
+    cluster.kinds = ("crash", "crash", "fourth", "drain")
+
+
+def _each_fails_alone(self: Situation, node: str) -> str:
+    """No two servers count as being on one machine."""
+    return node
+
+
 # --- disks and memory -----------------------------------------------------------------------------------------------
 
 
@@ -304,6 +315,12 @@ MUTANTS = {
             "old-copy-removed-first",
             "a move takes the old copy away before the new one is in sync",
             [(core_proposals, "plan", _remove_first)],
+        ),
+        ServerFault(
+            "hosts-ignored",
+            "copies are placed and moved as if each server were on a machine of its own",
+            [(Situation, "domain", _each_fails_alone)],
+            _two_hosts,
         ),
         ServerFault("durable-before-synced", "a group counts as durable when it is begun", cluster=_not_synced),
         ServerFault(

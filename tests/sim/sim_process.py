@@ -176,6 +176,7 @@ class Member:
     Attributes:
         incarnation: 0 until it is registered.
         from_receipt: planted fault: the lease counts from when the answer came.
+        failure_domain: the machine that it stands for.
     """
 
     def __init__(
@@ -197,6 +198,7 @@ class Member:
         self.incarnation = 0
         self._registered, self._renewed, self._lost = registered, renewed, lost
         self.from_receipt = False
+        self.failure_domain = ""
         self.connection = 0
         self._callers: dict[str, Caller] = {}
         self._session = self._sequence = self._beats = 0
@@ -216,7 +218,16 @@ class Member:
     def join(self) -> None:
         process = self.view.process
         self.connection = process.run * 1000 + int(self.name[1:]) + CONNECTIONS[self.role]
-        request = NodeRegisterRequest(self.name, self.role, (), "h", process.run, process=process.run + 1, stores=True)
+        request = NodeRegisterRequest(
+            self.name,
+            self.role,
+            (),
+            "h",
+            process.run,
+            process=process.run + 1,
+            stores=True,
+            failure_domain=self.failure_domain,
+        )
 
         def answered(answer: Answer | Refuse | None) -> None:
             if isinstance(answer, Answer) and isinstance(answer.message, NodeRegisterReply):

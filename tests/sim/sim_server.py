@@ -56,6 +56,7 @@ class SimServer(ServerChecks):
         peers: all servers by name, itself among them.
         on_crash: is told of each end of a process.
         from_receipt: planted fault: the lease counts from when the answer came.
+        failure_domain: the machine that it stands for.
         registered: done when the controllers have taken the process in.
         connections: that the process has made to other servers.
         accepted: ends of those that real clients have made to the process.
@@ -66,6 +67,7 @@ class SimServer(ServerChecks):
     on_crash: Callable[[SimServer], None] = staticmethod(lambda _: None)
     last_connection = 0
     from_receipt = False
+    failure_domain = ""
     view: RunView
     loop: SimLoop
     registered: asyncio.Future[None]
@@ -94,6 +96,7 @@ class SimServer(ServerChecks):
             self.view, self.hosts, self.lease, registered=self._registered, renewed=self._renewed, lost=self._lost
         )
         self.member.from_receipt = self.from_receipt
+        self.member.failure_domain = self.failure_domain
         self.member.join()
         start(self.loop, self._run())
 

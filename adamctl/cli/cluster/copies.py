@@ -100,6 +100,24 @@ def _problem(job: JobRecord, record: BucketRecord, living: Mapping[str, NodeReco
     return ""
 
 
+def sharing(entries: Sequence[ConfigEntry], members: Sequence[NodeRecord]) -> list[str]:
+    """Returns one line for each running job whose copies have to share failure domains, as there are too few.
+
+    `entries`: all under `/jobs/`; `members`: the live nodes.
+    """
+    domains = {record.fails_with for record in members if record.role == "ps"}
+    lines = []
+    for entry in entries:
+        record = readable(entry, JobRecord) if entry.key.count("/") == 2 else None
+        if record is not None and record.state == "running" and 0 < len(domains) < record.replication:
+            job = entry.key.rpartition("/")[2]
+            lines.append(
+                f"job {job}: {len(domains)} failure domain{'s' * (len(domains) > 1)} for {record.replication} copies, "
+                "so copies share one and are lost with it; start parameter servers on other machines"
+            )
+    return lines
+
+
 def events(entries: Sequence[ConfigEntry], job: str = "") -> list[Event]:
     """Returns the changes that the records of all buckets keep, oldest first."""
     changes: list[tuple[float, str, int, BucketChange]] = []

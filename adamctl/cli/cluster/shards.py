@@ -33,20 +33,20 @@ def command(job: str, node: str, check: bool, controller: tuple[str, ...], token
     addresses = options.addresses(controller)
     from adamctl.net import loop
 
-    found, living = loop.run(_read(addresses, token, job))
+    found, members, shared = loop.run(_read(addresses, token, job))
     if node:
         found = [one for one in found if node in (*one.record.in_sync, *one.record.learners)]
-    if node and not found and node not in living:
-        echo(f"no live parameter server is called {node!r}; live ones: {', '.join(living) or 'none'}", err=True)
+    if node and not found and node not in members:
+        echo(f"no live parameter server is called {node!r}; live ones: {', '.join(members) or 'none'}", err=True)
     degraded = [one for one in found if one.problem]
     if as_json:
-        print_json({"buckets": [one.values() for one in found], "degraded": len(degraded)})
+        print_json({"buckets": [one.values() for one in found], "degraded": len(degraded), "sharing": shared})
     elif not found:
         echo("no buckets")
     else:
         echo(table(COLUMNS, rows(found, time.time()), right=(1, 2, 3, 4)))
         echo()
-        echo(summary(found))
+        echo("\n".join((summary(found), *shared)))
     return EXIT_DEGRADED if check and degraded else 0
 
 
@@ -80,10 +80,10 @@ def summary(found: Sequence[Holding]) -> str:
     return f"{len(found)} buckets, {state}{copied}"
 
 
-async def _read(addresses: tuple[str, ...], token: str, job: str) -> tuple[list[Holding], list[str]]:
-    """Returns buckets, and the names of the live parameter servers."""
+async def _read(addresses: tuple[str, ...], token: str, job: str) -> tuple[list[Holding], list[str], list[str]]:
+    """Returns buckets, the names of the live parameter servers, and which jobs' copies share failure domains."""
     from adamctl.cli.cluster.access import ClusterAccess, running_job
-    from adamctl.cli.cluster.copies import holdings
+    from adamctl.cli.cluster.copies import holdings, sharing
     from adamctl.roles.configuration import nodes_of
 
     async with ClusterAccess(addresses, token) as cluster:
@@ -91,4 +91,6 @@ async def _read(addresses: tuple[str, ...], token: str, job: str) -> tuple[list[
             await running_job(cluster.store, job, "--job")
         _, nodes = await cluster.store.read("/nodes/")
         _, entries = await cluster.store.read("/jobs/")
-        return holdings(entries, nodes, job), sorted(record.node for record in nodes_of(nodes, "ps"))
+        members = nodes_of(nodes, "ps")
+        shared = sharing([entry for entry in entries if not job or entry.key == f"/jobs/{job}"], members)
+        return holdings(entries, nodes, job), sorted(record.node for record in members), shared

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from adamctl.cli.cluster.access import ClusterAccess
+from adamctl.cli.cluster.copies import sharing
 from adamctl.config.records import JobRecord, NodeRecord
 from adamctl.errors import AdamctlError, UnreachableError
 from adamctl.net.address import prefer
@@ -32,7 +33,7 @@ class ClusterReader(ClusterAccess):
         await super().__aexit__(*error)
 
     async def read(self) -> dict[str, Any]:
-        """Returns `controller`, `nodes` and `jobs`.
+        """Returns `controller`, `nodes`, `jobs`, and in `sharing` what copies that share a failure domain are told of.
 
         Raises:
             UnreachableError: no controller answers; the message names their addresses.
@@ -44,7 +45,15 @@ class ClusterReader(ClusterAccess):
         statuses = await asyncio.gather(self._controller_status(), *(self._status(node) for node in members))
         described = [_described(node, status) for node, status in zip(members, statuses[1:], strict=True)]
         jobs = [_job(entry) for entry in entries if entry.key.count("/") == 2]
-        return {"controller": {"address": where} | statuses[0], "nodes": described, "jobs": jobs}
+        controller = {"address": where} | statuses[0]
+        return {"controller": controller, "nodes": described, "jobs": jobs, "sharing": sharing(entries, members)}
+
+    async def read_all(self) -> dict[str, Any]:
+        """Returns what `read` does and, where there are several controllers, each one's status as `controllers`."""
+        cluster = await self.read()
+        if len(cluster["controller"].get("members", ())) > 1:
+            cluster["controllers"] = await self.controllers()
+        return cluster
 
     async def statuses(self, members: Sequence[NodeRecord]) -> list[dict[str, Any]]:
         """Returns the nodes' statuses, in order; for one that does not answer, the reason, as `error`."""
@@ -122,6 +131,7 @@ def _described(node: NodeRecord, status: dict[str, Any]) -> dict[str, Any]:
         "administration_addresses": list(node.administration_addresses),
         "replication_addresses": list(node.replication_addresses),
         "host": node.host.partition("/")[0],
+        "failure_domain": node.failure_domain or node.host.partition("/")[0],
         "pid": node.pid,
         "answers": "error" not in status,
         "status": status,

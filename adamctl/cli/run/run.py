@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.output import echo, print_json
 
@@ -32,7 +32,7 @@ command = TableGroup(
 
 
 @click.command("stop")
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=completing.live_runs)
 @options.controller_option
 @options.token_option
 @options.json_option

@@ -162,11 +162,14 @@ class CheckpointRequest(Message, frozen=True):
     """Asks a server to write its shards of a job into `folder` under temporary names; the coordinator renames them.
 
     `commit`: of a batch algorithm, which all shards must be at; else SEQUENCE_GAP, and no file is left. -1: any.
+    `nonce`: what the coordinator wrote into `folder`; a server that cannot read it there holds its file ready to be
+    fetched by PS_CHECKPOINT_PART instead. Empty: the server creates the folder and writes.
     """
 
     job: str
     folder: str
     commit: int = -1
+    nonce: str = ""
 
 
 class CheckpointFile(Message, frozen=True):
@@ -180,6 +183,26 @@ class CheckpointFile(Message, frozen=True):
 
 
 class CheckpointReply(Message, frozen=True):
-    """The files a server has written, under temporary names."""
+    """The files a server has written, under temporary names; or, above 0, the number of a stream to be fetched."""
 
     files: tuple[CheckpointFile, ...]
+    stream: int = 0
+
+
+class CheckpointPartRequest(Message, frozen=True):
+    """Asks for the next part of the file that a server streams, over the connection that asked for the checkpoint.
+
+    `offset`: how many bytes the requester has.
+    """
+
+    job: str
+    stream: int
+    offset: int
+
+
+class CheckpointPartReply(Message, frozen=True):
+    """The body holds the part; `checksum` is its CRC-32. `last`: the file ends with it, and `files` describes it."""
+
+    checksum: int
+    last: bool = False
+    files: tuple[CheckpointFile, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.saving import NONCE_NAME
 from adamctl.wire.messages import CheckpointFile
 
 MAY_CHANGE = frozenset({"gradient_tolerance", "change_tolerance", "evaluations_max"})
@@ -86,7 +88,7 @@ class CheckpointWriter:
 
         try:
             await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-            files = await self._write_shards(str(folder), snapshot)
+            files = await self._write_shards(folder, snapshot)
             await asyncio.to_thread(manifest.finish, folder, files, described)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(manifest.abandon, folder))
@@ -95,11 +97,16 @@ class CheckpointWriter:
         await asyncio.to_thread(manifest.clean, self.folder, max(train.checkpoint_keep, 1), train.keep_best)
         return folder
 
-    async def _write_shards(self, folder: str, snapshot: RunSnapshot) -> tuple[CheckpointFile, ...]:
-        if snapshot.batch is None:
-            return await self._parameters.checkpoint(folder)
-        assert isinstance(self._parameters, ParameterClient), "servers hold the vectors of a batch algorithm"
-        return await self._parameters.checkpoint(folder, commit=snapshot.batch.commit)
+    async def _write_shards(self, folder: Path, snapshot: RunSnapshot) -> tuple[CheckpointFile, ...]:
+        if isinstance(self._parameters, MemberCheckpoints):
+            assert snapshot.batch is None, "servers hold the vectors of a batch algorithm"
+            return await self._parameters.checkpoint(str(folder))
+        nonce, commit = secrets.token_hex(16), -1 if snapshot.batch is None else snapshot.batch.commit
+        await asyncio.to_thread((folder / NONCE_NAME).write_text, nonce)
+        try:
+            return await self._parameters.checkpoint(str(folder), commit=commit, nonce=nonce)
+        finally:
+            await asyncio.to_thread((folder / NONCE_NAME).unlink, missing_ok=True)
 
 
 def find_start(

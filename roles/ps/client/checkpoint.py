@@ -6,12 +6,15 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.roles.ps.checkpoint_files import file_name, partial_name
 from adamctl.roles.ps.client.delivery import REQUEST_LATER
+from adamctl.roles.ps.client.incoming_file import STREAMS_MAX, fetch
 from adamctl.roles.ps.client.session import Session, gather_all
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
@@ -20,24 +23,25 @@ _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 
 async def order_checkpoint(
-    session: Session, folder: str, deadline_s: float, commit: int = -1
+    session: Session, folder: str, deadline_s: float, commit: int = -1, nonce: str = ""
 ) -> tuple[CheckpointFile, ...]:
     """Makes all servers write; returns all files, sorted by name. Together they hold every shard exactly once.
 
-    `commit`: see `CheckpointRequest`. If buckets have copies, it starts over when a server is lost or a bucket has
-    moved, until `deadline_s` has passed.
+    `commit`: see `CheckpointRequest`. `nonce`: what `folder`, which must then be here, has in the file `.nonce`: the
+    files of servers that cannot read it there are fetched, two at a time. If buckets have copies, it starts over when a
+    server is lost or a bucket has moved, until `deadline_s` has passed.
 
     Raises:
         DeadlineError, UnreachableError, RemoteError: a server failed to; the message names it.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + deadline_s
+    order = _Order(folder, commit, nonce, until_s, asyncio.Semaphore(STREAMS_MAX))
     attempt = 0
     while True:
-        left_s = max(until_s - loop.time(), 0.001)
         problem: UnreachableError | RemoteError
         try:
-            parts = await gather_all(_one(session, node, folder, left_s, commit) for node in session.routing.servers)
+            parts = await gather_all(_one(session, node, order) for node in session.routing.servers)
             files = tuple(sorted((file for part in parts for file in part), key=lambda file: file.name))
             moved = not_once(files, len(session.layout.shards))
             if not moved:
@@ -56,17 +60,38 @@ async def order_checkpoint(
         attempt += 1
 
 
-async def _one(session: Session, node: str, folder: str, deadline_s: float, commit: int) -> tuple[CheckpointFile, ...]:
+@dataclass(frozen=True)
+class _Order:
+    """What servers are asked for; see `order_checkpoint`. `receiving` bounds how many files are fetched at once."""
+
+    folder: str
+    commit: int
+    nonce: str
+    until_s: float
+    receiving: asyncio.Semaphore
+
+    @property
+    def left_s(self) -> float:
+        return max(self.until_s - asyncio.get_running_loop().time(), 0.001)
+
+
+async def _one(session: Session, node: str, order: _Order) -> tuple[CheckpointFile, ...]:
     async def ask() -> tuple[CheckpointFile, ...]:
         connection = await session.reach(node, "administration")
+        message = CheckpointRequest(session.job, order.folder, order.commit, order.nonce)
         try:
-            reply = await connection.request(CheckpointRequest(session.job, folder, commit), deadline_s=deadline_s)
+            reply = await connection.request(message, deadline_s=order.left_s)
+            assert isinstance(reply.message, CheckpointReply)
+            files = reply.message.files
+            if order.nonce and reply.message.stream:
+                async with order.receiving:
+                    place = Path(order.folder)
+                    files = await fetch(connection, session.job, reply.message.stream, node, place, order.until_s)
         except RemoteError as error:
             raise RemoteError(error.code, f"parameter server {node}: {error}", error.details) from error
         finally:
             await connection.close()
-        assert isinstance(reply.message, CheckpointReply)
-        return files_of(f"parameter server {node}", node, reply.message.files, len(session.layout.shards))
+        return files_of(f"parameter server {node}", node, files, len(session.layout.shards))
 
     if not session.copies:
         return await ask()

@@ -320,16 +320,18 @@ class ParameterClient:
     # --- the rest ----------------------------------------------------------------------------------------------------
 
     async def checkpoint(
-        self, folder: str, *, deadline_s: float = 600.0, commit: int = -1
+        self, folder: str, *, deadline_s: float = 600.0, commit: int = -1, nonce: str = ""
     ) -> tuple[CheckpointFile, ...]:
         """Makes every server write its shards to `folder` under temporary names; returns all files, sorted by name.
 
-        `commit`: of a batch algorithm, which all shards must be at; -1: any.
+        `commit`: of a batch algorithm, which all shards must be at; -1: any. `nonce`: what `folder` has in `.nonce`;
+        what servers cannot write there, as they do not have that folder, is fetched and written from here.
 
         Raises:
             DeadlineError, UnreachableError, RemoteError: a server failed to; the message names it.
+            DamagedDataError, OSError: what was fetched is damaged, or could not be written.
         """
-        return await order_checkpoint(self._session, folder, deadline_s, commit)
+        return await order_checkpoint(self._session, folder, deadline_s, commit, nonce)
 
     async def close(self) -> None:
         """Abandons unacknowledged pushes and closes the connections."""

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
-from adamctl.cli.cluster.copies import events, holdings
+from adamctl.cli.cluster.copies import events, holdings, sharing
 from adamctl.cli.cluster.events import line
 from adamctl.cli.cluster.shards import rows, summary
 from adamctl.config.records import (
@@ -60,6 +61,20 @@ def test_what_is_wrong_with_a_bucket() -> None:
     assert holdings(entries, (), job="another") == []
 
 
+def test_copies_that_have_to_share_a_machine() -> None:
+    entries = job_entries("one", BucketRecord(4, "a", ("a", "b"))) + job_entries("over", BucketRecord(1, "a"), "ended")
+    members = [NodeRecord(name, "ps", 1, (), "host", 1) for name in "abc"]
+    (line,) = sharing(entries, members)
+    assert line == (
+        "job one: 1 failure domain for 3 copies, so copies share one and are lost with it; "
+        "start parameter servers on other machines"
+    )
+    elsewhere = [structs.replace(record, failure_domain=f"rack-{record.node}") for record in members]
+    assert sharing(entries, elsewhere) == [] == sharing(entries, [])
+    worker = NodeRecord("w", "worker", 1, (), "other", 1)
+    assert "2 failure domains for 3 copies" in sharing(entries, [*elsewhere[:2], worker])[0]
+
+
 def test_a_row_of_a_bucket() -> None:
     record = BucketRecord(1, "a", ("a", "b")).changed(100.0, "c has come", learners=("c",))
     (row, *_) = rows(holdings(job_entries("one", record), node_entries("a", "b", "c")), 161.0)
@@ -106,7 +121,6 @@ def test_commands_where_there_is_no_job(controller: str) -> None:
     assert adamctl("shards", *common).stdout == "no buckets\n"
     assert json.loads(adamctl("shards", *common, "--json").stdout)["buckets"] == []
     assert adamctl("shards", *common, "--check").returncode == 0
-    assert adamctl("events", *common).stdout == "nothing has happened\n"
     assert json.loads(adamctl("events", *common, "--json").stdout)["events"] == []
 
 
@@ -114,6 +128,11 @@ def test_draining_a_server_that_holds_nothing(controller: str) -> None:
     common = ("--controller", controller)
     assert adamctl("drain", "ps-1", *common).stdout == "ps-1 holds nothing now; it can be stopped\n"
     assert adamctl("drain", "ps-1", *common, "--undo").stdout == "ps-1 can hold buckets again\n"
+    done, undone = adamctl("events", *common).stdout.splitlines()[-2:]
+    assert "front/front-" in done and done.endswith(": CONFIG_COMPARE_AND_SET puts=['/drains/ps-1']: done")
+    assert undone.endswith(": CONFIG_COMPARE_AND_SET deletes=['/drains/ps-1']: done")
+    told = json.loads(adamctl("events", *common, "--json").stdout)["administration"]
+    assert [one["what"] for one in told[-2:]] == [{"puts": ["/drains/ps-1"]}, {"deletes": ["/drains/ps-1"]}]
     unknown = adamctl("drain", "ps-9", *common)
     assert unknown.returncode == 2
     assert "NODE: expected the name of a live parameter server (ps-1); found 'ps-9'" in unknown.stderr

@@ -75,7 +75,7 @@ async def start_servers(cluster: ClusterInMemory, *names: str, threads: int = 2,
     return [await cluster.start("ps", name, server.run, options) for name in names]
 
 
-async def checkpoint(cluster: ClusterInMemory, job: str, folder: Path, **options: float) -> tuple[CheckpointFile, ...]:
+async def checkpoint(cluster: ClusterInMemory, job: str, folder: Path, **options: Any) -> tuple[CheckpointFile, ...]:
     """Has a job's servers write a checkpoint, as its coordinator does."""
     client = await make_client(cluster, job, f"c-{len(cluster.contexts)}", role="coordinator", says=COORDINATOR)
     try:

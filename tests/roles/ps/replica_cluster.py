@@ -6,7 +6,7 @@ The configuration service is a dictionary; a server's death is its node key's. N
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from adamctl.config.records import (
     REPLICATION_MAX,
@@ -74,6 +74,7 @@ class Cluster:
         held: those, to be delivered by `deliver_held`.
         applies: batches are carried out as soon as their turn comes.
         proposals: compare-and-sets that were made: (server, record, done).
+        domain_of: server -> its failure domain; one that is missing is on the one host.
         served: servers that have served buckets, or were about to, as everybody can know.
         without_store: servers that keep nothing on a disk; all others do if what is acknowledged is to be durable.
         propose_hook: called before one is; may return False: nobody knows what became of it.
@@ -92,6 +93,7 @@ class Cluster:
         without_store: str = "",
         one_bucket: bool = True,
         start: bool = True,
+        domain_of: Mapping[str, str] | None = None,
         **config: float,
     ) -> None:
         layout_record = LayoutRecord(make_tensors(shapes), 1)
@@ -99,6 +101,7 @@ class Cluster:
         whole = Bucket(0, 0, len(cut.shards), sum(bucket.size_bytes for bucket in cut.buckets))
         self.layout = ParameterLayout(cut.tensors, cut.shards, (whole,)) if one_bucket else cut
         self.acks, self.without_store = acks, without_store
+        self.domain_of = domain_of or {}
         self.now = 100.0
         self.config_of_cores = ReplicationConfig.of_lease(4.0, **config)
         self.config = Config()
@@ -144,7 +147,10 @@ class Cluster:
     # --- records ----------------------------------------------------------------------------------------------------
 
     def node_record(self, node: str, incarnation: int) -> NodeRecord:
-        return NodeRecord(node, "ps", incarnation, (f"memory://{node}",), "host", 1, stores=self.has_store(node))
+        stores, domain = self.has_store(node), self.domain_of.get(node, "")
+        return NodeRecord(
+            node, "ps", incarnation, (f"memory://{node}",), "host", 1, stores=stores, failure_domain=domain
+        )
 
     def has_store(self, node: str) -> bool:
         return self.acks == "durable" and node not in self.without_store

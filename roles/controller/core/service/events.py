@@ -99,6 +99,31 @@ class Replace:
     identity: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TakeBackup:
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreBackup:
+    """Put a backup in the place of all keys."""
+
+    token: int
+    backup: bytes
+
+
 Event: TypeAlias = (
-    Read | CompareAndSet | Watch | Register | Beacon | Leave | Disconnected | Gone | Tick | Replace | Received
+    Read
+    | CompareAndSet
+    | Watch
+    | Register
+    | Beacon
+    | Leave
+    | Disconnected
+    | Gone
+    | Tick
+    | Replace
+    | TakeBackup
+    | RestoreBackup
+    | Received
 )

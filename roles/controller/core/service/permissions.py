@@ -19,7 +19,16 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from adamctl.config.records import BucketRecord, JobRecord, NodeRecord, decode, job_key, node_key, served_key
+from adamctl.config.records import (
+    BucketRecord,
+    JobRecord,
+    NodeRecord,
+    decode,
+    job_key,
+    layout_key,
+    node_key,
+    served_key,
+)
 from adamctl.roles.controller.core.instructions import Refuse
 from adamctl.roles.controller.core.service.events import CompareAndSet, Read, Watch
 from adamctl.roles.controller.core.service.state import KeyState
@@ -91,10 +100,14 @@ class JobsOfClients:
 
 
 def _epoch_problem(state: KeyState, key: str, changes: ConfigChanges) -> str:
-    """Says that a bucket's epoch does not grow. A change that comes too late for that is a conflict instead."""
-    entry = state.get(key)
-    late = entry is None or changes.conditions.get(key, entry.revision) != entry.revision
-    if late or entry is None or not _BUCKET.fullmatch(key):
+    """Says that a bucket's epoch does not grow. A change that comes too late for that is a conflict instead.
+
+    A job whose layout is written with its buckets begins anew, and so do its epochs.
+    """
+    entry, of_job = state.get(key), _OF_JOB.fullmatch(key)
+    if entry is None or of_job is None or not _BUCKET.fullmatch(key) or layout_key(of_job[1]) in changes.puts:
+        return ""
+    if changes.conditions.get(key, entry.revision) != entry.revision:
         return ""
     try:
         before, after = decode(entry.value, BucketRecord).epoch, decode(changes.puts[key], BucketRecord).epoch

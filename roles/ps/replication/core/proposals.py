@@ -21,6 +21,7 @@ from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, Versioned
 from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.roles.ps.replication.core.placement import (
     AddLearner,
+    DomainsTold,
     HandOver,
     RemoveMember,
     Situation,
@@ -65,6 +66,7 @@ class Proposals:
         self._reopened_s: dict[int, float] = {}
         self._unsure: dict[int, int] = {}  # bucket -> its record's revision when an answer was lost
         self.plan_s = float("-inf")
+        self._domains = DomainsTold()
 
     # --- proposing --------------------------------------------------------------------------------------------------
 
@@ -315,7 +317,11 @@ class Proposals:
             living,
             outbox.draining,
             outbox.settled(now) and settings.replication > 1,
+            domain_of={node: view.record.fails_with for node, view in outbox.nodes.items()},
         )
+        told = self._domains.changed(situation)
+        if told:
+            self._outbox.emit(Notice(situation.job, 0, told, warning=situation.domains_missing > 0))
         self._begin(plan(situation, outbox.node), now)
 
     def _begin(self, steps: Iterable[Step], now: float) -> None:

@@ -205,7 +205,7 @@ def test_whatever_comes_and_goes_it_ends_whole_and_even(seed: int) -> None:
     now = replace(now, size_bytes=dict(enumerate(sizes)))
     born = 0
     for _ in range(6):
-        hosts = now.hosts
+        hosts = now.available
         draw = random.random()
         safe = all(len(record.in_sync) > 1 for record in now.records.values())
         if draw < 0.3 and len(hosts) > replication and safe:
@@ -221,8 +221,8 @@ def test_whatever_comes_and_goes_it_ends_whole_and_even(seed: int) -> None:
         else:
             now = run(now)
     end = run(now)
-    wanted = min(replication, len(end.hosts))
+    wanted = min(replication, len(end.available))
     assert all(len(record.in_sync) == wanted for record in end.records.values())
     assert all(held(end)[node] == 0 for node in end.draining if node in end.living)
-    found = [held(end)[node] for node in end.hosts]
+    found = [held(end)[node] for node in end.available]
     assert max(found) - min(found) <= 2 * max(sizes)

@@ -1,0 +1,104 @@
+"""Fetches a server's file of a checkpoint in parts and writes it, for a server that cannot write into the folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from adamctl.errors import DamagedDataError, RemoteError
+from adamctl.net.transport import Connection
+from adamctl.roles.ps.checkpoint_files import create_partial, file_name, partial_name
+from adamctl.wire.checksum import crc32
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import CheckpointFile, CheckpointPartReply, CheckpointPartRequest
+
+STREAMS_MAX: Final = 2
+"""Files received at once: each has at most one part in memory."""
+
+
+class IncomingFile:
+    """Writes one file under the temporary name that follows from its node; blocking, so use it in a thread."""
+
+    def __init__(self, folder: Path, node: str) -> None:
+        """Raises OSError."""
+        self._node, self._name = node, file_name(node)
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self._file = create_partial(self._folder, self._name)
+        except BaseException:
+            os.close(self._folder)
+            raise
+        self._hash = blake2b(digest_size=16)
+        self.size_bytes = 0
+
+    def add(self, part: memoryview, checksum: int) -> None:
+        """Appends a part. Raises DamagedDataError if it was damaged on its way, OSError if the disk refuses it."""
+        if crc32(part) != checksum:
+            raise DamagedDataError(f"{self._node}: the part of its file from byte {self.size_bytes} has come damaged")
+        self._file.write(part)
+        self._hash.update(part)
+        self.size_bytes += len(part)
+
+    def finish(self, file: CheckpointFile) -> None:
+        """Syncs the file to disk. Raises DamagedDataError if it is not the one described, OSError."""
+        found = (self.size_bytes, self._hash.hexdigest())
+        if found != (file.size_bytes, file.checksum):
+            expected = f"{file.size_bytes} bytes with checksum {file.checksum}"
+            raise DamagedDataError(f"{self._node}: expected its file to be {expected}; found {found[0]}, {found[1]}")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._close()
+
+    def abandon(self) -> None:
+        """Removes the unfinished file."""
+        with suppress(FileNotFoundError):
+            os.unlink(partial_name(self._name), dir_fd=self._folder)
+        self._close()
+
+    def _close(self) -> None:
+        self._file.close()
+        os.close(self._folder)
+
+
+async def fetch(
+    connection: Connection, job: str, stream: int, node: str, folder: Path, until_s: float
+) -> tuple[CheckpointFile, ...]:
+    """Fetches a stream into `folder`; returns the server's description of its file, empty if it holds no shards.
+
+    Args:
+        until_s: by the loop's clock, when to give up.
+
+    Raises:
+        DamagedDataError: a part, or the whole, is not what was sent.
+        OSError: it cannot be written.
+        DeadlineError, UnreachableError, RemoteError: the server did not send it. Nothing of it remains.
+    """
+    loop = asyncio.get_running_loop()
+    writer = await asyncio.to_thread(IncomingFile, folder, node)
+    try:
+        while True:
+            message = CheckpointPartRequest(job, stream, writer.size_bytes)
+            reply = await connection.request(message, deadline_s=max(until_s - loop.time(), 0.001))
+            try:
+                part = reply.message
+                assert isinstance(part, CheckpointPartReply)
+                await asyncio.to_thread(writer.add, reply.body, part.checksum)
+            finally:
+                if len(reply.body):
+                    reply.release()
+            if part.last:
+                break
+        if len(part.files) > 1 or bool(part.files) != bool(writer.size_bytes):
+            raise RemoteError(ErrorCode.BAD_MESSAGE, f"{node}: expected the description of one file with its parts")
+        if part.files:
+            await asyncio.to_thread(writer.finish, part.files[0])
+        else:
+            await asyncio.to_thread(writer.abandon)
+        return part.files
+    except BaseException:
+        await asyncio.shield(asyncio.to_thread(writer.abandon))
+        raise
