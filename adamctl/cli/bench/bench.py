@@ -28,6 +28,7 @@ command = TableGroup(
     context_settings={"help_option_names": ["-h", "--help"]},
     table={
         "net": ("adamctl.cli.bench.bench:net", "1 MiB frames over one connection against plain blocking sockets"),
+        "tls": ("adamctl.cli.bench.tls:tls", "TLS against blocking SSLSockets, the cipher, and frames without it"),
         "kernels": (
             "adamctl.cli.bench.bench:kernels",
             "Each kernel against matrix product rate, memory bandwidth and PyTorch",
