@@ -57,7 +57,7 @@ ELSEWHERE = (
     Elsewhere("bench/data/test_data.py", ("bench/data/parts",), "a registry is tested by what runs it"),
     Elsewhere(
         "bench/net/test_net.py",
-        ("bench/report", "bench/child", "bench/net/plain_sockets"),
+        ("bench/report", "bench/child", "bench/net/plain_sockets", "bench/net/tls_sides"),
         "a benchmark is tested by running it on little",
     ),
     Elsewhere(
