@@ -89,7 +89,7 @@ class OnRay:
             self._cluster.add_node()
 
     def given(self) -> int:
-        return self._cluster.actors()
+        return self._cluster.given()
 
 
 class OnSlurm:
