@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 )
 @options.runs_option
 @options.token_option
+@options.insecure_option
 @options.json_option
 @options.log_format_option
 @click.option("--plain", is_flag=True, help="Print plain progress lines even on a terminal.")
@@ -181,6 +182,7 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
         where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
         flags = [part for flag, host in where if host for part in (flag, host)]
         flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
+        flags += ["--insecure"] if options.is_flag("insecure") else []
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
             say("INFO", line)
     if outcome.message:
