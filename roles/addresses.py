@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from adamctl.config.records import AddressKind
-from adamctl.net.address import parse_address
+from adamctl.config.records import AddressKind, NodeRecord
+from adamctl.net.address import TransportKind, host_id, parse_address, usable
 from adamctl.net.transport import Request
 from adamctl.roles.process import CommonOptions, advertised
 from adamctl.wire.constants import ErrorCode
@@ -118,3 +118,23 @@ class BoundAddresses:
         parts = [self.advertised["clients"][0] if self.advertised["clients"] else "no address"]
         parts += [f"{kind} on {', '.join(self.advertised[kind])}" for kind in KINDS[1:] if self.advertised[kind]]
         return ", ".join(parts)
+
+
+def usable_addresses(record: NodeRecord, kind: TransportKind, takes: AddressKind) -> list[str]:
+    """Returns a node's addresses in the order to try them from this host."""
+    order = {"memory": 0, "unix": 1, "tcp": 2}
+    same_host = record.host == host_id()
+    schemes = [(parse_address(text).scheme, text) for text in record.addresses_for(takes)]
+    found = [(order[scheme], text) for scheme, text in schemes if usable(scheme, kind)]
+    return [text for rank, text in sorted(found) if rank != 1 or same_host]
+
+
+def no_address(own: str, record: NodeRecord, kind: TransportKind, takes: AddressKind) -> str:
+    """Says why the node `own` can use none of a node's addresses, and what to do."""
+    found = ", ".join(record.addresses_for(takes)) or "none"
+    where = "the same machine" if record.host == host_id() else "another machine"
+    if kind == "auto":
+        wanted, advice = "a tcp:// address", "start it with --bind and --advertise"
+    else:
+        wanted, advice = f"one for {kind}, as ADAMCTL_TRANSPORT of {own} says", f"unset ADAMCTL_TRANSPORT of {own}"
+    return f"it is on {where}; expected {wanted}, found {found}; {advice}"

@@ -15,17 +15,19 @@ from typing import Any
 
 from adamctl.config.records import AddressKind, NodeRecord, node_key
 from adamctl.errors import AdamctlError, NoAddressError, UnreachableError, WrongClusterError
-from adamctl.net.address import TransportKind, host_id, parse_address, usable
+from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.transport import ArrivalHandler, Connection, Handler, PlacingHandler, Request, Server, Transport
-from adamctl.roles.addresses import BoundAddresses, places
+from adamctl.roles.addresses import BoundAddresses, no_address, places, usable_addresses
+from adamctl.roles.audit import Audit, is_audited
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
 from adamctl.roles.cluster_binding import bind, bound_to
+from adamctl.roles.common_status import lease_status, network_status, process_status, version_status
 from adamctl.roles.configuration import ConfigurationStore, Membership, read_record
 from adamctl.roles.failure_detector import FailureDetector
 from adamctl.roles.lease import Lease
 from adamctl.roles.process import CommonOptions, ReadyReport
-from adamctl.wire.constants import ErrorCode
+from adamctl.wire.constants import ErrorCode, Opcode
 from adamctl.wire.messages import (
     OPCODE_OF_REQUEST,
     Empty,
@@ -63,6 +65,7 @@ class RoleContext:
         cluster: the identity of the cluster that it belongs to; empty while it knows none.
         kept_in: the folder of what it keeps on disk, which is bound to one cluster; set it before `serve`.
         status: called for STATUS requests; a role replaces it to add its own plain values.
+        unready: called for `--health`; a role replaces it to say why others cannot count on it now, "" if they can.
         common: the flags that every role has.
         membership: where `serve` registers; None for the controller and for roles without a cluster in tests.
         listen: addresses that `serve` listens on by default.
@@ -77,6 +80,7 @@ class RoleContext:
         lease: until when this process may consider itself a member, by `lease.clock`; endless without membership.
         make_beacon_sender: makes the sender of beacons for a separate thread, given a lease of D seconds; None: beacons
             are sent from the event loop, through `membership`, and timed by the loop's clock.
+        audit: writes down who administers this process.
         failure_detector: is told of closed connections if the membership service cannot see them; None: it can.
     """
 
@@ -94,6 +98,7 @@ class RoleContext:
     cluster: str = ""
     kept_in: Path | None = None
     status: Callable[[], dict[str, Any]] = dict
+    unready: Callable[[], str] = str
     common: CommonOptions = field(default_factory=CommonOptions)
     membership: Membership | None = None
     listen: tuple[str, ...] = ()
@@ -109,11 +114,15 @@ class RoleContext:
     lease: Lease = field(default_factory=Lease.endless)
     make_beacon_sender: Callable[[float], OwnedSender] | None = None
     failure_detector: FailureDetector | None = None
+    audit: Audit = field(init=False)
     _bound: BoundAddresses | None = None
     _server: Server | None = None
     _beacons: Beacons | None = None
     _started_s: float = 0.0
     _ready: bool = False
+
+    def __post_init__(self) -> None:
+        self.audit = Audit(self.role, self.node)
 
     def hello(self) -> Hello:
         """Returns the identity to connect with, and to serve as."""
@@ -130,6 +139,11 @@ class RoleContext:
     def ready(self) -> bool:
         """Whether the role listens and is a member."""
         return self._ready
+
+    @property
+    def ending(self) -> bool:
+        """Whether it was told to end."""
+        return self.stopping.is_set()
 
     @property
     def bound(self) -> BoundAddresses:
@@ -197,6 +211,12 @@ class RoleContext:
         self.log.info("ready on %s", self._bound.describe() if self._bound.separate else ", ".join(self.addresses))
         return server
 
+    def at_work(self, lines: tuple[str, ...]) -> None:
+        """Reports ready, for a role that listens nowhere; `lines` are printed for a manually started one."""
+        self._ready = True
+        if self.ready_report is not None:
+            self.ready_report.serving((), self.incarnation, lines)
+
     async def connect(self, node: str | NodeRecord, deadline_s: float, *, takes: AddressKind = "clients") -> Connection:
         """Connects to a node by name or record: through its Unix socket if it is on this host, else by TCP.
 
@@ -211,7 +231,7 @@ class RoleContext:
         until_s = loop.time() + deadline_s
         record = await self._record(node) if isinstance(node, str) else node
         problem = ""
-        for address in _usable(record, self.transport.kind, takes):
+        for address in usable_addresses(record, self.transport.kind, takes):
             try:
                 connection = await self.transport.connect(
                     address, self.hello(), deadline_s=max(until_s - loop.time(), 0.001)
@@ -224,7 +244,7 @@ class RoleContext:
             problem = f"{address} is now {connection.peer.role} {connection.peer.node}"
             await connection.close()
         if not problem:
-            problem = _no_address(self.node, record, self.transport.kind, takes)
+            problem = no_address(self.node, record, self.transport.kind, takes)
             raise NoAddressError(f"cannot reach {record.role} {record.node}: {problem}")
         raise UnreachableError(f"cannot reach {record.role} {record.node}: {problem}")
 
@@ -289,9 +309,16 @@ class RoleContext:
     def _handle(self, request: Request, handler: Handler) -> None:
         if self.failure_detector is not None:
             self.failure_detector.met(request)
+        opcode = OPCODE_OF_REQUEST[type(request.message)]
+        if is_audited(opcode, request):
+            self.audit.watch(request, opcode, partial(self._answer, opcode, handler))
+        else:
+            self._answer(opcode, handler, request)
+
+    def _answer(self, opcode: Opcode, handler: Handler, request: Request) -> None:
         if self._bound is not None and self._bound.refuse_misplaced(request):
             return
-        refused = refusal(request.peer, OPCODE_OF_REQUEST[type(request.message)], request.message)
+        refused = refusal(request.peer, opcode, request.message)
         if refused:
             request.fail(ErrorCode.NOT_ALLOWED, f"{refused} to {self.role} {self.node}")
             return
@@ -303,6 +330,10 @@ class RoleContext:
                     "incarnation": self.incarnation,
                     "uptime_s": round(asyncio.get_running_loop().time() - self._started_s, 3),
                     "ready": self._ready and not self.leaving,
+                    "versions": version_status(),
+                    "process": process_status(),
+                    "lease": lease_status(self.lease),
+                    "network": network_status(self._server),
                 }
                 request.reply(StatusReply({**self.status(), **own}))
             case ShutdownRequest(reason=reason, drain_s=drain_s):
@@ -330,6 +361,7 @@ class RoleContext:
             secrets.randbits(62) | 1,
             self.stores,
             self.failure_domain,
+            self.common.wait_for_name,
         )
         reply = await membership.register(request, deadline_s=self.common.controller_deadline_s)
         self.incarnation = reply.incarnation
@@ -360,23 +392,3 @@ class RoleContext:
 
     def _ready_lines(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
         return (f"{self.role} {self.node} ready on {self.bound.describe()}",)
-
-
-def _usable(record: NodeRecord, kind: TransportKind, takes: AddressKind) -> list[str]:
-    """Returns a node's addresses in the order to try them from this host."""
-    order = {"memory": 0, "unix": 1, "tcp": 2}
-    same_host = record.host == host_id()
-    schemes = [(parse_address(text).scheme, text) for text in record.addresses_for(takes)]
-    found = [(order[scheme], text) for scheme, text in schemes if usable(scheme, kind)]
-    return [text for rank, text in sorted(found) if rank != 1 or same_host]
-
-
-def _no_address(own: str, record: NodeRecord, kind: TransportKind, takes: AddressKind) -> str:
-    """Says why the node `own` can use none of a node's addresses, and what to do."""
-    found = ", ".join(record.addresses_for(takes)) or "none"
-    where = "the same machine" if record.host == host_id() else "another machine"
-    if kind == "auto":
-        wanted, advice = "a tcp:// address", "start it with --bind and --advertise"
-    else:
-        wanted, advice = f"one for {kind}, as ADAMCTL_TRANSPORT of {own} says", f"unset ADAMCTL_TRANSPORT of {own}"
-    return f"it is on {where}; expected {wanted}, found {found}; {advice}"

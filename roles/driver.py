@@ -24,6 +24,7 @@ from adamctl.importing import importing
 from adamctl.net import loop as event_loop
 from adamctl.roles.context import RoleContext
 from adamctl.roles.failure_detector import FailureDetector
+from adamctl.roles.health import serve_health
 from adamctl.roles.process import (
     CommonOptions,
     ReadyReport,
@@ -36,6 +37,7 @@ from adamctl.roles.process import (
     watch_lifeline,
 )
 from adamctl.roles.registry import Role
+from adamctl.roles.service_manager import STOPPING, ServiceManager
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ControllerClient
@@ -62,7 +64,7 @@ def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]
     os.umask(0o077)  # stores, checkpoints, logs and sockets are private to this user
     try:
         node = node_name(role.name, options)
-        report = ReadyReport(options.ready_fd, role.name, node)
+        report = ReadyReport(options.ready_fd, role.name, node, ServiceManager.of(os.environ, os.getpid()))
         with logging_to(role.name, node, options) as log:
             try:
                 with unix_socket_address(node, options.socket_folder) as socket_address:
@@ -106,6 +108,7 @@ async def _run(
         listen=(f"tcp://{host}:{port}", *((socket_address,) if socket_address else ())),
         ready_report=report,
     )
+    health = await serve_health(options.health, context) if options.health else None
     client = _client_for(context, options.controller) if role.needs_controller else None
     if options.lifeline_fd is not None:
         by_force = partial(end_by_force, socket_address, options.socket_folder)
@@ -115,9 +118,10 @@ async def _run(
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 50)
     task = asyncio.ensure_future(function(context))
+    beating = asyncio.ensure_future(report.service_manager.beat())
     try:
         with signals_to(lambda number: _on_signal(context, task, number)):
-            await _until_ended(context, task)
+            await _until_ended(context, task, lambda: _tell_stopping(role, context, task, report))
         failure = _failure(context, task)
         # Before this process leaves: after that, others fail because of it.
         if isinstance(failure, MembershipLostError) and role.restarts:
@@ -129,6 +133,9 @@ async def _run(
         await context.close()
         if client is not None:
             await client.close()
+        beating.cancel()
+        if health is not None:
+            await health.close()
     if not task.done():
         # Closing the loop would wait for this task for ever.
         end_by_force(socket_address, options.socket_folder)
@@ -202,11 +209,22 @@ def _function(role: Role) -> Callable[[RoleContext], Coroutine[Any, Any, None]]:
     return result
 
 
-async def _until_ended(context: RoleContext, task: asyncio.Future[None]) -> None:
-    """Returns when the role has ended, at most `--stop-deadline` after it was asked to (0 if it was not ready)."""
+def _tell_stopping(role: Role, context: RoleContext, task: asyncio.Future[None], report: ReadyReport) -> None:
+    """Tells the service manager that the process will end; not if it starts over, or it would be ended."""
+    failure = context.failure or (task.exception() if task.done() and not task.cancelled() else None)
+    if not (isinstance(failure, MembershipLostError) and role.restarts):
+        report.service_manager.tell(STOPPING)
+
+
+async def _until_ended(context: RoleContext, task: asyncio.Future[None], ending: Callable[[], None]) -> None:
+    """Returns when the role has ended, at most `--stop-deadline` after it was asked to (0 if it was not ready).
+
+    Calls `ending` when it was asked to, or ends by itself.
+    """
     stopping = asyncio.ensure_future(context.stopping.wait())
     waiting: set[asyncio.Future[Any]] = {task, stopping}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    ending()
     stopping.cancel()
     if not task.done() and context.ready:
         deadline_s = context.drain_s + context.common.stop_deadline_s

@@ -27,8 +27,8 @@ class FolderLock:
             ConfigurationError: the folder cannot be used, or another process uses it.
         """
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise unusable(folder, option, error) from error
         try:

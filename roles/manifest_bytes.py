@@ -65,7 +65,7 @@ def decode_manifest(content: bytes) -> dict[str, Any]:
     if version == _WITHOUT_CHECKSUM:
         if later := sorted(described.keys() - _NAMES_WITHOUT_CHECKSUM):
             raise DamagedDataError(f"expected only fields of format version 1; found {', '.join(later)}")
-        return described
+        return _as_today(described)
     if version != FORMAT_VERSION:
         what = f"expected format version {_WITHOUT_CHECKSUM} or {FORMAT_VERSION}; found {version!r}"
         raise DamagedDataError(f"{what}: it is damaged, or a newer adamctl wrote it")
@@ -73,6 +73,15 @@ def decode_manifest(content: bytes) -> dict[str, Any]:
     if found != expected:
         what = f"expected it to end with {_text(expected)}; found {_text(found)}"
         raise DamagedDataError(f"its checksum is wrong: {what}")
+    return _as_today(described)
+
+
+def _as_today(described: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out `train.local_lr` of the experiment where it is null: earlier versions wrote that for `auto`."""
+    experiment = described.get("experiment")
+    train = experiment.get("train") if isinstance(experiment, dict) else None
+    if isinstance(train, dict) and train.get("local_lr", "auto") is None:
+        del train["local_lr"]
     return described
 
 

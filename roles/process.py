@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,7 +23,9 @@ from adamctl.config.names import NAME_EXPECTED, is_name, printable
 from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.net.address import DEFAULT_CONTROLLER, UNIX_PATH_BYTES_MAX, parse_address
 from adamctl.roles.configuration import configuration_places
+from adamctl.roles.log import Outlet, file_handler, formatter, stderr_handler
 from adamctl.roles.private_folder import private_folder, remove_if_left
+from adamctl.roles.service_manager import READY, ServiceManager
 
 ERROR_CHARACTERS_MAX = 4096
 """Bound on an error in the ready report, so that it always fits into the pipe; the log has the whole text."""
@@ -46,7 +47,8 @@ class CommonOptions:
             from which this machine reaches the controller.
         token: shared secret that both sides of a connection must have (`--token-file`, ADAMCTL_TOKEN).
         log_level: debug, info, warning or error (`--log-level`), for stderr and the file.
-        log_file: a second place for the log (`--log-file`).
+        log_file: a second place for the log (`--log-file`); a rotated file is followed.
+        log_format: text or json (`--log-format`, ADAMCTL_LOG_FORMAT), for stderr and the file.
         socket_folder: where the Unix socket for peers on this machine goes (`--socket-folder`); None: a private folder
             that is removed at the end.
         capacity_bytes: memory that this node offers (`--capacity`), 0: not given.
@@ -55,6 +57,9 @@ class CommonOptions:
         controller_deadline_s: how long the controllers may be unreachable before the role gives up
             (`--controller-deadline`).
         stop_deadline_s: how long the role may take to end after it was asked to (`--stop-deadline`).
+        health: HOST:PORT of `/livez` and `/readyz` (`--health`); empty: nowhere.
+        wait_for_name: whether to wait, for up to `controller_deadline_s`, while another process has this node's name
+            (`--wait-for-name`).
     """
 
     controller: tuple[str, ...] = (DEFAULT_CONTROLLER,)
@@ -71,6 +76,9 @@ class CommonOptions:
     ready_fd: int | None = None
     controller_deadline_s: float = 60.0
     stop_deadline_s: float = 30.0
+    health: str = ""
+    log_format: str = "text"
+    wait_for_name: bool = False
 
 
 def node_name(role: str, options: CommonOptions) -> str:
@@ -88,57 +96,30 @@ def node_name(role: str, options: CommonOptions) -> str:
 # --- log ------------------------------------------------------------------------------------------------------------
 
 
-class _Formatter(logging.Formatter):
-    """`2026-05-01T12:00:00.123+02:00 INFO ps ps-3f2a message`.
-
-    A message is always one line; no line of a traceback looks like the first line of another message.
-    """
-
-    def __init__(self, role: str, node: str) -> None:
-        super().__init__(f"%(asctime)s %(levelname)s {role} {node.replace('%', '%%')} %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        return printable(super().formatMessage(record))
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802
-        lines = printable(super().formatException(ei), keep="\n").split("\n")
-        return "\n".join(f"  {line}" if line[:1].isdecimal() else line for line in lines)
-
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
-
-
 @contextmanager
 def logging_to(role: str, node: str, options: CommonOptions) -> Iterator[logging.Logger]:
     """Sends everything that adamctl logs to stderr and the log file while the block lasts; yields the role's logger.
 
     Raises:
-        ConfigurationError: an unknown level, or a file that cannot be written.
+        ConfigurationError: an unknown level or format, or a file that cannot be written.
     """
     level = logging.getLevelNamesMapping().get(options.log_level.upper())
     if level is None:
         raise ConfigurationError(f"--log-level: expected debug, info, warning or error, found {options.log_level!r}")
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
-    if options.log_file is not None:
-        try:
-            options.log_file.parent.mkdir(parents=True, exist_ok=True)
-            handlers.append(logging.FileHandler(options.log_file, encoding="utf-8"))
-        except OSError as error:
-            text = f"--log-file {options.log_file}: {error.strerror}; choose another place"
-            raise ConfigurationError(text) from error
+    formatting = formatter(options.log_format, role, node)
+    handlers = [stderr_handler(), *([file_handler(options.log_file)] if options.log_file is not None else [])]
+    for handler in handlers:
+        handler.setFormatter(formatting)
     root = logging.getLogger("adamctl")
     before = (root.level, root.propagate)
     root.setLevel(level)
     root.propagate = False
-    for handler in handlers:
-        handler.setFormatter(_Formatter(role, node))
-        root.addHandler(handler)
+    root.addHandler(outlet := Outlet(handlers))
     try:
         yield logging.getLogger(f"adamctl.{role}")
     finally:
-        for handler in handlers:
-            root.removeHandler(handler)
-            handler.close()
+        root.removeHandler(outlet)
+        outlet.close()
         root.setLevel(before[0])
         root.propagate = before[1]
 
@@ -220,7 +201,10 @@ class ReadyReport:
     before other processes report the consequences.
     """
 
-    def __init__(self, fd: int | None, role: str, node: str) -> None:
+    def __init__(
+        self, fd: int | None, role: str, node: str, service_manager: ServiceManager = ServiceManager()
+    ) -> None:
+        self.service_manager = service_manager
         self._fd = fd
         self._role = role
         self._node = node
@@ -228,12 +212,13 @@ class ReadyReport:
             os.set_inheritable(fd, False)
 
     def serving(self, addresses: tuple[str, ...], incarnation: int, lines: tuple[str, ...]) -> None:
-        """Writes the JSON line, or, for a manually started role, `lines` to stdout."""
+        """Writes the JSON line, or, for a manually started role, `lines` to stdout; tells the service manager."""
         if self._fd is not None:
             self._write(self._fd, {"addresses": addresses, "incarnation": incarnation})
         else:
             for line in lines:
                 print(printable(line), flush=True)
+        self.service_manager.tell(READY, f"STATUS=serving as {self._role} {self._node}")
 
     def failed(self, error: Exception) -> None:
         """Writes why the role fails, and when; the first failure counts."""

@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from adamctl.errors import RemoteError
 from adamctl.wire.constants import ErrorCode
 
 PATH_CHARACTERS_MAX = 4096
+PARTS_MAX = 64
+"""Most folders below a root: a message must not have a server make them by the thousand."""
+ENTRIES_MAX = 100_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -32,6 +36,7 @@ class Roots:
             RemoteError: NOT_ALLOWED, it lies in none, or that cannot be determined.
         """
         plain = "\0" not in path and path.startswith("/") and ".." not in path.split("/")
+        plain = plain and len(path) <= PATH_CHARACTERS_MAX and len(path.split("/")) <= PARTS_MAX
         for root in self.folders if plain else ():
             for spelt in (root, root.resolve()):
                 if Path(path).is_relative_to(spelt):
@@ -54,10 +59,22 @@ class Roots:
         return descend(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), parts, create=create)
 
     def check(self, path: str) -> None:
-        """Raises like `open_folder`, but not if the folder does not exist; an empty path is allowed."""
-        if path:
-            with suppress(FileNotFoundError):
-                os.close(self.open_folder(path))
+        """Checks a folder to read from: raises like `open_folder`, and if a link in it may lead elsewhere.
+
+        Does not raise if the folder does not exist; an empty path is allowed.
+        """
+        if not path:
+            return
+        with suppress(FileNotFoundError):
+            descriptor = self.open_folder(path)
+            try:
+                with os.scandir(descriptor) as entries:
+                    linked = [entry.name for entry in islice(entries, ENTRIES_MAX) if entry.is_symlink()]
+            finally:
+                os.close(descriptor)
+            if linked:
+                text = f"a folder that a message names must hold no links; found {linked[0][:80]!a}; put the file there"
+                raise RemoteError(ErrorCode.NOT_ALLOWED, text)
 
     def inside(self, path: str) -> str:
         """Returns a path with its links resolved, if it lies in a root; a relative one starts at the current folder.
@@ -74,7 +91,7 @@ class Roots:
         """Returns like `inside`, or an empty string instead of an error."""
         if "\0" in path or len(path) > PATH_CHARACTERS_MAX:
             return ""
-        given = Path(path).expanduser().absolute()
+        given = Path(os.path.expanduser(path)).absolute()  # raises nothing: who has a home here is not told
         lexical = Path(os.path.normpath(given))
         if not any(lexical.is_relative_to(spelt) for root in self.folders for spelt in (root, root.resolve())):
             return ""  # no file was accessed

@@ -97,7 +97,14 @@ ELSEWHERE = (
     Elsewhere("kernels/layers/test_maxpool2d.py", ("kernels/layers/pooling",), "what it shares with L2 pooling"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/compiled/*",), "each operation's test runs all implementations"),
     Elsewhere("kernels/rules/test_rules.py", ("kernels/rules/*",), "all rules keep the same promises"),
-    Elsewhere("launch/test_front.py", ("launch/*",), "processes are started, watched and ended together"),
+    Elsewhere(
+        "launch/test_front.py", ("launch/*", "roles/role_process"), "processes are started, watched and ended together"
+    ),
+    Elsewhere(
+        "roles/host/test_server.py",
+        ("roles/host/client", "roles/host/core/instructions", "launch/hosts/serving", "launch/hosts/table"),
+        "agents and a front meet in one test",
+    ),
     Elsewhere("live/test_view.py", ("live/*",), "what is shown is tested as it is shown"),
     Elsewhere("net/test_conformance.py", ("net/*",), "every transport passes the same specification"),
     Elsewhere("wire/test_codec.py", ("wire/constants", "wire/messages/*"), "numbers and structs, without logic"),
@@ -156,7 +163,7 @@ ELSEWHERE = (
     ),
     Elsewhere(
         "roles/ps/test_server.py",
-        ("roles/ps/initial_values", "roles/ps/checkpoint_writer", "roles/ps/jobs/keeper"),
+        ("roles/ps/status", "roles/ps/initial_values", "roles/ps/checkpoint_writer", "roles/ps/jobs/keeper"),
         "parts of the server",
     ),
     Elsewhere(

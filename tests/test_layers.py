@@ -15,7 +15,7 @@ from tests.parsing import parsed
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPURE = {"asyncio", "time", "random", "os", "socket", "lmdb", "threading", "subprocess"}
-ROLES = ("ps", "worker", "data", "controller", "coordinator")
+ROLES = ("ps", "worker", "data", "controller", "coordinator", "host")
 TIER_OF_PACKAGE = {
     "adamctl.errors": 0,
     "adamctl.importing": 0,
@@ -30,6 +30,7 @@ TIER_OF_PACKAGE = {
     "adamctl.live": 5,
     "adamctl.launch": 5,
     "adamctl.bench": 5,
+    "adamctl.metrics": 5,
     "adamctl.api": 5,
     "adamctl.__main__": 5,
     "adamctl": 5,
@@ -58,13 +59,17 @@ SHORT = {
     "adamctl/importing.py": "is imported before all else, by the command line, roles and kernels",
     "adamctl/launch/checking.py": "`train` asks it, and so does `config check`, which starts nothing",
     "adamctl/launch/failure.py": "reads logs, for a run that is watched and for one that is detached",
+    "adamctl/launch/hosts/draining.py": "asks controllers, as what runs beside the front does not",
+    "adamctl/launch/places/by_hand.py": "one engine, one file",
     "adamctl/launch/readings.py": "loads psutil, which only what shows readings needs",
+    "adamctl/launch/sinks/*": "one sink, one file: whoever adds one copies it",
     "adamctl/launch/terminal.py": "is about this process alone; front.py is about the roles of a run",
     "adamctl/launch/troubles.py": "a loop of its own, which starts and stops nothing, beside those of front.py",
     "adamctl/launch/waits.py": "pure, as front.py is not",
     "adamctl/live/reading.py": "lies below view.py and replicas.py, which makes a part of its rows",
     "adamctl/live/plain.py": "one way to show a run, one file: display.py is the other",
     "adamctl/live/units.py": "numbers for people, in the live view and in commands",
+    "adamctl/metrics/exposition.py": "all that knows prometheus-client; its neighbours do without",
     "adamctl/model/initial.py": "draws with NumPy, which layout.py does without",
     "adamctl/model/rule.py": "lies below experiments, the records of a cluster, and kernels",
     "adamctl/model/wire_types.py": "lies below experiments and protocol.py",
@@ -73,6 +78,7 @@ SHORT = {
     "adamctl/net/large_pages.py": "lies below the buffers of connections and the arrays of parameter servers",
     "adamctl/net/loop.py": "whatever starts an event loop chooses it here",
     "adamctl/net/peer_user.py": "asks the system, as sources.py, being pure, does not",
+    "adamctl/net/tls/expiry.py": "pure, as credentials.py and layer.py, which use it, are not",
     "adamctl/net/token_file.py": "the command line, the Python interface and benchmarks read it, before they connect",
     "adamctl/wire/changes.py": "no message, and lies below every configuration service and the cores that follow one",
     "adamctl/wire/checksum.py": "one choice, for frames, the store and checkpoints",
@@ -85,6 +91,8 @@ SHORT = {
     "kernels/rules/*": "one rule, one file: whoever adds one copies it",
     "kernels/tiling.py": "lies below backend.py, which layers that cut by it need",
     "roles/*/role.py": "what the registry loads to know a role, without the role's imports",
+    "roles/controller/core/service/record_kinds.py": "lies below commands.py, for requests, restores and the checker",
+    "roles/controller/core/service/validate.py": "above commands.py, as record_kinds.py is not",
     "roles/coordinator/batch_start.py": "above the cores, which know no experiment, and below the process",
     "roles/coordinator/data_reading.py": "a loop of its own, which decides nothing about the run",
     "roles/coordinator/checkpoint/serving.py": "for other processes; writer.py and members.py make what it reads",
@@ -103,8 +111,10 @@ SHORT = {
     "roles/ps/replication/checksums.py": "locks, which shell.py, on its loop, does without",
     "roles/ps/statistics.py": "rates of any counters: a server's, and those of its copies",
     "roles/ps/store/writer_thread.py": "an executor, for any work; flusher.py gives it the store's",
+    "roles/service_manager.py": "talks to systemd, about a role or anything else",
     "roles/coordinator/checkpoint/members.py": "in place of the servers' client, which has files of its own",
     "roles/worker/core/shares.py": "one decision, with its reasons",
+    "roles/worker/partition/group.py": "pure, and lies below links.py and all that runs in a group",
     "roles/worker/divergence.py": "lies below session.py, which raises it and has no room for it",
     "roles/worker/sandblaster/held_out.py": "asks by other requests than bundles do, for both executors",
 }

@@ -124,15 +124,24 @@ def new_figure(width: float = 8.0, height: float = 5.0, columns: int = 1) -> tup
     Raises:
         ConfigurationError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigurationError("pictures need matplotlib: pip install 'adamctl[plot]'") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = empty_figure(width, height)
     axes = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
     for one in axes:
         one.grid(alpha=0.3)
     return figure, tuple(axes)
+
+
+def empty_figure(width: float, height: float) -> Any:
+    """Returns a figure, of so many inches, without axes.
+
+    Raises:
+        ConfigurationError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigurationError("pictures need matplotlib: pip install 'adamctl[plot]'") from None
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(figure: Any, path: Path, what: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json, table
 from adamctl.errors import ConfigurationError
 
@@ -22,8 +22,14 @@ _ENDS: tuple[tuple[int, Callable[..., int]], ...] = ((0, min), (1, max))
 
 
 @click.command("inspect")
-@click.argument("source")
-@click.option("--format", "format_", metavar="FORMAT", help="Its format: idx, npz or another name of data.format.")
+@click.argument("source", shell_complete=completing.data_sets)
+@click.option(
+    "--format",
+    "format_",
+    metavar="FORMAT",
+    shell_complete=completing.formats,
+    help="Its format: idx, npz or another name of data.format.",
+)
 @options.data_option
 @options.set_option
 @options.json_option
@@ -140,7 +146,7 @@ def _images(described: dict[str, Any]) -> str:
 
 
 @click.command("fetch")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.known_data_sets)
 @click.option("--data", metavar="DIR", help="Folder to put it in; by default the first in ADAMCTL_DATA.")
 @click.option("--url", metavar="URL", help="Folder to download from instead of the known sources.")
 @options.json_option

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json
 from adamctl.errors import ConfigurationError
 
@@ -14,7 +14,7 @@ COUNT = click.IntRange(min=1)
 
 
 @click.command("sample")
-@click.argument("experiment", metavar="EXP.toml", type=click.Path())
+@click.argument("experiment", metavar="EXP.toml", type=click.Path(), shell_complete=completing.experiments)
 @options.data_option
 @options.set_option
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The picture: a .png file.")

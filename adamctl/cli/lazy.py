@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from adamctl.importing import importing
 
@@ -45,6 +46,12 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {near[0]}?" if near else f" Try '{ctx.command_path} --help'."
             ctx.fail(f"No such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offers subcommands by the table, without importing any, and then this group's own options."""
+        named = {name: text for section in self.sections().values() for name, text in section.items()}
+        found = [CompletionItem(name, help=text) for name, text in named.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, commands in self.sections().items():

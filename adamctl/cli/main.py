@@ -37,7 +37,8 @@ COMMANDS = {
     "events": ("adamctl.cli.cluster.events:command", "Show what happened to the copies of parameters"),
     "recover": ("adamctl.cli.cluster.recover:command", "Recover parameters when lost servers never come back"),
     "drain": ("adamctl.cli.cluster.drain:command", "Move everything off a parameter server, so that it can be stopped"),
-    "run": ("adamctl.cli.run.run:command", "List, show, plot, stop and remove runs; stop the jobs of a cluster"),
+    "run": ("adamctl.cli.run.run:command", "List, show, follow, stop and remove runs; stop the jobs of a cluster"),
+    "plot": ("adamctl.cli.run.plot:command", "Show what runs measured, as a picture or in characters"),
     "logs": ("adamctl.cli.run.logs:command", "Print or follow the logs of a run"),
     "ckpt": ("adamctl.cli.checkpoint.ckpt:command", "List, save, verify, restore and prune the checkpoints of a run"),
     "export": (
@@ -45,7 +46,9 @@ COMMANDS = {
         "Write a checkpoint's parameters as safetensors, npz or a PyTorch file",
     ),
     "import": ("adamctl.cli.export.export:import_", "Make a checkpoint from the parameters in such a file"),
+    "metrics": ("adamctl.cli.metrics:command", "Show the metrics of a cluster to Prometheus"),
     "bench": ("adamctl.cli.bench.bench:command", "Measure against the limits of this machine"),
+    "completion": ("adamctl.cli.completion:command", "Print or install the script that completes commands in a shell"),
     "version": ("adamctl.cli.version:command", "Show the versions of adamctl and of the libraries it computes with"),
     "doctor": ("adamctl.cli.doctor:command", "Check this machine and advise on problems"),
 }
@@ -56,6 +59,7 @@ BUILT_IN_ROLES = {
     "data": "Decode, shuffle and stream training examples ahead of need",
     "worker": "Train a replica of the model with many lock-free threads",
     "coordinator": "Run one job: hand out ranges, order evaluations and checkpoints",
+    "host": "Start, watch and end the roles of a run on this machine",
 }
 """Names and summaries repeat those of the roles' own descriptions, so that `--help` need not import them; a test
 compares the two."""

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 MOST = 1_000_000
+HOSTS_MOST = 10_000
 PARTITIONS_MOST = 256
 """`PARTITIONS_MAX` of `adamctl.model.partition.cuts`, which `--help` need not import; a test compares the two."""
 
@@ -104,9 +105,28 @@ class Quantity(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return float(found[1]) * unit
 
 
+class Hosts(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """How many hosts a run begins with and how many it may have: `4`, or `2:8`."""
+
+    name = "N|LEAST:MOST"
+
+    def convert(
+        self, value: str | tuple[int, int], parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"([1-9][0-9]{0,4})(?::([1-9][0-9]{0,4}))?", value.strip(), re.ASCII)
+        least, most = (0, 0) if found is None else (int(found[1]), int(found[2] or found[1]))
+        if not 1 <= least <= most <= HOSTS_MOST:
+            expected = f"a number of hosts from 1 to {HOSTS_MOST:,}, such as 4, or a range such as 2:8"
+            self.fail(f"expected {expected}; found {value}", parameter, context)
+        return least, most
+
+
 FINITE = Number()
 ABOVE_ZERO = Number(above=0, most=MOST)
 DEADLINE_S = Number(least=0, most=MOST)
 BYTES_PER_S = Quantity("RATE", {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "MB": 1e6, "GB": 1e9}, "1Gbit")
 """Of a network; bits or bytes per second."""
 SECONDS = Quantity("TIME", {"us": 1e-6, "ms": 1e-3, "s": 1.0}, "100us", zero=True)
+RUN_TIME_S = Quantity("TIME", {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}, "4h")

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from adamctl.cli.number_types import BYTES_PER_S, FINITE, SECONDS
+from adamctl.cli import completing
+from adamctl.cli.number_types import BYTES_PER_S, FINITE, RUN_TIME_S, SECONDS, Hosts
 from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.net.token_file import environment_token, read_token_file
 
 if TYPE_CHECKING:
     from adamctl.config.load import LoadedExperiment
+    from adamctl.launch.hosts.asked import HostsAsked
     from adamctl.launch.live_runs import LiveRun
 
 _STORE = "adamctl.config_store"
@@ -31,6 +33,8 @@ SETTING_FLAGS = {
     "target": "train.target",
 }
 """Flags that are short for `--set KEY=VALUE`."""
+HOSTS_FLAGS = ("hosts", "engine", "cores", "time_s", "spares", "slurm_partition")
+"""Parameters of `hosts_options`."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 data_option = click.option(
@@ -58,6 +62,19 @@ def token_flags() -> list[tuple[list[str], dict[str, Any]]]:
         (["--token-file", "token"], {"metavar": "FILE", "callback": _token, "help": text}),
         (["--token", "token_on_the_line"], {"hidden": True, "expose_value": False, "callback": _refuse_token}),
     ]
+
+
+def log_format_flag() -> tuple[list[str], dict[str, Any]]:
+    """Returns names and attributes of --log-format."""
+    text = "How log lines are written: text, or one JSON object each. [ADAMCTL_LOG_FORMAT]"
+    attributes = {"type": click.Choice(["text", "json"]), "default": "text", "envvar": "ADAMCTL_LOG_FORMAT"}
+    return ["--log-format"], {**attributes, "show_default": True, "help": text}
+
+
+def log_format_option(command: CommandT) -> CommandT:
+    """Adds --log-format."""
+    names, attributes = log_format_flag()
+    return click.option(*names, **attributes)(command)
 
 
 def token_option(command: CommandT) -> CommandT:
@@ -92,6 +109,7 @@ checkpoint_option = click.option(
     "which",
     default="",
     metavar="best|last|N",
+    shell_complete=completing.completing(lambda context: ("best", "last")),
     help="Which checkpoint of a run: the best on its validation part (the default if it has one), the last, or one by "
     "its number.",
 )
@@ -111,12 +129,18 @@ def _remember_run(context: click.Context, parameter: click.Parameter, value: str
 _run_option = click.option(
     "--run",
     metavar="RUN",
+    shell_complete=completing.live_runs,
     expose_value=False,
     callback=_remember_run,
     help="A run in progress on this machine: its folder, NAME/NNN or NAME. Not needed if it is the only one.",
 )
 live_run_argument = click.argument(
-    "live_run", metavar="[RUN]", required=False, expose_value=False, callback=_remember_run
+    "live_run",
+    metavar="[RUN]",
+    required=False,
+    shell_complete=completing.live_runs,
+    expose_value=False,
+    callback=_remember_run,
 )
 
 
@@ -148,10 +172,47 @@ def experiment_options(command: CommandT) -> CommandT:
         click.option("--workers", type=int, help="Workers."),
         data_option,
         set_option,
-        click.argument("experiment", metavar="EXP.toml", type=click.Path()),
+        click.argument("experiment", metavar="EXP.toml", type=click.Path(), shell_complete=completing.experiments),
     ):
         command = option(command)
     return command
+
+
+def hosts_options(command: CommandT) -> CommandT:
+    """Adds the flags that say on which hosts a run is placed; `hosts_asked` makes them one value."""
+    for option in (
+        click.option("--slurm-partition", metavar="P", help="Partition of Slurm, with --on slurm."),
+        click.option("--spares", type=int, help="Hosts that wait until another one is lost."),
+        click.option("--time", "time_s", type=RUN_TIME_S, help="How long the hosts are wanted, such as 4h."),
+        click.option("--cores", type=int, help="Cores of each host that the run may use; by default all of them."),
+        click.option(
+            "--on",
+            "engine",
+            metavar="ENGINE",
+            help="Who starts the agents of the hosts: you, by a command that is shown (agents, the default), ray, "
+            "slurm, or local, for processes of this machine.",
+        ),
+        click.option(
+            "--hosts",
+            type=Hosts(),
+            help="Run on so many hosts; 2:8 begins with two and takes up to eight as they come.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def hosts_asked(flags: Mapping[str, Any], default_hosts: int) -> HostsAsked | None:
+    """Returns what the values of `hosts_options` ask for; None if the run stays on this machine.
+
+    Raises:
+        ConfigurationError: a flag does not fit the others.
+    """
+    from adamctl.launch.hosts.asked import asked
+
+    hosts, engine, cores, time_s, spares, partition = (flags[name] for name in HOSTS_FLAGS)
+    own = {} if partition is None else {"slurm-partition": str(partition)}
+    return asked(hosts, engine, cores, time_s, spares, own, default_hosts)
 
 
 def machine_options(command: CommandT) -> CommandT:
@@ -257,6 +318,19 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
     elif store:
         found = (store,)
     return configuration_addresses(found or _live_controllers() or (DEFAULT_CONTROLLER,))
+
+
+def addresses_if_any(controller: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns what `addresses` does, but nothing where neither a flag, a variable nor a live run names a cluster.
+
+    Raises:
+        ConfigurationError: as `addresses`.
+    """
+    from adamctl.launch.live_runs import live_runs, state_folder
+
+    named = controller or config_store() or click.get_current_context().meta.get(_RUN)
+    ready = [run for run in live_runs(state_folder(os.environ)) if run.controllers]
+    return addresses(controller) if named or len(ready) == 1 else ()
 
 
 def live_run(wanted: str | None, controller: tuple[str, ...]) -> LiveRun | None:

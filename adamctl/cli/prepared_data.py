@@ -7,19 +7,23 @@ from pathlib import Path
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.data import Progress, configuration
 from adamctl.cli.output import echo, print_json
 from adamctl.errors import ConfigurationError, DamagedDataError
 
 
 @click.command("prepare")
-@click.argument("source")
+@click.argument("source", shell_complete=completing.data_sets)
 @click.option(
     "--to", "folder", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Folder to make."
 )
 @click.option(
-    "--format", "format_", metavar="FORMAT", help="Format of SOURCE: idx, npz or another name of data.format."
+    "--format",
+    "format_",
+    metavar="FORMAT",
+    shell_complete=completing.formats,
+    help="Format of SOURCE: idx, npz or another name of data.format.",
 )
 @click.option("--shape", metavar="SIZES", help="Shape of an example, such as 64,64,3; images are scaled to it.")
 @click.option(

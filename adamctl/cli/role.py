@@ -14,10 +14,13 @@ from adamctl.cli.number_types import DEADLINE_S, FINITE, Number
 from adamctl.errors import ConfigurationError
 from adamctl.roles.registry import ROLES, Option, Role
 
-BUILT_IN = frozenset({"controller", "ps", "data", "worker", "coordinator"})
+BUILT_IN = frozenset({"controller", "ps", "data", "worker", "coordinator", "host"})
 OTHER_COMMANDS = {
     "controller": {
+        "backup": ("adamctl.cli.cluster.backup:backup", "Write the configuration to a file"),
+        "check": ("adamctl.cli.cluster.check_store:check", "Look through the folder of a stopped controller"),
         "replace": ("adamctl.cli.cluster.controller:replace", "Replace a lost controller with another one"),
+        "restore": ("adamctl.cli.cluster.backup:restore", "Put a backup onto new controllers"),
     },
     "data": {
         "inspect": ("adamctl.cli.data:inspect", "Show what is in a data set"),
@@ -67,7 +70,12 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
             ["--log-level"],
             {"default": "info", "envvar": "ADAMCTL_LOG_LEVEL", "help": "debug, info, warning or error."},
         ),
-        (["--log-file"], {"type": _PATH, "help": "File that also receives the log."}),
+        (
+            ["--health"],
+            {"default": "", "metavar": "HOST:PORT", "help": "Serve /livez and /readyz over HTTP there, for probes."},
+        ),
+        options.log_format_flag(),
+        (["--log-file"], {"type": _PATH, "help": "File that also receives the log; a rotated file is followed."}),
         (["--socket-folder"], {"type": _PATH, "help": "Folder of the Unix socket for peers on this machine."}),
         (["--capacity", "capacity_bytes"], {"default": 0, "help": "Bytes of memory that this node offers."}),
         (["--lifeline-fd"], {"type": int, "hidden": True}),
@@ -79,6 +87,10 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
         (
             ["--stop-deadline", "stop_deadline_s"],
             {"type": DEADLINE_S, "default": 30.0, "help": "Seconds that this role may take to end."},
+        ),
+        (
+            ["--wait-for-name"],
+            {"is_flag": True, "help": "Wait while another process that is ending, or lost, has this name."},
         ),
     ]
     return [click.Option(names, **attributes) for names, attributes in flags]

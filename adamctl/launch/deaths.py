@@ -29,12 +29,14 @@ class Deaths:
         self._transport = transport
         self._hello = hello
         self._client: ControllerClient | EtcdClient | None = None
+        self._former: list[ControllerClient | EtcdClient] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def controllers_at(self, addresses: Sequence[str]) -> None:
-        """Sets the addresses of the controllers, or of etcd; nothing can be reported before."""
+        """Sets the addresses of the controllers, or of etcd; nothing can be reported before. More may become known."""
         from adamctl.roles.controller.client import cluster_client  # while roles are starting, not before
 
+        self._former += [] if self._client is None else [self._client]
         self._client = cluster_client(
             self._transport, addresses, lambda: self._hello, deadline_s=TELL_DEADLINE_S, attempt_s=1.0
         )
@@ -53,8 +55,8 @@ class Deaths:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._client is not None:
-            await self._client.close()
+        for client in (*self._former, *(() if self._client is None else (self._client,))):
+            await client.close()
 
     async def _tell(self, client: ControllerClient | EtcdClient, end: RoleEnd) -> None:
         try:

@@ -12,16 +12,16 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from adamctl.config.names import printable
-from adamctl.launch.failure import last_lines
 from adamctl.launch.run_folder import LOGS
 from adamctl.live.plain import PlainReporter
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
 from adamctl.roles.coordinator.core.progress import RunProgress
+from adamctl.roles.log import json_line, now_text
+from adamctl.roles.role_logs import last_lines
 
 FRONT_LOG = "front.log"
 FLAG = "--detached-fd"
@@ -100,7 +100,8 @@ def _reports(descriptor: int, wait_s: float) -> dict[str, str]:
 class Announcing:
     """The reporter of a run without a terminal: reports the start to the starting command, then writes a log."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, log_format: str = "text") -> None:
+        self._json = log_format == "json"
         self._inner: Reporter = PlainReporter(self._write, time.monotonic)
         self._descriptor = descriptor
         self._folder: Path | None = None
@@ -133,8 +134,11 @@ class Announcing:
 
     def _write(self, text: str) -> None:
         """Writes lines in the format of roles' logs, so that `logs` can order them by time."""
-        now = f"{datetime.now().astimezone().isoformat(timespec='milliseconds')} INFO front front "
-        sys.stderr.write(f"{now if self._folder else ''}{printable(text)}\n")
+        if self._json and self._folder:
+            line = json_line("INFO", "front", "front", text)
+        else:
+            line = f"{f'{now_text()} INFO front front ' if self._folder else ''}{printable(text)}"
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
     def _tell(self, values: Mapping[str, str]) -> None:

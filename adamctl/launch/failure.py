@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import platform
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
-LOG_LINES_MAX = 20
-LOG_BYTES_MAX = 64 << 10
+from adamctl.roles.role_logs import last_lines
+
 _RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ [A-Z]+ \S+ \S+ ")
-"""A line as `adamctl.roles.process` formats it: time, level, role, node, message."""
+"""A line as `adamctl.roles.log` formats it: time, level, role, node, message."""
 _ERROR = re.compile(r"\S+ ERROR \S+ \S+ (.+)")
-_TRACEBACK = "Traceback (most recent call last):"
 
 
-def last_lines(log: Path, count: int = LOG_LINES_MAX) -> list[str]:
-    """Returns the last lines of a log; more if they start inside a traceback, so that it is whole."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(stream.tell() - LOG_BYTES_MAX, 0))
-            lines = stream.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    start = max(len(lines) - count, 0)
-    tracebacks = [index for index, line in enumerate(lines) if line.startswith(_TRACEBACK)]
-    if tracebacks and tracebacks[-1] < start and len(lines) - tracebacks[-1] < 10 * count:
-        start = tracebacks[-1]
-    return lines[start:]
+@dataclass(frozen=True)
+class LastWords:
+    """The end of a role's log: on which host, in which file."""
+
+    host: str
+    path: str
+    lines: tuple[str, ...]
 
 
-def last_error(log: Path) -> str:
+def words_here(log: Path) -> LastWords:
+    """Returns the end of a log on this machine."""
+    return LastWords(platform.node(), str(log), tuple(last_lines(log)))
+
+
+def last_error(words: LastWords) -> str:
     """Returns the message of the last error in a role's log, or nothing."""
-    found = [match[1] for match in map(_ERROR.match, last_lines(log)) if match]
+    found = [match[1] for match in map(_ERROR.match, words.lines) if match]
     return found[-1] if found else ""
 
 
@@ -44,15 +42,15 @@ def up_to_the_error(lines: list[str]) -> list[str]:
     return lines[: after[0]] if after else lines
 
 
-def first_cause(role: str, node: str, reason: str, log: Path, said_why: bool = False) -> str:
+def first_cause(role: str, node: str, reason: str, words: LastWords, said_why: bool = False) -> str:
     """Returns the message that ends a failed run.
 
     A role that `said_why` it failed has logged the reason as an error, and the message then ends with that error.
     """
-    lines = last_lines(log)
+    lines = list(words.lines)
     if said_why:
         lines = up_to_the_error(lines)
-    text = f"the run failed: {node} (role {role} on {platform.node()}) ended: {reason}"
+    text = f"the run failed: {node} (role {role} on {words.host}) ended: {reason}"
     if not lines:
-        return f"{text}\n  its log is empty: {log}"
-    return "\n".join([text, f"  the end of {log}:", *(f"    {line}" for line in lines)])
+        return f"{text}\n  its log is empty: {words.path}"
+    return "\n".join([text, f"  the end of {words.path}:", *(f"    {line}" for line in lines)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+from collections.abc import Sequence
 from pathlib import Path
 
 from adamctl.errors import ConfigurationError
@@ -32,6 +34,39 @@ def find_any_run(run: str | None, base: Path, state: Path) -> Path:
     if not found:
         raise ConfigurationError(f"there are no runs in {base}, and none in progress on this machine; name one")
     return max(found, key=lambda folder: (folder / EXPERIMENT).stat().st_mtime)
+
+
+def find_runs(runs: Sequence[str], base: Path, state: Path, runs_max: int) -> list[Path]:
+    """Returns the folders that `runs` name, each once, as `find_any_run`; a name may be a pattern for several.
+
+    A pattern such as `digits/*`, of paths or within `base`, means all run folders that match, and the newest run of
+    each NAME that does.
+
+    Raises:
+        ConfigurationError: one names no run, or they are more than `runs_max`.
+    """
+    found: dict[Path, Path] = {}
+    for run in runs or (None,):
+        for folder in _matching(run, base) if run and glob.has_magic(run) else (find_any_run(run, base, state),):
+            found.setdefault(folder.absolute(), folder)
+    if len(found) > runs_max:
+        raise ConfigurationError(f"expected at most {runs_max} runs, found {len(found)}: {', '.join(runs)}; name fewer")
+    return list(found.values())
+
+
+def _matching(pattern: str, base: Path) -> list[Path]:
+    paths = {Path(path).absolute(): Path(path) for place in (pattern, str(base / pattern)) for path in glob.glob(place)}
+    found = []
+    for path in sorted(paths.values(), key=lambda path: (path.parent, len(path.name), path.name)):
+        if (path / EXPERIMENT).is_file():
+            found.append(path)
+        else:
+            found += runs_of(path)[-1:]
+    if not found:
+        raise ConfigurationError(
+            f"{pattern}: expected a pattern of run folders here or in {base}; found none that match"
+        )
+    return found
 
 
 def find_exact_run(run: str, base: Path) -> Path:

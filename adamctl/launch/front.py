@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
 from adamctl.launch.deaths import Deaths
 from adamctl.launch.failure import first_cause, last_error
-from adamctl.launch.roles import POLL_S, STOP_GRACE_S, LocalRoles
+from adamctl.launch.roles import POLL_S, STOP_GRACE_S, Roles
 from adamctl.launch.supervision import Fail, Note, Restart, Supervision, describe_status
 from adamctl.launch.terminal import ending_signals, leave, terminals
 from adamctl.launch.troubles import Troubles
@@ -37,6 +37,8 @@ FAILED_GRACE_S = 2.0
 SETTLE_S = 0.5
 """Seconds that a failure which may follow from another one waits for that one to be found."""
 CONNECT_DEADLINE_S = 10.0
+TIME_MARGIN_S = 60.0
+"""Seconds before its time is over in which a run writes its last checkpoint; at most half of its time."""
 LEAVE_DEADLINE_S = 1.0
 """Seconds that a role may take to answer that it will leave; a healthy one answers at once."""
 _CLEAR_BY_THEMSELVES = frozenset({2, 3, 5})
@@ -71,7 +73,7 @@ class Front:
 
     def __init__(
         self,
-        roles: LocalRoles,
+        roles: Roles,
         supervision: Supervision,
         coordinator: str,
         transport: Transport,
@@ -80,10 +82,12 @@ class Front:
         read: Callable[[Mapping[str, int]], Mapping[str, ProcessReading]] = lambda pids: {},
         on_serving: Callable[[str, Sequence[str]], None] = lambda node, addresses: None,
         controllers: Sequence[str] = (),
+        time_s: float = 0.0,
     ) -> None:
         """`coordinator` is its node; `read` gives readings of processes; `on_serving` receives roles' addresses.
 
-        `controllers` are those of an existing cluster, without which no role starts.
+        `controllers` are those of an existing cluster, without which no role starts. `time_s`: how long the run may
+        take before it is stopped with a checkpoint; 0: as long as it needs.
         """
         self._roles = roles
         self._supervision = supervision
@@ -94,9 +98,11 @@ class Front:
         self._read = read
         self._on_serving = on_serving
         self._controllers = controllers
+        self._time_s = time_s
         self._serving: asyncio.Future[tuple[str, ...]] | None = None
         self._client: CoordinatorClient | None = None
         self._progress: RunProgress | None = None
+        self._controllers_at: tuple[str, ...] = ()
         self._deaths = Deaths(transport, make_hello("front", f"front-{coordinator}", 0, token))
         if controllers:
             self._deaths.controllers_at(controllers)
@@ -118,14 +124,18 @@ class Front:
             loop.add_signal_handler(number, self._on_signal, number)
         tasks: list[asyncio.Task[_Ending]] = []
         looking: asyncio.Task[None] | None = None
-        grace_s = FAILED_GRACE_S
+        grace_s, failed = FAILED_GRACE_S, True
         try:
-            self._roles.start()
-            tasks = [asyncio.ensure_future(activity) for activity in (self._watch(), self._follow(), self._interrupt())]
+            await self._roles.begin()
+            parts = (self._watch(), self._follow(), self._interrupt(), self._time_is_over())
+            tasks = [asyncio.ensure_future(activity) for activity in parts]
             looking = asyncio.ensure_future(self._troubles.follow())
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             ending = await self._first_cause(self._first(tasks))
             grace_s = FAILED_GRACE_S if ending.exit_code else STOP_GRACE_S
+            failed = bool(ending.exit_code) and not self._signals
+            if ending.node:
+                await self._roles.ask_for_words(ending.node)
         finally:
             self._supervision.end()
             others = [*tasks, *(() if looking is None else (looking,))]
@@ -133,7 +143,7 @@ class Front:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
             await self._deaths.close()
-            await self._end_roles(grace_s)
+            await self._end_roles(grace_s, failed)
             for number in taken:
                 loop.remove_signal_handler(number)
             if signal.SIGHUP in self._signals:  # the shell may also send one
@@ -171,14 +181,14 @@ class Front:
         return Outcome(self._progress, ending.exit_code, message)
 
     def _cause(self, ending: _Ending) -> str:
-        log, end = self._roles.log(ending.node), self._roles.ends.get(ending.node)
+        words, end = self._roles.last_words(ending.node), self._roles.ends.get(ending.node)
         if ending.exit_code in _CLEAR_BY_THEMSELVES or (end is not None and not end.retry_helps):
             only_a_status = end is not None and ending.reason == describe_status(end.status)
-            reason = last_error(log) if only_a_status else ending.reason
+            reason = last_error(words) if only_a_status else ending.reason
             if reason:
-                return f"{ending.node}: {reason}"
+                return f"{ending.node if end is None else end.who}: {reason}"
         said_why = end is not None and bool(end.error)
-        return first_cause(self._roles.role(ending.node), ending.node, ending.reason, log, said_why)
+        return first_cause(self._roles.role(ending.node), ending.node, ending.reason, words, said_why)
 
     # --- signals ----------------------------------------------------------------------------------------------------
 
@@ -205,6 +215,17 @@ class Front:
                 await asyncio.wait_for(self._stop_run(name), STOP_DEADLINE_S)
         return _Ending(128 + self._signals[0])
 
+    async def _time_is_over(self) -> _Ending:
+        """Waits until the hosts will be taken away, then stops the run with a checkpoint, which `_follow` sees."""
+        if self._time_s:
+            await asyncio.sleep(max(self._time_s - TIME_MARGIN_S, self._time_s / 2))
+            if self._client is None:
+                return _Ending(1, message=f"the run was stopped before it began: its {self._time_s:g} s are over")
+            with suppress(RemoteError):  # it has just ended
+                await self._client.stop(f"its {self._time_s:g} s are over; go on with --resume", checkpoint=True)
+        never: asyncio.Future[_Ending] = asyncio.get_running_loop().create_future()
+        return await never
+
     async def _stop_run(self, name: str) -> None:
         assert self._client is not None
         with suppress(RemoteError):  # it has just ended
@@ -217,8 +238,8 @@ class Front:
             await asyncio.sleep(POLL_S)
 
     def _readings(self) -> Mapping[str, ProcessReading]:
-        """Returns this machine's readings of the processes, with the problems that they report."""
-        readings = dict(self._read(self._roles.pids()))
+        """Returns the readings of the processes, with the problems that they report."""
+        readings = {**self._read(self._roles.pids()), **self._roles.readings()}
         for node, problem in self._troubles.found.items():
             reading = readings.get(node) or ProcessReading(0.0, 0, "ps")
             readings[node] = replace(reading, problem=problem)
@@ -236,42 +257,46 @@ class Front:
                 if self._roles.role(node) == "ps":
                     self._troubles.serves(node, nearest(addresses))
                 if self._roles.role(node) == "controller":
-                    self._deaths.controllers_at(nearest(addresses))
+                    self._controllers_at += nearest(addresses)
+                    self._deaths.controllers_at(self._controllers_at)
                 if node == self._coordinator and self._serving is not None and not self._serving.done():
                     self._serving.set_result(addresses)
             ends = self._roles.newly_ended()
             for end in ends:
                 self._deaths.tell(end)
-            for decision in self._supervision.ended(ends):
+            for decision in (*self._roles.news(), *self._supervision.ended(ends)):
                 if isinstance(decision, Fail):
+                    if not decision.node:
+                        return _Ending(decision.exit_code, message=f"the run failed: {decision.reason}")
                     return _Ending(decision.exit_code, decision.node, decision.reason)
                 if isinstance(decision, Restart):
-                    self._reporter.note(f"{decision.node} ended: {decision.reason}; restarting it")
+                    who = self._roles.ends[decision.node].who
+                    self._reporter.note(f"{who} ended: {decision.reason}; restarting it")
                     self._roles.start_one(decision.node)
                 elif isinstance(decision, Note):
                     self._reporter.note(decision.text)
             waiting, now_s = self._supervision.waiting_for, time.monotonic()
             if text := waits.look(waiting, now_s):
                 needed = f", with the controller at {', '.join(self._controllers)}" if self._controllers else ""
-                self._reporter.note(
-                    f"waiting for {text} to start{needed}; logs in {self._roles.log(waiting[0]).parent}"
-                )
+                where = self._roles.where_logs_are(waiting[0])
+                self._reporter.note(f"waiting for {text} to start{needed}; logs in {where}")
             if now_s - waits.longest > START_DEADLINE_S and self._client is None:
                 raise UnreachableError(f"{', '.join(waiting)} did not start within {START_DEADLINE_S:.0f} s")
-            await asyncio.sleep(POLL_S)
+            await self._roles.changed()
 
-    async def _end_roles(self, grace_s: float) -> None:
+    async def _end_roles(self, grace_s: float, failed: bool) -> None:
         """Asks every role to leave and ends those that do not; after a second signal, ends all of them at once."""
         try:
             if self._client is not None:
                 with suppress(AdamctlError):
                     await self._client.close()
             if len(self._signals) < 2:
-                forced = await self._roles.stop(self._ask_to_leave, grace_s)
+                forced = await self._roles.stop(self._ask_to_leave, grace_s, failed)
                 if forced and len(self._signals) < 2:
                     self._reporter.note(f"did not leave when asked, so ended by a signal: {', '.join(forced)}")
         finally:
             self._roles.kill()
+            await self._roles.close()
 
     async def _ask_to_leave(self, addresses: tuple[str, ...]) -> bool:
         """Sends SHUTDOWN; returns whether the role answered that it leaves."""

@@ -35,6 +35,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
         started_at: Unix time in seconds.
         controllers, coordinator: their addresses, nearest first; empty until known.
         detached: whether no terminal shows it.
+        front: where agents of other hosts and operators reach its front; empty if it runs on this machine alone.
     """
 
     folder: str
@@ -44,6 +45,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     controllers: tuple[str, ...] = ()
     coordinator: tuple[str, ...] = ()
     detached: bool = False
+    front: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -80,9 +82,15 @@ class Noted:
                 unseen.unlink()
             self.remove()
 
-    def update(self, *, controllers: Sequence[str] | None = None, coordinator: Sequence[str] | None = None) -> None:
+    def update(
+        self,
+        *,
+        controllers: Sequence[str] | None = None,
+        coordinator: Sequence[str] | None = None,
+        front: Sequence[str] | None = None,
+    ) -> None:
         """Adds newly known addresses."""
-        new = {"controllers": controllers, "coordinator": coordinator}
+        new = {"controllers": controllers, "coordinator": coordinator, "front": front}
         known = {name: tuple(addresses) for name, addresses in new.items() if addresses is not None}
         self.run = msgspec.structs.replace(self.run, **known)
         if self._descriptor >= 0:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.urls import is_any_url, is_url, without_file_scheme
-from adamctl.launch.process import RoleCommand
+from adamctl.roles.role_process import RoleCommand
 
 CONTROLLER = "controller"
 COORDINATOR = "coordinator"
@@ -41,7 +41,7 @@ def local_roles(
         ),
     ]
     apply_threads = () if cluster.apply_threads == "auto" else ("--apply-threads", str(cluster.apply_threads))
-    roots = _checkpoint_roots(experiment, run_folder, resume)
+    roots = checkpoint_roots(experiment, run_folder, resume)
     own = roots if experiment.has_own_parameters else ()
     commands += [
         RoleCommand("worker", f"worker-{number}", ("--threads", str(threads), *own, *member))
@@ -51,12 +51,12 @@ def local_roles(
         RoleCommand("ps", node, (*apply_threads, *_store(experiment, run_folder, node), *roots, *member))
         for node in (f"ps-{number}" for number in range(1, cluster.ps + 1))
     ]
-    data_roots = _data_roots(experiment)
-    commands += [RoleCommand("data", f"data-{number}", (*data_roots, *member)) for number in range(1, cluster.data + 1)]
+    places = data_roots(experiment) or ("--data-root", "/nowhere")
+    commands += [RoleCommand("data", f"data-{number}", (*places, *member)) for number in range(1, cluster.data + 1)]
     return tuple(commands)
 
 
-def _checkpoint_roots(experiment: Experiment, run_folder: Path, resume: str) -> tuple[str, ...]:
+def checkpoint_roots(experiment: Experiment, run_folder: Path, resume: str) -> tuple[str, ...]:
     """Returns the flags that let who holds parameters write into the run folder, and read what the run starts from."""
     given = (resume, experiment.train.warmstart_from)
     begun_from = [path for path in given if path not in ("", "auto", "none") and not is_any_url(path)]
@@ -64,22 +64,39 @@ def _checkpoint_roots(experiment: Experiment, run_folder: Path, resume: str) -> 
     return tuple(part for folder in folders for part in ("--checkpoint-root", str(folder.absolute())))
 
 
-def _data_roots(experiment: Experiment) -> tuple[str, ...]:
-    """Returns the flags that let data servers read the run's data and nothing else."""
+def data_roots(experiment: Experiment) -> tuple[str, ...]:
+    """Returns the flags that let data servers read the run's data and nothing else; empty if it names no folder."""
     source = without_file_scheme(experiment.data.source)
-    places = [source] if not is_url(source) and ("/" in source or source.startswith("~")) else []
-    folders = [Path(place).expanduser().absolute() for place in (*places, *experiment.data.search)]
-    roots = [*map(str, folders), *([source] if is_url(source) else [])]
-    return tuple(part for root in roots or ["/nowhere"] for part in ("--data-root", root))
+    return tuple(
+        part
+        for root in (*data_folders(experiment), *([source] if is_url(source) else []))
+        for part in ("--data-root", root)
+    )
+
+
+def data_folders(experiment: Experiment) -> tuple[str, ...]:
+    """Returns the folders, or the file, in which a run's data are looked for; its own path first, if it names one."""
+    source = without_file_scheme(experiment.data.source)
+    places = [source] if not is_url(source) and is_path(source) else []
+    return tuple(str(Path(place).expanduser().absolute()) for place in (*places, *experiment.data.search))
+
+
+def is_path(source: str) -> bool:
+    """Returns whether a source of data names a path, and no set that is looked up by its name."""
+    return "/" in source or source.startswith("~")
 
 
 def _store(experiment: Experiment, run_folder: Path, node: str) -> tuple[str, ...]:
     """Returns a parameter server's flags for keeping its part of the model on disk."""
     if experiment.cluster.store == "none":
         return ()
+    return ("--store", str(run_folder / STORES / node), *loss_window(experiment))
+
+
+def loss_window(experiment: Experiment) -> tuple[str, ...]:
+    """Returns the flags that say how much of a server's part of the model may differ from its disk."""
     cluster = experiment.cluster
-    window = ("--loss-window-s", str(cluster.loss_window_s), "--loss-window-bytes", str(cluster.loss_window_bytes))
-    return ("--store", str(run_folder / STORES / node), *window)
+    return ("--loss-window-s", str(cluster.loss_window_s), "--loss-window-bytes", str(cluster.loss_window_bytes))
 
 
 def coordinator_role(

@@ -1,4 +1,8 @@
-"""The processes of one run: started together, watched, restarted, ended in order, never left behind."""
+"""The processes of one run: started together, watched, restarted, ended in order, never left behind.
+
+`Roles` is what a front needs of them. `LocalRoles` are processes of this machine, its own children; those of other
+machines are in `adamctl.launch.hosts.host_roles`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from adamctl.errors import RunFailedError
-from adamctl.launch.process import Lifeline, RoleCommand, RoleProcess, role_environment
-from adamctl.launch.supervision import RoleEnd
+from adamctl.launch.failure import LastWords, words_here
+from adamctl.launch.supervision import Fail, Note, RoleEnd
+from adamctl.live.reading import ProcessReading
+from adamctl.roles.role_process import Lifeline, RoleCommand, RoleProcess, role_environment
 
 Ask = Callable[[tuple[str, ...]], Awaitable[bool]]
 """Asks the role that serves at these addresses to leave; returns whether it agreed. Bounded in time."""
@@ -30,6 +36,79 @@ async def _nobody_asks(addresses: tuple[str, ...]) -> bool:
     return False
 
 
+class Roles(Protocol):
+    """What a front needs of the roles of its run, wherever they are. `kill` may be called at any time."""
+
+    @property
+    def ends(self) -> Mapping[str, RoleEnd]:
+        """Roles whose process has been reaped."""
+        ...
+
+    async def begin(self) -> None:
+        """Starts every role, or sees to it that they are started.
+
+        Raises:
+            RunFailedError: a process cannot be started.
+        """
+        ...
+
+    def start_one(self, node: str) -> None:
+        """Starts a role again after its process was reaped."""
+        ...
+
+    def role(self, node: str) -> str: ...
+
+    def pids(self) -> Mapping[str, int]:
+        """Returns node -> process of the running roles of this machine."""
+        ...
+
+    def readings(self) -> Mapping[str, ProcessReading]:
+        """Returns the latest readings of processes of other machines."""
+        ...
+
+    def where_logs_are(self, node: str) -> str: ...
+
+    async def ask_for_words(self, node: str) -> None:
+        """Has the end of a role's log at hand, if it lies elsewhere, before that place is given back."""
+        ...
+
+    def last_words(self, node: str) -> LastWords:
+        """Returns the end of a role's log."""
+        ...
+
+    async def changed(self) -> None:
+        """Waits until one of the four calls below may have something to tell."""
+        ...
+
+    def newly_serving(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Returns (node, addresses to reach it from here) of roles that serve since the last call."""
+        ...
+
+    def newly_ended(self) -> list[RoleEnd]:
+        """Returns roles reaped since the last call that nobody told to end."""
+        ...
+
+    def failures(self) -> list[RoleEnd]:
+        """Returns roles that have ended, and those that reported why they are about to."""
+        ...
+
+    def news(self) -> list[Note | Fail]:
+        """Returns what has happened to hosts since the last call."""
+        ...
+
+    async def stop(self, ask: Ask, grace_s: float, failed: bool = False) -> list[str]:
+        """Ends every role; returns the nodes that had to be forced. `failed`: what they kept may tell why."""
+        ...
+
+    def kill(self) -> None:
+        """Ends every role at once. May be called again."""
+        ...
+
+    async def close(self) -> None:
+        """Gives back what is not a process. After `kill`."""
+        ...
+
+
 class LocalRoles:
     """Owns the processes. Used by the front's event loop only; `kill` may be called at any time."""
 
@@ -42,6 +121,10 @@ class LocalRoles:
         self._served: set[str] = set()
         self.ends: dict[str, RoleEnd] = {}
         """Roles whose process has been reaped."""
+
+    async def begin(self) -> None:
+        """See `Roles.begin`."""
+        self.start()
 
     def start(self) -> None:
         """Starts every role in the given order; none waits for another.
@@ -73,6 +156,29 @@ class LocalRoles:
     def log(self, node: str) -> Path:
         """Returns where a role's output goes."""
         return self._logs / f"{node}.log"
+
+    def where_logs_are(self, node: str) -> str:
+        """Returns the folder of the logs."""
+        return str(self._logs)
+
+    async def ask_for_words(self, node: str) -> None:
+        """Does nothing: logs are here."""
+
+    def last_words(self, node: str) -> LastWords:
+        """Returns the end of a role's log."""
+        return words_here(self.log(node))
+
+    async def changed(self) -> None:
+        """Waits a moment: processes are asked, they do not tell."""
+        await asyncio.sleep(POLL_S)
+
+    def news(self) -> list[Note | Fail]:
+        """Returns nothing: there are no other hosts."""
+        return []
+
+    def readings(self) -> Mapping[str, ProcessReading]:
+        """Returns nothing: all processes are here."""
+        return {}
 
     def role(self, node: str) -> str:
         return self._commands[node].role
@@ -113,17 +219,26 @@ class LocalRoles:
                 failures.append(_role_end(node, 1, process.failure))
         return failures
 
-    async def stop(self, ask: Ask = _nobody_asks, grace_s: float = STOP_GRACE_S) -> list[str]:
+    async def stop(
+        self,
+        ask: Ask = _nobody_asks,
+        grace_s: float = STOP_GRACE_S,
+        failed: bool = False,
+        meanwhile: Awaitable[object] | None = None,
+    ) -> list[str]:
         """Ends every role: asks it to leave, signals it if it does not, kills it if it ignores the signal.
 
-        All at once, but controllers last, so that the others can leave the cluster. Returns the nodes that served but
-        had to be signalled or killed; `ends` then holds how each role ended.
+        All at once, but controllers last, and after `meanwhile`, so that the others can leave the cluster. Returns the
+        nodes that served but had to be signalled or killed; `ends` then holds how each role ended.
         """
         controllers = [node for node in self._processes if self.role(node) == "controller"]
         others = [node for node in self._processes if node not in controllers]
         left: list[bool] = []
         for group in (others, controllers):
             left += await asyncio.gather(*(self._end(node, ask, grace_s) for node in group))
+            if meanwhile is not None:
+                await meanwhile
+                meanwhile = None
         self.kill()
         self.newly_ended()
         return [node for node, by_itself in zip((*others, *controllers), left, strict=True) if not by_itself]
@@ -156,6 +271,9 @@ class LocalRoles:
             process.kill()
             process.close()
         self._lifeline.close()
+
+    async def close(self) -> None:
+        """Does nothing: `kill` has closed all pipes."""
 
 
 def _role_end(node: str, status: int, failure: Mapping[str, Any] | None, incarnation: int = 0) -> RoleEnd:

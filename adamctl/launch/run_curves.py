@@ -1,4 +1,4 @@
-"""The losses of a run over its passes and over its seconds, from its folder: for `adamctl run plot`."""
+"""What a run measured over its passes and over its seconds, from its folder: for `adamctl plot`."""
 
 from __future__ import annotations
 
@@ -16,36 +16,45 @@ from adamctl.wire.unreadable import UNREADABLE
 
 
 class Point(NamedTuple):
-    """A loss.
+    """A value.
 
     Attributes:
-        passes: over the training data by then; evaluations of a batch algorithm.
+        passes: over the training data by then; evaluations of a batch algorithm, each of which is one pass.
         seconds: of training.
     """
 
     passes: float
     seconds: float
-    loss: float
+    value: float
 
 
 @dataclass
 class Curves:
-    """What is known of a run, in the order of its passes.
+    """What is known of a run, each in the order of its passes.
 
     Attributes:
         algorithm: the batch algorithm; "" under the rules of Downpour.
-        training: under Downpour of the most recent ranges; of a batch algorithm with the L2 term, at its commits.
-        held_out: on `split`.
+        training: its loss; under Downpour of the most recent ranges; of a batch algorithm with the L2 term, at its
+            commits.
+        split: what is held out; `held_out` is the loss there, `top1` the share that is classified correctly.
+        rate: training examples per second, the mean since training began.
+        staleness: median in pushes of other workers; a batch algorithm has none.
+        waiting_share: of the compute threads' time, waiting for data.
     """
 
     algorithm: str = ""
     split: str = "test"
     training: list[Point] = field(default_factory=list)
     held_out: list[Point] = field(default_factory=list)
+    top1: list[Point] = field(default_factory=list)
+    rate: list[Point] = field(default_factory=list)
+    staleness: list[Point] = field(default_factory=list)
+    waiting_share: list[Point] = field(default_factory=list)
 
 
 class _Batch(msgspec.Struct):
     algorithm: str = ""
+    evaluations: float = 0.0
 
 
 class _Line(msgspec.Struct):
@@ -54,6 +63,11 @@ class _Line(msgspec.Struct):
     kind: str = ""
     train_seconds: float = 0.0
     loss: float | None = None
+    top1: float | None = None
+    examples: int = 0
+    images_per_s: float | None = None
+    staleness_p50: float | None = None
+    waiting_share: float | None = None
     evaluations: float = 0.0
     passes: float = msgspec.field(name="pass", default=0.0)
     pass_number: float = 0.0
@@ -82,22 +96,27 @@ def read_curves(folder: Path) -> Curves:
 
 
 def _take(curves: Curves, line: _Line) -> None:
-    loss = line.loss if line.loss is not None and math.isfinite(line.loss) else math.nan
     if line.kind == "evaluation":
         curves.split = line.split or curves.split
-        _add(curves.held_out, Point(line.passes, line.train_seconds, loss))
+        _add(curves.held_out, line.passes, line.train_seconds, line.loss)
+        _add(curves.top1, line.passes, line.train_seconds, line.top1)
     elif line.kind == "iteration":
-        _add(curves.training, Point(line.evaluations, line.train_seconds, loss))
+        _add(curves.training, line.evaluations, line.train_seconds, line.loss)
     elif line.kind == "progress":
+        passes = line.pass_number + line.pass_share
         if line.batch is not None:
-            curves.algorithm = line.batch.algorithm
-        elif not math.isnan(loss):
-            _add(curves.training, Point(line.pass_number + line.pass_share, line.train_seconds, loss))
+            curves.algorithm, passes = line.batch.algorithm, line.batch.evaluations
+        elif line.loss is not None:
+            _add(curves.training, passes, line.train_seconds, line.loss)
+        if line.examples and line.train_seconds > 0:
+            _add(curves.rate, passes, line.train_seconds, line.images_per_s)
+            _add(curves.staleness, passes, line.train_seconds, line.staleness_p50)
+            _add(curves.waiting_share, passes, line.train_seconds, line.waiting_share)
 
 
-def _add(points: list[Point], point: Point) -> None:
+def _add(points: list[Point], passes: float, seconds: float, value: float | None) -> None:
     """Adds a point. A run that was resumed goes back to its checkpoint: what came after that is not of its curve."""
-    while points and points[-1].passes >= point.passes:
+    while points and points[-1].passes >= passes:
         points.pop()
-    if not math.isnan(point.loss):
-        points.append(point)
+    if value is not None and math.isfinite(value):
+        points.append(Point(passes, seconds, value))

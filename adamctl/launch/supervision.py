@@ -50,7 +50,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Fail:
-    """End the run: `node` is the first cause. `exit_code` is the command's, `reason` says what happened to it."""
+    """End the run: `node` is the first cause, empty if no role is. `exit_code` is the command's, `reason` says why."""
 
     node: str
     reason: str
@@ -65,6 +65,7 @@ class RoleEnd:
     """A reaped process; `status` as `subprocess` gives it: negative for a signal's number.
 
     `incarnation`: the process's incarnation as a member of its cluster; 0: it never was one.
+    `host`: the host that it ran on, empty for this one.
     `error`, `exit_code` and `retry_helps` are what the role itself reported when it failed; `failed_s` is the time of
     that report, or of finding its end, by this machine's monotonic clock.
     """
@@ -76,6 +77,12 @@ class RoleEnd:
     retry_helps: bool = True
     failed_s: float = 0.0
     incarnation: int = 0
+    host: str = ""
+
+    @property
+    def who(self) -> str:
+        """Its name for people, with its host if that is another one."""
+        return f"{self.node} on {self.host}" if self.host else self.node
 
 
 class Supervision:
@@ -96,6 +103,18 @@ class Supervision:
     def waiting_for(self) -> tuple[str, ...]:
         """Nodes that have started but do not serve yet."""
         return tuple(node for node in self._roles if node not in self._serving and node not in self._gone)
+
+    def add(self, node: str, role: str) -> None:
+        """Adds a role that has been started, for the first time or again on another host."""
+        self._roles[node] = role
+        self._restarts.setdefault(node, 0)
+        self._serving.discard(node)
+        self._gone.discard(node)
+
+    def leave(self, node: str) -> None:
+        """Notes that the run goes on without a role."""
+        self._serving.discard(node)
+        self._gone.add(node)
 
     def serves(self, node: str) -> None:
         """Notes that a role reported that it serves."""
@@ -163,7 +182,7 @@ class Supervision:
         own = self._roles[end.node]
         others = [node for node, role in self._roles.items() if role == own and node not in self._gone]
         if others:
-            return Note(f"{end.node} ended: {reason}; continuing with {', '.join(others)}")
+            return Note(f"{end.who} ended: {reason}; continuing with {', '.join(others)}")
         if end.retry_helps:
             reason = f"{reason}; no {_DISPENSABLE[own]} is left"
         return self._fail(end, reason, exit_code or 1)

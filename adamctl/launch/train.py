@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,23 +16,27 @@ from adamctl.kernels.threads import available_cores
 from adamctl.launch.checking import look_at_data
 from adamctl.launch.compiling import compile_kernels
 from adamctl.launch.front import Front, Outcome, nearest
+from adamctl.launch.hosts.asked import HostsAsked
+from adamctl.launch.hosts.commands import Run as HostsRun
+from adamctl.launch.hosts.starting import LOCAL, make_roles, on_hosts, run_of, where_to_listen
 from adamctl.launch.joining import find_controller, listening
 from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.partitions import Place, check_memory, measure_here, settle, write_record
-from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, coordinator_role, local_roles
-from adamctl.launch.process import RoleCommand
+from adamctl.launch.plan import COORDINATOR, STORES, controller_address, coordinator_role, local_roles
 from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
-from adamctl.launch.roles import LocalRoles
+from adamctl.launch.roles import LocalRoles, Roles
 from adamctl.launch.run_folder import LOGS, create_run_folder
 from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
+from adamctl.metrics.serving import check_port, metrics_of_run
 from adamctl.optimizers.configured import check as check_algorithm
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
+from adamctl.roles.role_process import RoleCommand
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,12 @@ class TrainOptions:
         token: the cluster's secret, for this process and the roles that it starts; empty without `join`: one is created
             for this run and kept in its folder.
         readings: whether the reporter shows processor time and memory of processes.
+        hosts: the hosts to run on; None: this machine, or the cluster of `join`.
+        bind, advertise: with `hosts`, where the front and roles beside it listen, with `join`, where the coordinator
+            does; and the host at which others reach them. Empty: as suits the hosts, or the cluster.
         detached: whether no terminal shows the run.
         begun: called with the run folder when it is made.
-        bind, advertise: with `join`, the host that the coordinator listens on, and the one that workers are told;
-            empty: as `listening` says.
+        metrics_port: where the cluster's metrics are served on loopback while the run lasts; None: nowhere.
     """
 
     join: tuple[str, ...]
@@ -59,33 +65,40 @@ class TrainOptions:
     environment: Mapping[str, str]
     token: str = ""
     readings: bool = False
-    detached: bool = False
-    begun: Callable[[Path], None] = lambda folder: None
+    hosts: HostsAsked | None = None
     bind: str = ""
     advertise: str = ""
+    detached: bool = False
+    begun: Callable[[Path], None] = lambda folder: None
+    metrics_port: int | None = None
 
 
 def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> tuple[Outcome, Path]:
     """Runs an experiment to its end and returns how it ended and its run folder. Blocks; call it in the main thread.
 
     Raises:
-        ConfigurationError: the run folder cannot be made, there is nothing to resume from, a batch algorithm does not
-            take its settings, or the data do not fit.
+        ConfigurationError: the port of metrics is taken, the run folder cannot be made, there is nothing to resume
+            from, a batch algorithm does not take its settings, or the data do not fit.
         DamagedDataError: the data are damaged.
         RunFailedError: a process cannot be started, or the coordinator falls silent.
         UnreachableError: the controller to join does not answer, or a role does not start in time.
         HandshakeError: the controller to join refuses us: wrong token or version.
     """
     check_algorithm(experiment)
-    where = listening(options.join, options.bind, options.advertise)
+    if options.metrics_port is not None:
+        check_port(options.metrics_port)
+    where = () if options.hosts is not None else listening(options.join, options.bind, options.advertise)
+    if options.hosts is not None:
+        experiment = on_hosts(experiment, options.hosts)
+    here = not options.join and (options.hosts is None or options.hosts.engine == LOCAL)
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)
-    place = Place(None if options.join else Machine.here())
+    place = Place(Machine.here() if here else None)
     if place.machine is not None:
         check_sizes(experiment, place.machine)
     check_memory(experiment, place, reporter.note)
-    if not options.join:
+    if here:
         experiment = look_at_data(experiment, reporter.note)
         compile_kernels(experiment, options.environment, available_cores(), reporter.note)
     settled = settle(experiment, place, resume, reporter.note, measure_here)
@@ -105,24 +118,42 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         stack.callback(note.remove)
         if note.problem:
             reporter.note(f"other commands cannot find this run automatically: {note.problem}")
-        if options.join:
-            common = ("--socket-folder", str(sockets))
-            controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
-            node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
-            commands: Sequence[RoleCommand] = (
-                coordinator_role(file.absolute(), folder.absolute(), resume, (*controllers, *common, *where), node),
-            )
+        resolved, held = file.absolute(), _held_elsewhere(experiment)
+        if options.hosts is not None:
+            listen = where_to_listen(options.hosts, options.bind, options.advertise)
+            run = run_of(experiment, file, folder, sockets, resume, listen)
+            outcome = _run_on_hosts(run, options.hosts, options, reporter, held, note)
         else:
-            node = COORDINATOR
-            commands = local_roles(experiment, file.absolute(), folder.absolute(), sockets, available_cores(), resume)
-        token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # everybody can see arguments
-        roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
-        front = _front(roles, commands, node, options, reporter, _held_elsewhere(experiment), note)
-        outcome = _run(front)
+            node, commands = _commands(experiment, options, resolved, folder.absolute(), sockets, resume, where)
+            token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # everybody can see arguments
+            roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
+            roles_of = {command.node: command.role for command in commands}
+            supervision = Supervision(roles_of, stored=("ps",) if held else ())
+            front = _front(roles, supervision, roles_of, node, options, reporter, note)
+            controllers = options.join or (controller_address(sockets),)
+            outcome = _run(front, metrics_of_run(options.metrics_port, controllers, options.token, reporter.note))
     state = outcome.progress.state if outcome.progress is not None else ""
     if not outcome.exit_code or outcome.signal or state == "stopped":  # a failure's stores may tell why
         shutil.rmtree(folder / STORES, ignore_errors=True)
     return outcome, folder
+
+
+def _commands(
+    experiment: Experiment,
+    options: TrainOptions,
+    file: Path,
+    folder: Path,
+    sockets: Path,
+    resume: str,
+    where: tuple[str, ...],
+) -> tuple[str, Sequence[RoleCommand]]:
+    """Returns the coordinator's node, and the roles that run on this machine; `where` says where it listens."""
+    if not options.join:
+        return COORDINATOR, local_roles(experiment, file, folder, sockets, available_cores(), resume)
+    common = ("--socket-folder", str(sockets))
+    controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
+    node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
+    return node, (coordinator_role(file, folder, resume, (*controllers, *common, *where), node),)
 
 
 def _held_elsewhere(experiment: Experiment) -> bool:
@@ -130,10 +161,32 @@ def _held_elsewhere(experiment: Experiment) -> bool:
     return experiment.cluster.store == "disk" or experiment.cluster.replication > 1
 
 
-def _run(front: Front) -> Outcome:
+def _run(front: Front, beside: AbstractAsyncContextManager[None]) -> Outcome:
     from adamctl.net import loop
 
-    return loop.run(front.run())
+    async def run() -> Outcome:
+        async with beside:
+            return await front.run()
+
+    return loop.run(run())
+
+
+def _run_on_hosts(
+    run: HostsRun, asked: HostsAsked, options: TrainOptions, reporter: Reporter, stored: bool, note: Noted
+) -> Outcome:
+    from adamctl.net import loop
+    from adamctl.net.stream import StreamTransport
+
+    async def whole() -> Outcome:
+        transport = StreamTransport()
+        roles, supervision = make_roles(
+            run, asked, options.environment, options.token, transport, stored, reporter.note,
+            lambda address: note.update(front=(address,)),
+        )  # fmt: skip
+        front = _front(roles, supervision, {"controller": "controller"}, COORDINATOR, options, reporter, note)
+        return await front.run()
+
+    return loop.run(whole())
 
 
 def _flag_of(address: str) -> str:
@@ -150,29 +203,33 @@ def _find_controller(options: TrainOptions, reporter: Reporter) -> None:
 
 
 def _front(
-    roles: LocalRoles,
-    commands: Sequence[RoleCommand],
+    roles: Roles,
+    supervision: Supervision,
+    roles_of: Mapping[str, str],
     node: str,
     options: TrainOptions,
     reporter: Reporter,
-    stored: bool,
     note: Noted,
 ) -> Front:
+    """Returns the front; `node` is the coordinator, `roles_of` the roles of this machine."""
     from adamctl.net.stream import StreamTransport
 
+    controllers: list[str] = []
+
     def on_serving(served: str, addresses: Sequence[str]) -> None:
-        if served == CONTROLLER:
-            note.update(controllers=nearest(addresses))
+        is_controller = roles.role(served) == "controller"
+        if is_controller:
+            controllers.extend(nearest(addresses))
+            note.update(controllers=tuple(controllers))
         elif served == node:
             note.update(coordinator=nearest(addresses))
         reachable = [address for address in addresses if address.startswith("tcp://")]
-        if served == CONTROLLER and reachable:
+        if is_controller and reachable and len(controllers) == len(addresses):
             reporter.note(f"watch it with: adamctl top --controller {reachable[0].removeprefix('tcp://')}")
 
-    roles_of = {command.node: command.role for command in commands}
     return Front(
         roles,
-        Supervision(roles_of, stored=("ps",) if stored else ()),
+        supervision,
         node,
         StreamTransport(),
         reporter,
@@ -180,6 +237,7 @@ def _front(
         _reader(roles_of) if options.readings else lambda pids: {},
         on_serving,
         options.join,
+        0.0 if options.hosts is None else options.hosts.time_s,
     )
 
 

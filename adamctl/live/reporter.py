@@ -11,6 +11,7 @@ from typing import Protocol, TextIO
 from adamctl.live.plain import PlainReporter
 from adamctl.live.reading import ProcessReading
 from adamctl.roles.coordinator.core.progress import RunProgress
+from adamctl.roles.log import json_line
 
 
 class Reporter(Protocol):
@@ -55,8 +56,14 @@ class Unread:
                 os.close(nowhere)
 
 
-def choose_reporter(stream: TextIO, *, plain: bool) -> Reporter:
-    """Returns the display for `stream`: plain lines if asked for, or if it is not a terminal that can redraw."""
+def choose_reporter(stream: TextIO, *, plain: bool, log_format: str = "text") -> Reporter:
+    """Returns the display for `stream`: plain lines if asked for, or if it is not a terminal that can redraw.
+
+    `log_format`: with `json` each line is an object as in roles' logs.
+    """
+    if log_format == "json":
+        write = lambda text: print(json_line("INFO", "front", "front", text), file=stream, flush=True)  # noqa: E731
+        return Unread(PlainReporter(write, time.monotonic), stream)
     if plain or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return Unread(PlainReporter(lambda line: print(line, file=stream, flush=True), time.monotonic), stream)
     from adamctl.live.display import RichReporter  # rich takes a while to import; roles are starting meanwhile

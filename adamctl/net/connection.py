@@ -9,71 +9,22 @@ from typing import Any
 
 from adamctl.config.names import is_name, printable
 from adamctl.errors import AdamctlError, DeadlineError, ProtocolError, RemoteError, UnreachableError
-from adamctl.net.greeting import check_listener, greet
+from adamctl.net.greeting import check_certificate, check_listener, greet
 from adamctl.net.handshake import SHARED_MEMORY, refusal
 from adamctl.net.limits import ClientLimits, admits
+from adamctl.net.pending import EMPTY, Pending, StreamReply
 from adamctl.net.pool import BufferPool, PooledBuffer
-from adamctl.net.protocol import FrameProtocol, Outgoing, body_views
+from adamctl.net.protocol import FrameProtocol, body_views
 from adamctl.net.shared_memory import Region
 from adamctl.net.showing import ShownRegions
+from adamctl.net.tls.identity import ANYONE, Secured
 from adamctl.wire.codec import FrameHead, decode_message, encode_request
 from adamctl.wire.constants import ErrorCode, Flag, Opcode
 from adamctl.wire.decoder import BodyTarget, Frame, discard_target
 from adamctl.wire.messages import OPCODE_OF_REQUEST, CreditGrant, ErrorReply, Hello, HelloReply, Message
 
-_EMPTY = memoryview(b"")
 _REPLY = int(Flag.REPLY)
 _ERROR = int(Flag.ERROR)
-
-
-class StreamReply:
-    """A reply. `received_into`: the body is in the caller's buffers; `body` is then empty unless there was just one."""
-
-    __slots__ = ("_buffer", "body", "message", "received_into")
-
-    def __init__(self, message: Message, body: memoryview, buffer: PooledBuffer | None, received_into: bool) -> None:
-        self.message = message
-        self.body = body
-        self.received_into = received_into
-        self._buffer = buffer
-
-    def release(self) -> None:
-        """Returns the body's buffer; does nothing for a body that is empty or the caller's own."""
-        if self._buffer is not None:
-            self._buffer.release()
-            self._buffer = None
-            self.body = _EMPTY
-
-
-class Pending:
-    """A request from its creation on: waiting for credit, then for its turn, then for its reply."""
-
-    __slots__ = (
-        "answer",
-        "deadline",
-        "into",
-        "into_bytes",
-        "message",
-        "one_way",
-        "outgoing",
-        "request_id",
-        "size_bytes",
-        "timer",
-        "views",
-    )
-
-    def __init__(self, message: Message, views: list[memoryview], size_bytes: int, one_way: bool) -> None:
-        self.message = message
-        self.views = views
-        self.size_bytes = size_bytes
-        self.one_way = one_way
-        self.request_id = 0
-        self.into: list[memoryview] | None = None
-        self.into_bytes = 0
-        self.deadline = 0.0
-        self.answer: asyncio.Future[Any]
-        self.timer: asyncio.TimerHandle
-        self.outgoing: Outgoing | None = None
 
 
 class ClientProtocol(FrameProtocol):
@@ -286,12 +237,12 @@ class ClientProtocol(FrameProtocol):
                 pending.answer.set_exception(self._refused(message))
         elif target is None:
             self._answer(
-                pending, StreamReply(message, _EMPTY, None, pending.into is not None and not pending.into_bytes)
+                pending, StreamReply(message, EMPTY, None, pending.into is not None and not pending.into_bytes)
             )
         elif isinstance(target.token, PooledBuffer):
             self._answer(pending, StreamReply(message, target.token.view, target.token, False))
         else:
-            body = target.segments[0] if len(target.segments) == 1 else _EMPTY
+            body = target.segments[0] if len(target.segments) == 1 else EMPTY
             self._answer(pending, StreamReply(message, body, None, target.token is pending))
 
     def _refused(self, error: ErrorReply) -> AdamctlError:
@@ -305,6 +256,10 @@ class ClientProtocol(FrameProtocol):
             target.token.release()
 
     # --- the end ----------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._pending or self._waiting)
 
     def _gone(self) -> AdamctlError:
         reason = self.reason
@@ -367,11 +322,17 @@ class StreamConnection:
         *,
         scheme: str = "memory",
         shares: bool = False,
+        expects: tuple[str, str] = ANYONE,
+        secure: bool = False,
     ) -> StreamConnection:
-        """Says HELLO on a new connection, until `deadline` (loop.time()). Raises as `Transport.connect`."""
+        """Says HELLO on a new connection, until `deadline` (loop.time()). Raises as `Transport.connect`.
+
+        `secure`: certificates say who both ends are, so no token is needed; then the other one must be who is expected.
+        """
         try:
-            trusted = scheme == "unix" and check_listener(protocol.socket, protocol.address)
+            trusted = secure or (scheme == "unix" and check_listener(protocol.socket, protocol.address))
             peer = await protocol.greet(hello, deadline, trusted=trusted)
+            check_certificate(protocol, peer, expects)
         except BaseException:
             protocol.end(UnreachableError("no HELLO was exchanged"), at_once=True)
             raise
@@ -385,6 +346,11 @@ class StreamConnection:
     def in_flight_bytes(self) -> int:
         """Body bytes of requests for which the peer has not returned credit."""
         return self._protocol._in_flight_bytes
+
+    @property
+    def secured(self) -> Secured | None:
+        """See `adamctl.net.transport.Connection.secured`."""
+        return self._protocol.secured
 
     @property
     def closed(self) -> bool:

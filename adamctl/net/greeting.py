@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
-from adamctl.errors import HandshakeError, ProtocolError, RemoteError
+from adamctl.errors import HandshakeError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.handshake import NONCE_BYTES, ClientHandshake, ServerHandshake, refusal
-from adamctl.net.peer_user import is_own_user
+from adamctl.net.peer_user import is_own_user, peer_source
 from adamctl.net.protocol import FrameProtocol
+from adamctl.net.tls.identity import other_cluster, wrong_claim, wrong_peer
 from adamctl.wire.codec import decode_message
 from adamctl.wire.constants import ErrorCode, Opcode
 from adamctl.wire.decoder import Frame
@@ -59,8 +60,30 @@ def check_listener(sock: Any, address: str) -> bool:
     return True
 
 
+def check_certificate(protocol: FrameProtocol, peer: HelloReply, expects: tuple[str, str]) -> None:
+    """Checks that a server's certificate says what its answer to HELLO does, and that it is the one that we expect.
+
+    Args:
+        expects: role and node; empty: any.
+
+    Raises:
+        HandshakeError: its certificate does not allow what it says.
+        UnreachableError: another process is at this address now.
+    """
+    secured = protocol.secured
+    if secured is None:
+        return
+    if problem := wrong_claim(secured.own, secured.peer, peer.role, peer.node):
+        raise HandshakeError(problem)
+    if problem := wrong_peer(secured.own, secured.peer, (peer.role, peer.node), *expects):
+        raise UnreachableError(problem)
+
+
 class Greeting:
-    """The server's end of a connection's handshake. `peer` is set by the first frame, and proven once `done`."""
+    """The server's end of a connection's handshake. `peer` is set by the first frame, and proven once `done`.
+
+    `proof`: by what, in words.
+    """
 
     peer: Hello
 
@@ -69,6 +92,7 @@ class Greeting:
         self._protocol = protocol
         self._address = address
         self._handshake: ServerHandshake | None = None
+        self.proof = ""
 
     @property
     def done(self) -> bool:
@@ -95,13 +119,34 @@ class Greeting:
             if not is_name(name):
                 text = f"expected a role and a node name of {NAME_EXPECTED}; found {name[:NAME_CHARACTERS_MAX]!a}"
                 raise RemoteError(ErrorCode.BAD_MESSAGE, text)
-        handshake = ServerHandshake(identity, secrets.token_bytes(NONCE_BYTES), trusted=self._trusted())
+        trusted = self._trusted()
+        if problem := self._wrong_certificate(message):
+            raise RemoteError(ErrorCode.WRONG_IDENTITY, problem)
+        self.proof = self._proof(trusted, identity)
+        handshake = ServerHandshake(identity, secrets.token_bytes(NONCE_BYTES), trusted=trusted)
         reply = handshake.greeted(message, credit_bytes)
         self._handshake, self.peer = handshake, message
         return reply
 
+    def _wrong_certificate(self, hello: Hello) -> str:
+        """Returns why a peer's certificate does not allow what it says; empty if it does, or there is no TLS."""
+        secured = self._protocol.secured
+        if secured is None:
+            return ""
+        own, peer = secured
+        return other_cluster(own, peer, f"from {peer_source(self._protocol.socket)}") or wrong_claim(
+            own, peer, hello.role, hello.node
+        )
+
+    def _proof(self, trusted: bool, identity: Hello) -> str:
+        if self._protocol.secured is not None:
+            return f"certificate {self._protocol.secured.peer}"
+        return "same user" if trusted else "token" if identity.token else "nothing"
+
     def _trusted(self) -> bool:
         """Whether the peer needs no token. Raises RemoteError: the peer is another user of this machine."""
+        if self._protocol.secured is not None:
+            return True  # a certificate says more than a token, which everyone has
         if not self._address.startswith("unix:"):
             return False
         if not is_own_user(self._protocol.socket):

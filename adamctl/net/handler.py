@@ -18,6 +18,8 @@ from adamctl.wire.constants import ErrorCode
 
 _LOG = logging.getLogger(__name__)
 
+_WHERE = "the log of the process that answers says why"
+
 _CODES: tuple[tuple[type[AdamctlError], ErrorCode], ...] = (
     (ConfigurationError, ErrorCode.BAD_CONFIGURATION),
     (DamagedDataError, ErrorCode.DAMAGED_DATA),
@@ -38,4 +40,5 @@ def report_failure(request: Request, error: Exception) -> None:
             return
     name = type(request.message).__name__
     _LOG.error("the handler of %s from %s failed", name, request.peer_name, exc_info=error)
-    request.fail(ErrorCode.INTERNAL, f"{name} failed: {type(error).__name__}: {error}")
+    # An unforeseen error may say what files there are here: only the log has its text.
+    request.fail(ErrorCode.INTERNAL, f"{name} failed: {type(error).__name__}; {_WHERE}")

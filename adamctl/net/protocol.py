@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from adamctl.errors import AdamctlError, ProtocolError, UnreachableError
 from adamctl.net.sockets import set_options
+from adamctl.net.tls.identity import Secured
 from adamctl.wire.codec import FrameHead
 from adamctl.wire.decoder import BodyTarget, Frame, FrameDecoder
 
@@ -49,6 +50,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         # The transport calls this before each read; using the decoder's method directly saves a call.
         self.get_buffer = self.decoder.want  # type: ignore[method-assign, assignment]
         self.reason: AdamctlError | None = None  # why the connection ended, first cause
+        self.secured: Secured | None = None  # who is at both ends, by TLS, before the first frame comes
         self.lost = loop.create_future()  # resolved when the transport is gone
         self.outgoing_bytes = 0
         self._handed_over_bytes = 0  # since the connection was made
@@ -85,8 +87,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Updates `outgoing_bytes`, the bytes of frames that the kernel has not taken yet."""
         self.outgoing_bytes += change_bytes
 
-    def refuse(self, error: ProtocolError) -> None:
-        """Called when the peer broke the format, before the connection is cut."""
+    def refuse(self, error: AdamctlError) -> None:
+        """Called when the peer broke the format, or TLS below has failed, before the connection is cut."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether ending the connection now would disturb someone who waits for it."""
+        return False
 
     # --- asyncio ----------------------------------------------------------------------------------------------------
 
@@ -153,9 +160,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 if self._closing or not self._incoming or not self.may_read():
                     break
             if self.decoder.failure is not None and not self._incoming:
-                self._fail(self.decoder.failure)
+                self.fail(self.decoder.failure)
         except ProtocolError as error:
-            self._fail(error)
+            self.fail(error)
         finally:
             self._draining = self._corked = False
         self._set_reading(not (self._incoming or self.decoder.blocked or self.decoder.failure or not self.may_read()))
@@ -197,7 +204,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    def _fail(self, error: ProtocolError) -> None:
+    def fail(self, error: AdamctlError) -> None:
+        """Ends the connection because of what the peer has sent."""
         if not self._closing:
             self.refuse(error)
         self.end(error)

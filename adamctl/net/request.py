@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -9,13 +10,30 @@ from adamctl.errors import RemoteError
 from adamctl.net.pool import PooledBuffer
 from adamctl.net.protocol import body_views
 from adamctl.net.regions import RegionTable
+from adamctl.net.tls.identity import Secured
 from adamctl.net.transport import Arrival, Lease
 from adamctl.wire.codec import FrameHead, encode_error, encode_reply
-from adamctl.wire.constants import ErrorCode, Flag
+from adamctl.wire.constants import FRAME_HEADER_BYTES, ErrorCode, Flag
 from adamctl.wire.messages import Hello, Message
 
 _EMPTY = memoryview(b"")
 _ONE_WAY = int(Flag.ONE_WAY)
+
+
+class Traffic:
+    """What a server has answered since it began.
+
+    Attributes:
+        received_bytes: of requests, with their heads; clients' memory that is mapped is not sent.
+        sent_bytes: of answers, likewise.
+        refusals: error code -> refused requests and connections.
+    """
+
+    __slots__ = ("received_bytes", "refusals", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.received_bytes = self.sent_bytes = 0
+        self.refusals: Counter[int] = Counter()
 
 
 class Answering(Protocol):
@@ -23,10 +41,14 @@ class Answering(Protocol):
 
     peer: Hello
     peer_name: str
+    proof: str
+    """By what the peer has proved who it is, in words."""
     local_address: str
     connection_id: int
     regions: RegionTable
     """The memory that the client has registered."""
+    traffic: Traffic
+    secured: Secured | None
 
     def finish(
         self,
@@ -80,8 +102,17 @@ class StreamRequest:
         return self._protocol.peer
 
     @property
+    def secured(self) -> Secured | None:
+        return self._protocol.secured
+
+    @property
     def peer_name(self) -> str:
         return self._protocol.peer_name
+
+    @property
+    def proof(self) -> str:
+        """See `adamctl.net.transport.Request.proof`."""
+        return self._protocol.proof
 
     @property
     def local_address(self) -> str:
@@ -120,6 +151,7 @@ class StreamRequest:
 
     def fail(self, code: int, message: str, details: Mapping[str, object] | None = None) -> None:
         """Answers with an error and frees the body. Raises RuntimeError if it was answered before."""
+        self._protocol.traffic.refusals[code] += 1
         head = b"" if self.one_way else encode_error(self._head.opcode, self._head.request_id, code, message, details)
         self._finish(head, [], 0, None)
 
@@ -132,4 +164,7 @@ class StreamRequest:
         self.body = _EMPTY
         self.arrival = None  # it may refer to us: memory of the pool must not wait for the garbage collector
         self.lease.release()
+        traffic = self._protocol.traffic
+        traffic.received_bytes += FRAME_HEADER_BYTES + self._head.header_bytes + self._head.body_bytes
+        traffic.sent_bytes += len(head) + size_bytes
         self._protocol.finish(self._head, head, views, size_bytes, on_sent)

@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from adamctl.errors import ProtocolError, RemoteError, UnreachableError
+from adamctl.errors import AdamctlError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
 from adamctl.net.arriving import ARRIVING_BYTES_MIN, Pieces
 from adamctl.net.greeting import Greeting
@@ -19,7 +19,7 @@ from adamctl.net.pool import BufferPool, PooledBuffer
 from adamctl.net.protocol import FrameProtocol
 from adamctl.net.regions import RegionQuota, RegionTable
 from adamctl.net.reply_quota import ReplyQuota
-from adamctl.net.request import StreamRequest
+from adamctl.net.request import StreamRequest, Traffic
 from adamctl.net.sources import LineQuota, Newcomers
 from adamctl.net.transport import ArrivalHandler, Handler, PlacingHandler
 from adamctl.net.turns import Turns
@@ -54,6 +54,7 @@ class ServerProtocol(FrameProtocol):
         self._server = server
         self.local_address = address
         self.regions = RegionTable(server.region_quota, server.limits.regions_max)
+        self.traffic = server.traffic
         self._outstanding = 0  # requests read and not yet answered, or whose answer the kernel has not yet taken
         self._body_bytes = 0  # bodies of requests not yet answered
         self._released_bytes = 0  # of one-way requests, not yet told to the client
@@ -179,11 +180,12 @@ class ServerProtocol(FrameProtocol):
             if self._greeting.done:
                 self._server.admit(self)
         except RemoteError as error:
+            self.traffic.refusals[error.code] += 1
             self.send(encode_error(head.opcode, head.request_id, error.code, str(error)))
             self.end(ProtocolError(str(error)))
             return
         if self._greeting.done:
-            self.peer = self._greeting.peer
+            self.peer, self.proof = self._greeting.peer, self._greeting.proof
             self.peer_name = f"{self.peer.role}/{self.peer.node}@{self.local_address}"
             self.greeted = True
         self.send(encode_reply(head.opcode, head.request_id, reply))
@@ -196,10 +198,10 @@ class ServerProtocol(FrameProtocol):
         elif isinstance(target.token, PooledBuffer):
             target.token.release()
 
-    def refuse(self, error: ProtocolError) -> None:
+    def refuse(self, error: AdamctlError) -> None:
         if self._server.may_log(self.source):
             _LOG.warning("%s broke the protocol and is cut (from %s): %s", self.peer_name, self.source, error)
-        code = ErrorCode.BAD_MESSAGE
+        self.traffic.refusals[code := ErrorCode.BAD_MESSAGE] += 1
         self.send(encode_error(Opcode.HELLO, 0, code, str(error)))
 
     # --- answering --------------------------------------------------------------------------------------------------
@@ -250,6 +252,7 @@ class StreamServer:
         turns: the order in which connections get them.
         replies: its unsent answers.
         region_quota: its clients' memory that it has mapped.
+        traffic: what it has answered.
     """
 
     def __init__(
@@ -280,6 +283,7 @@ class StreamServer:
         self._closing = False
         self.replies = ReplyQuota(limits)
         self.region_quota = RegionQuota(limits.region_bytes_max)
+        self.traffic = Traffic()
         self._sweeper: asyncio.TimerHandle | None = None
         if sweep:
             self._sweeper = self.loop.call_later(limits.sweep_interval_s, self._sweep)
@@ -336,10 +340,8 @@ class StreamServer:
         """Admits a new connection to those that may make requests. Raises RemoteError: there is no room."""
         if self._closing:
             raise RemoteError(ErrorCode.SHUTTING_DOWN, "the server is closing")
-        if len(self._connections) >= self.limits.connections_max:
-            raise RemoteError(
-                ErrorCode.OVER_QUOTA, f"all {self.limits.connections_max} connections are taken; try again later"
-            )
+        if len(self._connections) >= (most := self.limits.connections_max):
+            raise RemoteError(ErrorCode.OVER_QUOTA, f"all {most} connections are taken; try again later")
         self._newcomers.discard(protocol)
         self._connections[protocol] = None
 
@@ -375,10 +377,8 @@ class StreamServer:
         grown_bytes, protocol.taken_before_bytes = taken_bytes - protocol.taken_before_bytes, taken_bytes
         if not protocol.write_stalled or grown_bytes:
             protocol.moved_s = now
-        if (
-            not protocol.write_stalled
-            or grown_bytes >= self.limits.reply_pace_bytes_per_s * self.limits.sweep_interval_s
-        ):
+        pace_bytes = self.limits.reply_pace_bytes_per_s * self.limits.sweep_interval_s
+        if not protocol.write_stalled or grown_bytes >= pace_bytes:
             protocol.kept_pace_s = now
         if now - protocol.moved_s > self.limits.write_stall_timeout_s:
             protocol.end(UnreachableError("the peer does not take its answers"), at_once=True)

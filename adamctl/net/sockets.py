@@ -8,7 +8,7 @@ import ipaddress
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,10 +26,41 @@ segments leave by a timer and out of order, which costs a third of the rate. Eve
 """
 
 
-async def bind_tcp(address: Address, *, only_loopback: bool = False) -> tuple[socket.socket, Address]:
+INSECURE_VARIABLE = "ADAMCTL_INSECURE"
+
+
+def is_insecure(environment: Mapping[str, str]) -> bool:
+    """Returns whether ADAMCTL_INSECURE allows addresses beyond loopback without TLS, as `--insecure` does.
+
+    Raises ConfigurationError: it is neither 1 nor 0.
+    """
+    value = environment.get(INSECURE_VARIABLE, "") or "0"
+    if value not in ("0", "1"):
+        raise ConfigurationError(f"{INSECURE_VARIABLE}: expected 1 or 0; found {value!r}")
+    return value == "1"
+
+
+def beyond_loopback(token: str, *, tls: bool, insecure: bool) -> str:
+    """Returns why a server may listen on loopback only, and what to do; empty if it may listen anywhere."""
+    if tls:
+        return ""
+    if not insecure:
+        return (
+            "without TLS: anyone on the network could read and change what is sent; give --tls-dir DIR or set "
+            "ADAMCTL_TLS (adamctl tls create-ca begins), or, on a network that you trust, --insecure with a token"
+        )
+    if token:
+        return ""
+    return (
+        "without a token: anyone who reaches it could read and change everything; give --token-file FILE or set "
+        "ADAMCTL_TOKEN, the same for every process of the cluster"
+    )
+
+
+async def bind_tcp(address: Address, *, only_loopback: str = "") -> tuple[socket.socket, Address]:
     """Returns a bound TCP socket and its address. Raises ConfigurationError.
 
-    `only_loopback`: refuse all but loopback addresses, because there is no token.
+    `only_loopback`: if not empty, why all but loopback addresses are refused.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -39,10 +70,7 @@ async def bind_tcp(address: Address, *, only_loopback: bool = False) -> tuple[so
     found.sort(key=lambda info: info[0] != socket.AF_INET)  # "localhost" means 127.0.0.1 if both families exist
     family, kind, protocol, _, endpoint = found[0]
     if only_loopback and not ipaddress.ip_address(str(endpoint[0]).partition("%")[0]).is_loopback:
-        raise ConfigurationError(
-            f"cannot listen on {address} without a token: anyone who reaches it could read and change everything; give "
-            "--token-file FILE or set ADAMCTL_TOKEN, the same for every process of the cluster, or listen on 127.0.0.1"
-        )
+        raise ConfigurationError(f"cannot listen on {address} {only_loopback}; or listen on 127.0.0.1")
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setblocking(False)

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 from adamctl.net.address import TransportKind
 from adamctl.net.limits import ServerLimits
 from adamctl.net.shared_memory import Region
+from adamctl.net.tls.identity import ANYONE, Secured
 from adamctl.wire.messages import Hello, HelloReply, Message
 
 Body: TypeAlias = Sequence["bytes | bytearray | memoryview | Any"]
@@ -57,6 +58,16 @@ class Request(Protocol):
 
     @property
     def peer_name(self) -> str: ...
+
+    @property
+    def proof(self) -> str:
+        """By what the peer has proved who it is: `token`, `same user`, `certificate` and which one, or `nothing`."""
+        ...
+
+    @property
+    def secured(self) -> Secured | None:
+        """Who the peer is by its certificate, which allows what `peer` says; None without TLS."""
+        ...
 
     @property
     def local_address(self) -> str:
@@ -175,6 +186,11 @@ class Connection(Protocol):
         ...
 
     @property
+    def secured(self) -> Secured | None:
+        """Who both ends are by their certificates; None without TLS."""
+        ...
+
+    @property
     def closed(self) -> bool: ...
 
     async def wait_lost(self) -> str:
@@ -215,8 +231,12 @@ class Transport(Protocol):
     kind: TransportKind
     server_limits: ServerLimits
 
-    async def connect(self, address: str, hello: Hello, *, deadline_s: float) -> Connection:
-        """Raises UnreachableError (with the address), DeadlineError, HandshakeError."""
+    async def connect(
+        self, address: str, hello: Hello, *, deadline_s: float, expects: tuple[str, str] = ANYONE
+    ) -> Connection:
+        """Connects, as `hello`. `expects`: role and node that must be there, by its certificate, if there is TLS.
+
+        Raises UnreachableError (with the address), DeadlineError, HandshakeError."""
         ...
 
     async def serve(

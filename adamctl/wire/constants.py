@@ -22,6 +22,8 @@ from struct import Struct
 from typing import Final
 
 MAGIC: Final = b"ADMC"
+TLS_START: Final = b"\x16\x03"
+"""How a TLS client begins: a record of the handshake, of version 3."""
 VERSION_LOWEST: Final = 1
 VERSION_HIGHEST: Final = 1
 FRAME_HEADER: Final = Struct("<4sBBHQIIII")
@@ -60,6 +62,8 @@ class Opcode(IntEnum):
     NODE_LEAVE = 21
     CONTROLLER_PEER = 22
     CONTROLLER_REPLACE = 23
+    CONTROLLER_BACKUP = 24
+    CONTROLLER_RESTORE = 25
     PS_ATTACH = 32
     PS_PUSH = 33
     PS_PULL = 34
@@ -99,6 +103,10 @@ class Opcode(IntEnum):
     PART_PORTIONS = 92
     PART_BUNDLE = 93
     BENCH_BLOCK = 96
+    HOST_JOIN = 112
+    HOST_ORDERS = 113
+    HOST_REPORT = 114
+    HOST_TAIL = 115
 
 
 class ErrorCode(IntEnum):
@@ -118,6 +126,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_REGION = 11
     NOT_ALLOWED = 12
     WRONG_CLUSTER = 13
+    WRONG_IDENTITY = 14
     UNKNOWN_JOB = 32
     UNKNOWN_SHARD = 33
     WRONG_LENGTH = 34
@@ -195,6 +204,10 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.PART_PULL: 0,
     Opcode.PART_PORTIONS: 0,
     Opcode.PART_BUNDLE: 0,
+    Opcode.HOST_JOIN: _SMALL,
+    Opcode.HOST_ORDERS: _SMALL,
+    Opcode.HOST_REPORT: _SMALL,
+    Opcode.HOST_TAIL: _SMALL,
 }
 
 

@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from adamctl.wire.constants import Opcode
-from adamctl.wire.messages import Hello, Message, NodeRegisterRequest
+from adamctl.wire.messages import ConfigReadRequest, ConfigWatchRequest, Hello, Message, NodeRegisterRequest
 
 About: TypeAlias = Literal["", "itself", "itself, or others by an operator"]
 
 OPERATORS: Final = frozenset({"front", "operator"})
 """The command line, and the run's front."""
+METRICS: Final = "metrics"
+"""Who shows a cluster's metrics: it may ask and read, and change nothing."""
 TRAINERS: Final = frozenset({"worker", "client"})
 READ_BY_TRAINERS: Final = ("/nodes/", "/jobs/")
-"""Where a worker finds a run, and a pushing client finds which server holds what."""
+"""Where a worker finds a run, and a pushing client finds which server holds what. Of jobs they see only their own: the
+controllers' core leaves out the rest (`adamctl.roles.controller.core.service.permissions.sees`)."""
 JOB_OWNERS: Final = frozenset({"coordinator", "client"})
 MEMBERS: Final = frozenset({"ps", "data", "worker", "coordinator", "client"})
-KNOWN_ROLES: Final = MEMBERS | OPERATORS | {"controller", "bench"}
+KNOWN_ROLES: Final = MEMBERS | OPERATORS | {"controller", "bench", "host", METRICS}
 
 OTHERS: Final = "another role"
 """Stands for roles of other packages: they may become members and read everything."""
@@ -48,23 +51,26 @@ _RUN: Final = Permission(frozenset({"worker"}), "itself")
 _PARTITION: Final = Permission(frozenset({"worker"}))
 _COORDINATOR: Final = Permission(frozenset({"coordinator"}))
 """Of the job that the message is about, which parameter servers check: it commands, and neither pulls nor pushes."""
+_AGENT: Final = Permission(frozenset({"host"}), "itself")
 _MEMBER: Final = Permission(MEMBERS | {OTHERS}, "itself")
 
 PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.HELLO: Permission(ALL),
     Opcode.PROVE: Permission(ALL),
-    Opcode.STATUS: Permission(OPERATORS | {"controller"}),
+    Opcode.STATUS: Permission(OPERATORS | {"controller", METRICS}),
     Opcode.CREDIT: Permission(frozenset()),  # a server grants it; it is never requested
     Opcode.SHUTDOWN: _OPERATOR,
     Opcode.MEMORY_REGISTER: Permission(TRAINERS | {"coordinator"}),
-    Opcode.CONFIG_READ: Permission(ALL - {"data", "bench"}),
+    Opcode.CONFIG_READ: Permission(ALL - {"data", "bench", "host"}),
     Opcode.CONFIG_COMPARE_AND_SET: Permission(JOB_OWNERS | OPERATORS | {"ps"}),  # and by key, in the controllers' core
-    Opcode.CONFIG_WATCH: Permission(ALL - {"data", "bench"}),
+    Opcode.CONFIG_WATCH: Permission(ALL - {"data", "bench", "host"}),
     Opcode.NODE_REGISTER: _MEMBER,
     Opcode.NODE_BEACON: _MEMBER,
     Opcode.NODE_LEAVE: Permission(_MEMBER.senders | OPERATORS, "itself, or others by an operator"),
     Opcode.CONTROLLER_PEER: Permission(frozenset({"controller"})),  # the receiver's core checks `source`
     Opcode.CONTROLLER_REPLACE: _OPERATOR,
+    Opcode.CONTROLLER_BACKUP: _OPERATOR,
+    Opcode.CONTROLLER_RESTORE: _OPERATOR,
     Opcode.PS_ATTACH: Permission(TRAINERS | {"coordinator"}),
     Opcode.PS_PUSH: Permission(TRAINERS),
     Opcode.PS_PULL: Permission(TRAINERS),
@@ -104,7 +110,26 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.PART_PORTIONS: _PARTITION,
     Opcode.PART_BUNDLE: _PARTITION,
     Opcode.BENCH_BLOCK: Permission(frozenset({"bench"})),
+    Opcode.HOST_JOIN: _AGENT,
+    Opcode.HOST_ORDERS: _AGENT,
+    Opcode.HOST_REPORT: _AGENT,
+    Opcode.HOST_TAIL: _OPERATOR,
 }
+
+
+AUDITED: Final = frozenset(
+    {
+        Opcode.SHUTDOWN,
+        Opcode.CONTROLLER_REPLACE,
+        Opcode.CONTROLLER_BACKUP,
+        Opcode.CONTROLLER_RESTORE,
+        Opcode.RUN_STOP,
+        Opcode.RUN_CHECKPOINT,
+    }
+)
+"""Administrative messages: who sent one, and what came of it, is written down, also if it was refused."""
+AUDITED_OF_OPERATORS: Final = frozenset({Opcode.CONFIG_COMPARE_AND_SET, Opcode.NODE_LEAVE})
+"""Administrative only if an operator sends them."""
 
 
 def may_send(role: str, opcode: int) -> bool:
@@ -117,8 +142,11 @@ def refusal(peer: Hello, opcode: int, message: Message) -> str:
     """Returns why a peer with this HELLO may not send a message; empty if it may."""
     if not may_send(peer.role, opcode):
         return f"a {peer.role} may not send {Opcode(opcode).name}"
-    if peer.role in TRAINERS and not getattr(message, "prefix", READ_BY_TRAINERS[0]).startswith(READ_BY_TRAINERS):
-        return f"a {peer.role} may read and watch only keys under {' and '.join(READ_BY_TRAINERS)}"
+    if peer.role in TRAINERS and isinstance(message, ConfigReadRequest | ConfigWatchRequest):
+        if not message.prefix.startswith(READ_BY_TRAINERS):
+            return f"a {peer.role} may read and watch only keys under {' and '.join(READ_BY_TRAINERS)}"
+        if peer.role == "client" and message.prefix == READ_BY_TRAINERS[1]:
+            return "a client may read and watch only its own job; expected /jobs/NAME, found /jobs/"
     about = PERMISSIONS[Opcode(opcode)].about
     if not about or (about != "itself" and peer.role in OPERATORS):
         return ""

@@ -32,7 +32,11 @@ from adamctl.wire.messages import (
     ConfigReadRequest,
     ConfigWatchReply,
     ConfigWatchRequest,
+    ControllerBackupReply,
+    ControllerBackupRequest,
     ControllerReplaceRequest,
+    ControllerRestoreReply,
+    ControllerRestoreRequest,
     Empty,
     Hello,
     Message,
@@ -56,6 +60,8 @@ _ELECTION_RETRY_MAX_S = 0.2
 """The longest pause between attempts while controllers answer but there is no leader."""
 _REDIRECTS_MAX = 3
 """Redirections followed in a row without a pause; after that, wait until the controllers agree on a leader."""
+WHOLE_S = 30.0
+"""How much longer an answer may take that has all of the configuration in it, or in its request."""
 _AGAIN = (ErrorCode.DEADLINE_PASSED, ErrorCode.SHUTTING_DOWN, ErrorCode.NOT_READY, ErrorCode.NOT_LEADER)
 
 
@@ -189,6 +195,22 @@ class ControllerClient:
         members = [member for member in reply.status.get("members", ()) if member.get("name") == old]
         identity = members[0].get("identity", 0) if members else 0
         await self._call(ControllerReplaceRequest(old, name, address, identity), Empty)
+
+    async def backup(self) -> bytes:
+        """Returns the configuration as it is now, as `adamctl.roles.controller.core.service.backup` encodes it."""
+        _, entries = await self._call(ControllerBackupRequest(), ControllerBackupReply, wait_s=WHOLE_S)
+        if len(entries) != 1:
+            raise ProtocolError(f"the controller at {self._where()} sent {len(entries)} backups; expected one")
+        return entries[0].value
+
+    async def restore(self, backup: bytes) -> ControllerRestoreReply:
+        """Puts a backup in the place of everything that the controllers keep. Safe to ask for twice.
+
+        Raises:
+            RemoteError: BAD_CONFIGURATION: these controllers have been in use; BAD_MESSAGE: it is no backup.
+        """
+        reply, _ = await self._call(ControllerRestoreRequest(), ControllerRestoreReply, (backup,), wait_s=WHOLE_S)
+        return reply
 
     # --- the connection ---------------------------------------------------------------------------------------------
 

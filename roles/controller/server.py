@@ -37,7 +37,6 @@ from adamctl.roles.controller.core.instructions import (
     SaveVote,
     Send,
 )
-from adamctl.roles.controller.core.paxos.forming import cluster_identity
 from adamctl.roles.controller.core.paxos.messages import Received, decode_peer
 from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.controller.core.service.controller_core import ControllerCore
@@ -50,6 +49,8 @@ from adamctl.roles.controller.core.service.events import (
     Read,
     Register,
     Replace,
+    RestoreBackup,
+    TakeBackup,
     Tick,
     Watch,
 )
@@ -63,8 +64,10 @@ from adamctl.wire.messages import (
     ConfigCompareAndSetRequest,
     ConfigReadRequest,
     ConfigWatchRequest,
+    ControllerBackupRequest,
     ControllerPeerRequest,
     ControllerReplaceRequest,
+    ControllerRestoreRequest,
     Empty,
     Hello,
     NodeBeaconRequest,
@@ -110,7 +113,7 @@ class ControllerServer:
         self._disk = ThreadPoolExecutor(1, "controller-disk")
         self._first = core.recover(store.vote, store.snapshot, store.entries, self._loop.time())
         if store.vote is not None:
-            on_cluster(cluster_identity(store.vote.cluster))
+            on_cluster(core.cluster)
         if store.entries or store.snapshot is not None:
             log.info("the configuration is at revision %d, with %d nodes", core.state.revision, len(core.living()))
         self._probes.later(PROBE_AGAIN_S)
@@ -185,9 +188,7 @@ class ControllerServer:
         batch = [one for one in instructions if isinstance(one, SaveVote | Append | SaveSnapshot)]
         if batch:
             await self._on_disk(partial(self._store.persist, batch))
-            for one in batch:
-                if isinstance(one, SaveVote):  # what is not on disk yet may be lost, so nobody is told of it
-                    self._on_cluster(cluster_identity(one.vote.cluster))
+            self._on_cluster(self.core.cluster)  # what is not on disk yet may be lost, so nobody is told of it
         for instruction in instructions:
             self._carry_out(instruction)
         if self._store.wants_snapshot:
@@ -242,6 +243,10 @@ class ControllerServer:
             "strangers": [{"name": name, "address": address} for name, address in core.paxos.forming.strangers],
         }
 
+    def unready(self) -> str:
+        """Returns why it serves nobody now: it knows no leader."""
+        return "" if self.core.leader is not None else "no leader is known"
+
     def _members(self) -> list[dict[str, Any]]:
         """Returns the controllers; the leader knows how many slots each was behind when it last answered (`lag`), and
         how long ago that was (`silent_s`)."""
@@ -264,7 +269,7 @@ class ControllerServer:
 def _event(request: Request, token: int) -> Event | None:
     match request.message:
         case ConfigReadRequest(prefix=prefix):
-            return Read(token, prefix)
+            return Read(token, prefix, request.peer.role, request.connection_id)
         case ConfigCompareAndSetRequest(session=session, sequence=sequence, known_serial=known_serial):
             try:
                 changes = _CHANGES.decode(request.body)
@@ -275,7 +280,7 @@ def _event(request: Request, token: int) -> Event | None:
             own = f"{peer.role}/{peer.node}/{session}" if session else ""
             return CompareAndSet(token, own, sequence, changes, known_serial, peer.role, peer.node)
         case ConfigWatchRequest(prefix=prefix, after_revision=after_revision, wait_s=wait_s):
-            return Watch(token, request.connection_id, prefix, after_revision, wait_s)
+            return Watch(token, request.connection_id, prefix, after_revision, wait_s, request.peer.role)
         case NodeRegisterRequest() as message:
             for address in (*message.addresses, *message.administration_addresses, *message.replication_addresses):
                 parse_address(address)  # the others will parse it, and must not fail on it
@@ -287,11 +292,16 @@ def _event(request: Request, token: int) -> Event | None:
         case ControllerPeerRequest() as head:
             try:
                 told = decode_peer(request.body)
-                return Received(head.cluster, head.source, head.address, head.destination, told, head.limits)
+                names = (head.cluster, head.source, head.address, head.destination)
+                return Received(*names, told, head.limits, request.peer.node)
             except UNREADABLE as error:
                 raise RemoteError(ErrorCode.BAD_MESSAGE, f"not a message between controllers: {error}") from error
         case ControllerReplaceRequest(old=old, name=name, address=address, identity=identity):
             return Replace(token, old, name, address, identity)
+        case ControllerBackupRequest():
+            return TakeBackup(token)
+        case ControllerRestoreRequest():
+            return RestoreBackup(token, bytes(request.body))
     return None
 
 
@@ -341,7 +351,8 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
         links=links,
         on_cluster=context.belongs_to,
     )
-    context.status = server.status
+    context.status = lambda: {**server.status(), "audit": list(context.audit.recent)}
+    context.unready = server.unready
     context.ready_lines = lambda addresses: _ready_lines(context, addresses)
     work = asyncio.create_task(server.run())
     stopping = asyncio.create_task(context.stopping.wait())

@@ -34,6 +34,7 @@ from adamctl.roles.folder_lock import FolderLock, unusable
 from adamctl.wire.unreadable import UNREADABLE
 
 SNAPSHOT_AFTER_BYTES = 8 << 20
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 StructT = TypeVar("StructT")
 _BATCH = msgspec.msgpack.Decoder(list[Entry])
 _SNAPSHOT = msgspec.msgpack.Decoder(PaxosSnapshot)
@@ -72,8 +73,10 @@ class LogStore:
 
     blocks = True
 
-    def __init__(self, folder: Path, *, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES) -> None:
-        """Opens or creates a store.
+    def __init__(
+        self, folder: Path, *, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES, read_only: bool = False
+    ) -> None:
+        """Opens or creates a store. `read_only`: only looks at one, and changes nothing in it but the lock.
 
         Raises:
             ConfigurationError: the folder cannot be used, or another process uses it.
@@ -85,7 +88,8 @@ class LogStore:
         self.snapshot: PaxosSnapshot | None = None
         self.entries: tuple[Entry, ...] = ()
         self._snapshot_after_bytes = snapshot_after_bytes
-        self._failed = False
+        self._failed = read_only
+        self._read_only = read_only
         self._generation = 1
         self._checksum = 0  # of the log's last record
         self._log_bytes = 0
@@ -206,12 +210,15 @@ class LogStore:
                 raise self._damaged(path, "the file is missing")
             if self.vote is not None and self.vote.promised != Ballot():
                 raise self._damaged(path, "the file is missing")
+            if self._read_only:
+                return
             self._create(path, encode_file_header(LOG_MAGIC, generation))
         end, checksum = self._read_log(path, generation)
         if self.vote is None and (self.entries or self.snapshot is not None):
             raise self._damaged(self.folder / "vote", "the file is missing")
-        self._remove_all_but(generation)
-        self._start(generation, end, checksum)
+        if not self._read_only:
+            self._remove_all_but(generation)
+            self._start(generation, end, checksum)
 
     def _read_vote(self) -> Vote | None:
         path = self.folder / "vote"
@@ -250,7 +257,7 @@ class LogStore:
             decided, slot = entry.slot - 1, entry.slot
         self.entries = tuple(entries)
         self.cut_bytes = len(data) - end
-        if self.cut_bytes:
+        if self.cut_bytes and not self._read_only:
             descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.ftruncate(descriptor, end)
@@ -291,7 +298,7 @@ class LogStore:
     def _create(self, path: Path, data: bytes) -> None:
         """Creates a file atomically: temporary name, sync, rename, sync of the folder."""
         temporary = path.with_name(f"new-{path.name}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(temporary, _NEW_FILE, 0o600)
         try:
             _write_all(descriptor, data)
             os.fsync(descriptor)

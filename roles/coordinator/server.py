@@ -340,13 +340,13 @@ class Coordinator:
     async def _checkpoint(self, order: WriteCheckpoint) -> None:
         ending = self.service.core.run.ending
         complete = ending is not None and not ending.early and ending.checkpoint == order.number
-        event: events.Event = events.CheckpointWritten(order.number)
+        event: events.CheckpointWritten | events.CheckpointFailed = events.CheckpointWritten(order.number)
         try:
             folder = await self._writer.write(order.number, order.snapshot, complete)
             self.context.log.info("checkpoint %s", folder)
         except (AdamctlError, OSError) as error:
             event = events.CheckpointFailed(order.number, str(error))
-        self.service.step(event)
+        self.service.checkpoint_ended(event)
 
     async def _stop_when_told(self) -> None:
         await self.context.stopping.wait()

@@ -113,6 +113,8 @@ class RunService:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         self._loop = asyncio.get_running_loop()
+        self._saved_s = self._loop.time()
+        self._checkpoints = self._checkpoints_failed = 0
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -251,6 +253,15 @@ class RunService:
         reply = msgspec.structs.replace(self.join_reply, **values)
         self._requests.pop(token).reply(reply, (encode_join_body(self.experiment, self.data_servers, members),))
 
+    def checkpoint_ended(self, event: events.CheckpointWritten | events.CheckpointFailed) -> None:
+        """Notes how writing a checkpoint ended."""
+        if isinstance(event, events.CheckpointWritten):
+            self._saved_s = self._loop.time()
+            self._checkpoints += 1
+        else:
+            self._checkpoints_failed += 1
+        self.step(event)
+
     def say(self, text: str, level: int = logging.WARNING) -> None:
         """Adds to the messages that front ends show."""
         self._log.log(level, "%s", text)
@@ -287,11 +298,17 @@ class RunService:
         return msgspec.structs.replace(found, learning_rate=rate)
 
     def status(self) -> dict[str, Any]:
-        """Returns the short form of the run's state for STATUS requests."""
+        """Returns the short form of the run's state for STATUS requests.
+
+        `checkpoint_age_s`: since the last checkpoint was finished, or, before the first, since the process began.
+        """
         progress = self.progress()
         names = ("state", "job", "progress", "pass_number", "images_per_s", "loss", "top1", "eta_seconds")
         waits = ("partitions", "step_waits", "step_wait_seconds", "steps_ahead_max")
-        found = {name: getattr(progress, name) for name in (*names, *waits)}
+        counts = ("examples", "updates", "skipped", "duplicates", "train_seconds", "staleness_p50", "staleness_p99")
+        found = {name: getattr(progress, name) for name in (*names, *waits, *counts, "waiting_share")}
+        found["checkpoint_age_s"] = round(self._loop.time() - self._saved_s, 3)
+        found["checkpoints"], found["checkpoints_failed"] = self._checkpoints, self._checkpoints_failed
         if progress.batch is not None:
             found |= msgspec.to_builtins({"passes_total": progress.passes_total, "batch": progress.batch})
         if progress.partitions > 1:

@@ -24,7 +24,7 @@ from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.store import DataStore
-from adamctl.roles.rooted import Roots
+from adamctl.roles.rooted import PATH_CHARACTERS_MAX, Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
 from adamctl.wire.unreadable import UNREADABLE
@@ -50,6 +50,7 @@ class DataServer:
         self._openers = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="open")
         self._opening = 0
         self._opening_for: Counter[int] = Counter()  # by connection
+        self._wait_s = 0.0
 
     def handle(self, request: Request) -> None:
         """Answers a request, now or when its work is done."""
@@ -62,7 +63,8 @@ class DataServer:
             request.fail(ErrorCode.UNKNOWN_OPCODE, f"a data server does not serve {type(message).__name__}")
 
     def status(self) -> dict[str, Any]:
-        return self.store.status() | {"opening": self._opening}
+        """Returns plain values; `wait_s` is how long all reads together waited for their ranges."""
+        return self.store.status() | {"opening": self._opening, "wait_s": round(self._wait_s, 6)}
 
     def close(self) -> None:
         """Stops the threads; unfinished requests are never answered. Blocks until the threads have ended."""
@@ -75,12 +77,18 @@ class DataServer:
         wanted = Range(message.split, message.pass_number, message.start, message.stop)
         share = Share(message.servers, message.receiver, bytes(request.body)) if message.servers else None
 
+        asked_s = self._loop.time()
+
         def done(result: ReadyRange | Exception) -> None:
-            self._post(partial(self._answer_read, request, result))
+            self._post(partial(self._answer_late, request, result, asked_s))
 
         ready = self.store.read(message.dataset, Asked(wanted, share), done)
         if ready is not None:
             self._answer_read(request, ready)
+
+    def _answer_late(self, request: Request, result: ReadyRange | Exception, asked_s: float) -> None:
+        self._wait_s += self._loop.time() - asked_s
+        self._answer_read(request, result)
 
     def _answer_read(self, request: Request, result: ReadyRange | Exception) -> None:
         if isinstance(result, Exception):
@@ -169,6 +177,9 @@ def within_roots(config: DataConfig, roots: Roots, urls: Sequence[str] = ()) -> 
     Raises:
         RemoteError: NOT_ALLOWED, its source is a path or a URL outside the roots.
     """
+    for text in (config.source, config.alignment, config.test_files):
+        if "\0" in text or len(text) > PATH_CHARACTERS_MAX:
+            raise RemoteError(ErrorCode.NOT_ALLOWED, f"{text[:200]!a} can be the name of no file here")
     if is_url(config.source):
         if not is_inside(checked_url(config.source), urls):
             raise RemoteError(

@@ -175,6 +175,7 @@ class DataStore:
                     "held_bytes": dataset.held_bytes,
                     "read_bytes": dataset.read_bytes,
                     "cache": dict(dataset.visits.forms),
+                    "skipped": dataset.skipped,
                 }
                 for dataset in datasets
             ],

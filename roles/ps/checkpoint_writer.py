@@ -50,8 +50,8 @@ class Saver:
             request.fail(code, f"job {message.job!r} is not served here")
             return
         coordinator = self._coordinator(message.job)
-        if coordinator not in ("", request.peer.node):
-            text = f"job {message.job!r} is coordinated by {coordinator}, not by {request.peer.node}"
+        if coordinator != request.peer.node:
+            text = f"job {message.job!r} is coordinated by {coordinator or 'nobody'}, not by {request.peer.node}"
             request.fail(ErrorCode.NOT_ALLOWED, text)
             return
         leased = job.leased

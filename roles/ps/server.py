@@ -49,7 +49,6 @@ from adamctl.roles.ps.core.instructions import (
     Refuse,
     Reply,
 )
-from adamctl.roles.ps.core.job import Job, quantile
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.jobs.copy_builder import Copies
 from adamctl.roles.ps.jobs.keeper import JobKeeper
@@ -58,6 +57,7 @@ from adamctl.roles.ps.options import ServerOptions, server_options
 from adamctl.roles.ps.replication.shell import ReplicationShell
 from adamctl.roles.ps.retired_clients import follow_retired, keep_retired
 from adamctl.roles.ps.statistics import Rates
+from adamctl.roles.ps.status import counters_of, jobs_status
 from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.lmdb_log import LogStore
 from adamctl.roles.ps.vector_service import VectorService
@@ -139,7 +139,7 @@ class ParameterServer:
         }
 
     async def run(self) -> None:
-        self._context.status = self.status
+        self._context.status, self._context.unready = self.status, self.unready
         following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Kernels (these and those of a job's rule) load in threads, because loading would block the event loop.
         kernels = asyncio.create_task(asyncio.to_thread(load_if_compiled, COMMON_RULE_KERNELS))
@@ -338,29 +338,24 @@ class ParameterServer:
 
     # --- status ------------------------------------------------------------------------------------------------------
 
+    def unready(self) -> str:
+        """Returns why clients cannot count on this server now: buckets that it is to serve are on their way."""
+        jobs = [job for job in self.core.jobs.values() if job.failed is None]
+        left = sum(len(job.building) + len(job.taking) for job in jobs)
+        return "buckets are on their way" if left else ""
+
     def status(self) -> dict[str, Any]:
         """Plain values for `adamctl status`; rates cover the last few seconds."""
-        jobs = self.core.jobs.values()
-        counters = {f"updates {job.name}": float(job.updates) for job in jobs}
-        counters |= {f"pushes {job.name}": float(job.pushes) for job in jobs}
+        jobs = list(self.core.jobs.values())
+        counters = counters_of(jobs)
         counters |= {f"busy {number}": busy for number, busy in enumerate(self._threads.busy_s)}
         counters["busy 0"] += self._arrivals.busy_s
         rates = self._rates.sample(self._now(), counters)
-        histogram = [sum(counts) for counts in zip(*(job.staleness for job in jobs), strict=True)]
-        ages = [sum(counts) for counts in zip(*(job.gradient_ages for job in jobs), strict=True)]
+        views = {job.name: self._keeper.view(job.name) for job in jobs}
+        acks = {name: view.record.acks for name, view in views.items() if view is not None}
         return {
-            "jobs": {job.name: self._job_status(job, rates) for job in jobs},
-            "buckets": sum(len(job.buckets) for job in jobs),
-            "shards": sum(len(job.shards) for job in jobs),
-            "bytes": sum(job.size_bytes for job in jobs),
+            **jobs_status(jobs, rates, acks),
             "bytes_max": self._options.memory_bytes_max,
-            "updates": sum(job.updates for job in jobs),
-            "updates_per_s": sum(rates[f"updates {job.name}"] for job in jobs),
-            "pushes": sum(job.pushes for job in jobs),
-            "staleness_p50": quantile(histogram, 0.5),
-            "staleness_p99": quantile(histogram, 0.99),
-            "gradient_age_p50": quantile(ages, 0.5),
-            "gradient_age_p99": quantile(ages, 0.99),
             "background_failures": self._background.failures,
             "queued_updates": self.core.queued_updates,
             "queued_bytes": self.core.queued_bytes,
@@ -369,29 +364,6 @@ class ParameterServer:
             "store": self._storing.status() if self._storing is not None else {},
             "replication": self._keeper.replicating.status() if self._keeper.replicating is not None else {},
             "apply_busy": [min(rates[f"busy {number}"], 1.0) for number in range(self.core.threads)],
-        }
-
-    def _job_status(self, job: Job, rates: dict[str, float]) -> dict[str, Any]:
-        if job.failed is not None:
-            state = f"failed: {job.failed[1]}"
-        else:
-            state = "building" if job.building else "serving"
-        view = self._keeper.view(job.name)
-        return {
-            "state": state,
-            "buckets": len(job.buckets),
-            "shards": len(job.shards),
-            "bytes": job.size_bytes,
-            "rule": job.rule.name,
-            "updates": job.updates,
-            "updates_per_s": rates[f"updates {job.name}"],
-            "pushes": job.pushes,
-            "pushes_per_s": rates[f"pushes {job.name}"],
-            "refused": job.refused,
-            "acks": view.record.acks if view is not None else "",
-            "rolled_back": {"shards": len(job.rolled_back), "pushes": sum(job.rolled_back.values())},
-            "staleness_p50": job.staleness_quantile(0.5),
-            "staleness_p99": job.staleness_quantile(0.99),
         }
 
 

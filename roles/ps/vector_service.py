@@ -36,8 +36,8 @@ class VectorService:
             body = request.region(message.region) if message.region else request.body
             return self.core.accumulate(request, connection, message, body, now)
         coordinator = self._coordinator(message.job)
-        if coordinator not in ("", request.peer.node):
-            text = f"job {message.job!r} is coordinated by {coordinator}, not by {request.peer.node}"
+        if coordinator != request.peer.node:
+            text = f"job {message.job!r} is coordinated by {coordinator or 'nobody'}, not by {request.peer.node}"
             return [Refuse(request, ErrorCode.NOT_ALLOWED, text)]
         if isinstance(message, EvaluateRequest):
             return self.core.evaluate(request, connection, message, now)

@@ -382,6 +382,8 @@ class SessionRunner:
             "refused": self._downpour.refused,
             "transport": ", ".join(sorted(set(filter(None, self._session.parameters.transports().values())))),
             "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
+            "compute_s": round(self.compute_s, 6),
+            "wait_s": round(self.wait_s, 6),
             "computed": [(round(self._computed_s, 6), self._trained)],
             **self._session.data.status(),
             **(self._session.lead.status() if self._session.lead is not None else {}),

@@ -180,3 +180,15 @@ def test_a_finished_run_goes_on_with_more_passes(folder: Path) -> None:
     assert (found["passes"], found["examples"]) == (5, 5 * 120)
     assert "--resume auto: continuing from runs/small/001/checkpoints/000004" in result.stderr
     assert "resumes from checkpoint 4, 480 examples into the run" in result.stderr
+
+
+def test_it_is_plotted_and_handed_to_sinks(folder: Path) -> None:
+    drawn = adamctl("plot", "small", cwd=folder)
+    assert drawn.returncode == 0 and "small/001: training" in drawn.stdout and "top-1" in drawn.stdout, drawn.stderr
+    followed = adamctl("run", "follow", "small", "--to", "csv", cwd=folder)
+    assert followed.returncode == 0 and "handed to csv; it ended" in followed.stderr, followed.stderr
+    with (folder / "runs" / "small" / "001" / "metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["kind"] == "evaluation"]
+    assert [(row["step"], bool(row["top-1/validation"])) for row in rows] == [
+        (str(n * 120), True) for n in (1, 2, 3, 4)
+    ]

@@ -20,7 +20,7 @@ from random import Random
 
 from adamctl.bench import namespaces
 from adamctl.bench.failover.cluster import FailoverCluster
-from adamctl.launch.process import RoleCommand
+from adamctl.roles.role_process import RoleCommand
 from tests.faults.servers_under_fire import Fire
 from tests.faults.tended_servers import COPIES, Work
 from tests.faults.training_under_fire import Training

@@ -12,8 +12,8 @@ import numpy as np
 
 from adamctl.bench.failover.cluster import FailoverCluster, buckets_of
 from adamctl.cli.cluster.state import ClusterReader
-from adamctl.launch.process import RoleCommand
 from adamctl.roles.configuration import nodes_of
+from adamctl.roles.role_process import RoleCommand
 from tests.cli.test_errors import adamctl
 from tests.faults.servers_under_fire import JOB, Fire
 from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, WHOLE_S

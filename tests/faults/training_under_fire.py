@@ -9,10 +9,10 @@ from adamctl.bench.failover.cluster import FailoverCluster
 from adamctl.bench.namespaces import HUB
 from adamctl.bench.role_processes import role_hello
 from adamctl.launch.plan import COORDINATOR, coordinator_role
-from adamctl.launch.process import RoleCommand
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.coordinator.core.progress import RunProgress
+from adamctl.roles.role_process import RoleCommand
 from tests.faults.tended_servers import COPIES, STARVED_S, Work
 
 JOB = "digits"

@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from adamctl.launch.front import Front, Outcome
-from adamctl.launch.process import RoleCommand
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.coordinator.core.progress import RunProgress
+from adamctl.roles.role_process import RoleCommand
 
 SCRIPT = Path(__file__).parent / "fake_role.py"
 WAIT_S = 30.0

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from adamctl.cli.main import application
 from adamctl.errors import ConfigurationError
-from adamctl.launch.finding import find_any_run, find_exact_run, find_trained_run
+from adamctl.launch.finding import find_any_run, find_exact_run, find_runs, find_trained_run
 from adamctl.launch.known_runs import STORES_KEPT_S, known_runs, look_at, remove_run, sweep_stores
 from adamctl.launch.live_runs import Noted
 from adamctl.launch.run_folder import create_run_folder
@@ -151,3 +151,15 @@ def test_only_an_exact_name_is_removed(base: Path) -> None:
     assert find_exact_run("a/001", base) == find_exact_run(str(folder), base) == folder
     with pytest.raises(ConfigurationError, match="expected one run"):
         find_exact_run("a", base)
+
+
+def test_several_runs_are_found_by_name_and_by_pattern_each_once(base: Path, state: Path) -> None:
+    first, second, other = make(base), make(base), make(base, "b")
+    assert find_runs(("a/*", "b", "a/002"), base, state, 9) == [first, second, other]
+    assert find_runs(("*",), base, state, 9) == [second, other], "of each name its newest"
+    assert find_runs((str(base / "a" / "00[2-9]"),), base, state, 9) == [second]
+    assert find_runs((), base, state, 9) in ([first], [second], [other]), "the newest"
+    with pytest.raises(ConfigurationError, match="expected at most 2 runs, found 3"):
+        find_runs(("a/*", "b"), base, state, 2)
+    with pytest.raises(ConfigurationError, match="found none that match"):
+        find_runs(("c*",), base, state, 9)

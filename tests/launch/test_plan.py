@@ -7,8 +7,8 @@ import pytest
 from adamctl.config.data import DataConfig
 from adamctl.config.experiment import ClusterConfig, Experiment
 from adamctl.launch.plan import controller_address, local_roles
-from adamctl.launch.process import RoleCommand
 from adamctl.model.description import Model, Softmax
+from adamctl.roles.role_process import RoleCommand
 
 PRIVATE = Path("/tmp/adamctl-x")
 

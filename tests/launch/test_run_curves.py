@@ -50,7 +50,7 @@ def test_of_downpour_what_progress_says_is_a_point(tmp_path: Path) -> None:
 def test_a_run_that_was_resumed_goes_back_to_its_checkpoint(tmp_path: Path) -> None:
     lines = [iteration(1, 4.0), iteration(3, 3.0), iteration(4, 2.0), iteration(3, 2.5), iteration(5, 1.0)]
     found = read_curves(written(tmp_path, *lines))
-    assert [(point.passes, point.loss) for point in found.training] == [(1, 4.0), (3, 2.5), (5, 1.0)]
+    assert [(point.passes, point.value) for point in found.training] == [(1, 4.0), (3, 2.5), (5, 1.0)]
 
 
 def test_what_cannot_be_read_or_is_not_finite_is_no_point(tmp_path: Path) -> None:
@@ -63,3 +63,19 @@ def test_a_run_without_a_loss_is_refused(tmp_path: Path) -> None:
         read_curves(tmp_path)
     with pytest.raises(ConfigurationError, match="expected a loss; found none"):
         read_curves(written(tmp_path, {"kind": "progress", "loss": None}))
+
+
+def test_accuracy_rate_staleness_and_waiting_are_read(tmp_path: Path) -> None:
+    progress = RunProgress(
+        state="training", job="a", passes_total=9, pass_number=1, pass_share=0.5, train_seconds=3.0, examples=90,
+        images_per_s=30.0, staleness_p50=2, waiting_share=0.25, loss=1.0,
+    )  # fmt: skip
+    records = RunRecords(tmp_path)
+    records.progress(RunProgress(state="starting", job="a", passes_total=9))
+    result = EvaluationResult(passes=1, progress=0.2, train_seconds=2.0, split="test", top1=0.9, loss=None)
+    records.evaluation(result, progress)
+    records.close()
+    found = read_curves(tmp_path)
+    assert found.top1 == [Point(1, 2.0, 0.9)] and found.held_out == []
+    assert (found.rate, found.staleness) == ([Point(1.5, 3.0, 30.0)], [Point(1.5, 3.0, 2)])
+    assert found.waiting_share == [Point(1.5, 3.0, 0.25)]

@@ -21,8 +21,9 @@ from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.net.transport import ArrivalHandler, Handler, PlacingHandler, Request
 from adamctl.wire.messages import Empty, Hello
+from tests.net.tls.certificates import Authority, ManyCertificates
 
-KINDS = ("tcp", "unix", "tcp-uvloop", "unix-uvloop", "memory")
+KINDS = ("tcp", "unix", "tcp-uvloop", "unix-uvloop", "tls", "tls-uvloop", "memory", "memory-tls")
 
 
 def echo(request: Request) -> None:
@@ -34,16 +35,24 @@ class World:
     """What a scenario works with; closes everything it made and checks that every buffer came back."""
 
     def __init__(self, kind: str, folder: Path) -> None:
-        self.kind = kind.partition("-")[0]
+        self.secure = "tls" in kind
+        self.kind = "tcp" if kind.startswith("tls") else kind.partition("-")[0]
         self.folder = folder
         self.servers: list[StreamServer] = []
         self.connections: list[StreamConnection] = []
         self.disconnected: list[int] = []
+        self.authority = Authority(folder.with_name(f"{folder.name}-tls")) if self.secure else None
         self.transport: Any = self.make_transport()
 
-    def make_transport(self, client_limits: ClientLimits | None = None) -> StreamTransport | MemoryNetwork:
+    def make_transport(
+        self, client_limits: ClientLimits | None = None
+    ) -> StreamTransport | MemoryNetwork | ManyCertificates:
+        """Returns a transport; with TLS, everyone who connects or serves has a certificate of its own."""
         if self.kind == "memory":
-            return MemoryNetwork(Random(1), client_limits=client_limits)
+            tls = None if self.authority is None else self.authority.credentials_of
+            return MemoryNetwork(Random(1), client_limits=client_limits, tls=tls)
+        if self.authority is not None:
+            return ManyCertificates(self.authority, client_limits=client_limits)
         return StreamTransport(client_limits=client_limits)
 
     def new_address(self) -> str:
@@ -105,7 +114,7 @@ def run_world(kind: str, folder: Path, scenario: Scenario) -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, left
 
-    if kind == "memory":
+    if kind.startswith("memory"):
         run_virtual(main())
     elif kind.endswith("uvloop"):
         run(main())

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from adamctl.errors import DamagedDataError, UnreachableError
+from adamctl.errors import DamagedDataError, MembershipLostError, UnreachableError
 from adamctl.roles.controller.role import ROLE as CONTROLLER
 from adamctl.roles.driver import RESTART, CommonOptions, RoleContext, run_role
 from adamctl.roles.process import restart_process
@@ -48,6 +48,15 @@ async def fail_while_serving(context: RoleContext) -> None:
 async def late(context: RoleContext) -> None:
     await serve(context)
     raise UnreachableError("a peer stopped first")
+
+
+async def lost_once(context: RoleContext) -> None:
+    await context.serve(lambda request: request.reply(Empty()))
+    file = Path(context.options["once"])
+    if not file.exists():  # noqa: ASYNC240
+        file.touch()  # noqa: ASYNC240
+        raise MembershipLostError("silent for too long")
+    await context.stopping.wait()
 
 
 async def stubborn(context: RoleContext) -> None:

@@ -43,6 +43,46 @@ def test_what_leads_out_of_the_roots_is_refused_alike_whether_it_exists_or_not(
     assert sorted(os.listdir(tmp_path)) == ["outside", "root"]
 
 
+def hostile(base: Path) -> list[str]:
+    """Paths that lead out of the root `base`/root, or try to; `base`/outside is there, and a link to it in the root."""
+    root = base / "root"
+    (base / "outside").mkdir(exist_ok=True)
+    root.mkdir(exist_ok=True)
+    if not (root / "link").is_symlink():
+        (root / "link").symlink_to(base / "outside")
+    return [
+        f"{base}/outside", f"{base}/missing", f"{root}/../outside", f"{root}/x/../../outside", f"{root}/..",
+        "/etc/passwd", "/", "//", "relative/x", "../outside", "~root", "~/x", f"{root}/a\0b", "\0", "/" + "x" * 5000,
+        f"{root}/" + "x" * 300, f"{root}/" + "a/" * 1000, f"{root}/" + "é" * 4000, f"{root}/link", f"{root}/link/x",
+        f"file://{base}/outside", "\x1b[2J/x", "\u202e/x",
+    ]  # fmt: skip
+
+
+def test_whatever_path_a_message_has_nothing_is_made_outside_and_few_folders_inside(tmp_path: Path) -> None:
+    paths = hostile(tmp_path)
+    roots = Roots([tmp_path / "root"], "--checkpoint-root")
+    for path in paths:
+        for create in (True, False):
+            with pytest.raises((RemoteError, OSError)) as caught:
+                os.close(roots.open_folder(path, create=create))
+            if isinstance(caught.value, RemoteError):
+                assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+        assert not roots.found_inside(path) or path.startswith(f"{tmp_path}/root/"), path
+    assert not list((tmp_path / "outside").iterdir())
+    assert sorted(path.name for path in (tmp_path / "root").rglob("*")) == ["link"]
+
+
+def test_a_folder_to_read_from_holds_no_links(roots: Roots, tmp_path: Path) -> None:
+    there = tmp_path / "root" / "there"
+    (there / "file").write_text("x")
+    roots.check(str(there))
+    roots.check(str(tmp_path / "root" / "missing"))
+    (there / "planted").symlink_to("/etc/passwd")
+    with pytest.raises(RemoteError, match="must hold no links; found 'planted'") as caught:
+        roots.check(str(there))
+    assert caught.value.code == ErrorCode.NOT_ALLOWED
+
+
 def test_no_link_is_followed(roots: Roots, tmp_path: Path) -> None:
     (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
     for inside in ("link", "link/deeper"):

@@ -311,7 +311,8 @@ class SimController:
         host = self.hosts.get(instruction.address)
         if host is not None:
             vote = self.core.paxos.acceptor.vote
-            event = Received(vote.cluster, vote.identity, self.name, instruction.destination, instruction.message)
+            told = instruction.message
+            event = Received(vote.cluster, vote.identity, self.name, instruction.destination, told, node=self.name)
             self.world.send(self.name, host.name, partial(host.take, event))
 
     # --- time -------------------------------------------------------------------------------------------------------

@@ -22,8 +22,9 @@ from adamctl.kernels.partition.stages import CutNetwork
 from adamctl.roles.data.client.data_client import DataSet
 from adamctl.roles.ps.client.outcomes import PendingPush, PushOutcome
 from adamctl.roles.ps.client.push_set import PushSet
+from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.hanging import LOOK_S, HangWatcher
-from adamctl.roles.worker.partition.links import ANSWER_S, Group, NeighbourError
+from adamctl.roles.worker.partition.links import ANSWER_S, NeighbourError
 from adamctl.wire.messages import Message
 from tests.sim.engine import ViolationError
 from tests.sim.partition_blocks import Blocks, Source, address

@@ -16,7 +16,7 @@ from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
 from adamctl.roles.coordinator.core.instructions import Answer, Evaluated, Instruction
 from adamctl.roles.coordinator.core.work import WorkerKey
-from adamctl.roles.worker.partition.links import Group
+from adamctl.roles.worker.partition.group import Group
 from tests.roles.coordinator.core.group_world import Coordinator
 from tests.roles.coordinator.simulation import plan as run_plan
 from tests.sim.engine import ViolationError, World

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from adamctl.bench.role_processes import CONTROLLER, RoleProcesses, role_hello
 from adamctl.config.data import DataConfig
-from adamctl.launch.process import RoleCommand
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Reply
 from adamctl.roles.data.client.data_client import DataClient, Range, ReadAhead
 from adamctl.roles.data.client.link import DataServerLink
+from adamctl.roles.role_process import RoleCommand
 from adamctl.wire.messages import DataReadReply
 
 START_S = 20.0

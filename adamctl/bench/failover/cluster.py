@@ -19,10 +19,10 @@ from adamctl.bench.namespaces import HUB, Namespaces, is_inside, namespaces
 from adamctl.bench.role_processes import CONTROLLER, POLL_S, RoleProcesses, connect_store
 from adamctl.config.records import BucketRecord, decode
 from adamctl.errors import RunFailedError
-from adamctl.launch.process import RoleCommand
 from adamctl.roles.configuration import ConfigurationStore
 from adamctl.roles.controller.core.service.config import GRANT_FACTOR
 from adamctl.roles.controller.etcd.url import LOST_AFTER_S_MIN, etcd_url_inside, is_etcd
+from adamctl.roles.role_process import RoleCommand
 from adamctl.wire.messages import ConfigEntry
 
 if TYPE_CHECKING:

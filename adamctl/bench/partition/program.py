@@ -39,7 +39,8 @@ from adamctl.net.stream import StreamTransport
 from adamctl.net.token_file import environment_token
 from adamctl.net.transport import Connection, Request
 from adamctl.roles.worker.partition.engine import slots_per_flight
-from adamctl.roles.worker.partition.links import Group, Links, ways
+from adamctl.roles.worker.partition.group import Group
+from adamctl.roles.worker.partition.links import Links, ways
 from adamctl.roles.worker.partition.sending import Sent
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
 from adamctl.roles.worker.replica import Replica

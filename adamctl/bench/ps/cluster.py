@@ -10,13 +10,13 @@ import psutil
 
 from adamctl.bench.role_processes import CONTROLLER, RoleProcesses, connect_store, role_hello
 from adamctl.config.records import JobRecord, LayoutRecord
-from adamctl.launch.process import RoleCommand
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.configuration import nodes_of
 from adamctl.roles.coordinator.job import job_changes
+from adamctl.roles.role_process import RoleCommand
 from adamctl.wire.messages import StatusReply, StatusRequest
 
 CALL_S = 10.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json, table
@@ -29,6 +29,7 @@ command = TableGroup(
         ),
         "replication": ("adamctl.cli.bench.replication:replication", "What three copies of every bucket cost"),
         "failover": ("adamctl.cli.bench.failover:failover", "How long pushes stall when a server is lost"),
+        "metrics": ("adamctl.cli.bench.metrics:metrics", "What scraping metrics costs a run"),
         "store": (
             "adamctl.cli.bench.bench:store",
             "Parameter servers' store against the disk: flush, recovery, long runs",
@@ -188,7 +189,9 @@ def _show_worker(report: dict[str, Any]) -> None:
 
 
 @click.command("kernels")
-@click.argument("experiments", nargs=-1, type=click.Path(), metavar="EXP.toml...")
+@click.argument(
+    "experiments", nargs=-1, type=click.Path(), metavar="EXP.toml...", shell_complete=completing.experiments
+)
 @click.option("--only", multiple=True, metavar="WORD", help="Only kernels of this group or with WORD in their name.")
 @click.option("--batch", type=COUNT, default=32, show_default=True, help="Examples per step.")
 @click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json, table
@@ -34,7 +34,7 @@ _COLUMNS = ("checkpoint", "pass", "examples", "top-1", "size", "files", "state",
 
 
 @click.command("list")
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @options.runs_option
 @options.json_option
 def list_(run: str, run_dir: str, as_json: bool) -> None:
@@ -78,7 +78,7 @@ def _row(one: Stored, now: datetime) -> tuple[str, ...]:
 
 
 @click.command("save")
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=completing.live_runs)
 @options.controller_option
 @options.token_option
 @click.option("--wait", "wait_s", type=ABOVE_ZERO, default=600.0, show_default=True, help="Seconds to wait for it.")
@@ -101,7 +101,7 @@ def save(job: str | None, controller: tuple[str, ...], token: str, wait_s: float
 
 
 @click.command("verify")
-@click.argument("place")
+@click.argument("place", shell_complete=completing.runs)
 @options.runs_option
 @options.json_option
 def verify(place: str, run_dir: str, as_json: bool) -> int:
@@ -126,7 +126,7 @@ def verify(place: str, run_dir: str, as_json: bool) -> int:
 
 
 @click.command("restore")
-@click.argument("place")
+@click.argument("place", shell_complete=completing.runs)
 @click.option("--into", metavar="DIR", help="Run folder to make; by default the next one for this experiment.")
 @click.option("--ps", type=int, help="Number of parameter servers of the new run; it may differ.")
 @options.set_option
@@ -168,7 +168,7 @@ def restore(
 
 
 @click.command("prune")
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @click.option("--keep", type=int, default=3, show_default=True, metavar="N", help="Keep the newest N complete ones.")
 @click.option("--every", type=int, metavar="K", help="Also keep those whose number is a multiple of K.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")

@@ -23,11 +23,7 @@ def replace(node: str, replacement: str, controller: tuple[str, ...], token: str
     the one it replaces) and the live controllers. It waits for this command. A majority of the controllers must be
     alive. NODE's promises are void from then on, so it must never come back.
     """
-    from adamctl.roles.controller.etcd.url import is_etcd
-
-    addresses = options.addresses(controller)
-    if is_etcd(addresses[0]):
-        raise ConfigurationError("members of an etcd cluster are replaced with etcdctl, not with this command")
+    addresses = own_controllers(controller, "members of an etcd cluster are replaced with etcdctl")
     name, separator, address = replacement.partition("=")
     if not separator or not name:
         raise ConfigurationError(f"--with: expected NAME=HOST:PORT, found {replacement!r}")
@@ -36,6 +32,16 @@ def replace(node: str, replacement: str, controller: tuple[str, ...], token: str
 
     loop.run(_replace(addresses, token, node, name, str(parse_address(address))))
     echo(f"{name} at {address} is now a controller and replaces {node}")
+
+
+def own_controllers(controller: tuple[str, ...], instead: str) -> tuple[str, ...]:
+    """Returns the controllers' addresses. Raises ConfigurationError: etcd is in their place; do `instead`."""
+    from adamctl.roles.controller.etcd.url import is_etcd
+
+    addresses = options.addresses(controller)
+    if is_etcd(addresses[0]):
+        raise ConfigurationError(f"{instead}, not with this command (docs/etcd.md)")
+    return addresses
 
 
 async def _replace(addresses: tuple[str, ...], token: str, node: str, name: str, address: str) -> None:

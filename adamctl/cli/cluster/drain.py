@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError, RunFailedError
 
@@ -16,7 +16,7 @@ WATCH_S = 2.0
 
 
 @click.command("drain")
-@click.argument("node")
+@click.argument("node", shell_complete=completing.nodes)
 @click.option("--undo", is_flag=True, help="Let it hold buckets again.")
 @click.option("--no-wait", is_flag=True, help="Return without waiting until it holds nothing.")
 @options.controller_option

@@ -48,6 +48,13 @@ class ClusterReader(ClusterAccess):
         controller = {"address": where} | statuses[0]
         return {"controller": controller, "nodes": described, "jobs": jobs, "sharing": sharing(entries, members)}
 
+    async def read_all(self) -> dict[str, Any]:
+        """Returns what `read` does and, where there are several controllers, each one's status as `controllers`."""
+        cluster = await self.read()
+        if len(cluster["controller"].get("members", ())) > 1:
+            cluster["controllers"] = await self.controllers()
+        return cluster
+
     async def statuses(self, members: Sequence[NodeRecord]) -> list[dict[str, Any]]:
         """Returns the nodes' statuses, in order; for one that does not answer, the reason, as `error`."""
         return list(await asyncio.gather(*(self._status(node) for node in members)))

@@ -17,7 +17,7 @@ from adamctl.errors import UnreachableError
 @options.token_option
 @options.json_option
 def command(controller: tuple[str, ...], token: str, as_json: bool) -> None:
-    """Show the nodes of a cluster, the state of each, and its jobs."""
+    """Show the nodes of a cluster, the version and the state of each, and its jobs."""
     addresses = options.addresses(controller)
     from adamctl.net import loop
 
@@ -76,7 +76,7 @@ async def _read(addresses: tuple[str, ...], token: str) -> tuple[dict[str, Any],
 
     async with ClusterReader(addresses, token) as reader:
         try:
-            return await reader.read(), None
+            return await reader.read_all(), None
         except UnreachableError:
             controllers = await reader.controllers()
             if len(controllers) == 1 or all("error" in status for status in controllers):

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from adamctl.cli.cluster.versions import shown_version
 from adamctl.config.names import printable
 from adamctl.live.batch import batch_parts
 from adamctl.live.replicas import waits_text
@@ -15,13 +16,13 @@ from adamctl.live.units import count, duration, share, size
 from adamctl.roles.coordinator.core.progress import BatchProgress, ReplicaRow
 from adamctl.wire.unreadable import UNREADABLE
 
-NODE_COLUMNS = ("role", "node", "address", "up", "last seen", "status")
-CONTROLLER_COLUMNS = ("controller", "address", "state")
+NODE_COLUMNS = ("role", "node", "address", "version", "up", "last seen", "status")
+CONTROLLER_COLUMNS = ("controller", "address", "version", "state")
 REPLICA_COLUMNS = ("job", "replica", "partition", "node", "host", "state", "flights", "waits", "cut")
 JOB_COLUMNS = ("job", "state", "rule", "coordinator")
-_STANDARD = frozenset({"role", "node", "incarnation", "uptime_s", "ready", "error"})
+_STANDARD = frozenset({"role", "node", "incarnation", "uptime_s", "ready", "versions", "error"})
 _DETAILS_MAX = 5
-_LEFT_OUT_FIRST = ("address", "up", "role", "last seen")
+_LEFT_OUT_FIRST = ("version", "address", "up", "role", "last seen")
 """Columns that are left out on a narrow terminal, in this order."""
 _LEFT_OUT_OF_REPLICAS_FIRST = ("cut", "host", "job", "state")
 STATUS_WIDTH_MIN = 32
@@ -43,6 +44,7 @@ def node_rows(cluster: Values) -> list[tuple[str, ...]]:
                 node["role"],
                 node["node"],
                 _shown_address(node["addresses"]),
+                shown_version(status),
                 duration(status.get("uptime_s")),
                 duration(seen.get(node["node"])),
                 details(node["role"], status),
@@ -54,6 +56,8 @@ def node_rows(cluster: Values) -> list[tuple[str, ...]]:
 def controller_rows(cluster: Values) -> list[tuple[str, ...]]:
     """Returns one row per controller: which one leads at which revision, and how far the others are behind."""
     status = cluster["controller"]
+    versions = {str(one.get("name")): shown_version(one) for one in cluster.get("controllers", ())}
+    versions.setdefault(str(status.get("node")), shown_version(status))
     rows: list[tuple[str, ...]] = []
     for member in status.get("members", []):
         lag = member.get("lag")
@@ -66,11 +70,12 @@ def controller_rows(cluster: Values) -> list[tuple[str, ...]]:
             silent_s = member.get("silent_s") or 0.0
             if silent_s > SILENT_S:
                 state = f"silent for {duration(silent_s)}" + (f", {state}" if lag and lag > 1 else "")
-        rows.append((member["name"], member["address"].removeprefix("tcp://"), state))
+        version = versions.get(member["name"], "-")
+        rows.append((member["name"], member["address"].removeprefix("tcp://"), version, state))
     differing = status.get("differing", {})
-    rows = [(*row[:2], "has other limits") if f"tcp://{row[1]}" in differing else row for row in rows]
+    rows = [(*row[:3], "has other limits") if f"tcp://{row[1]}" in differing else row for row in rows]
     strangers = status.get("strangers", [])
-    rows += [(one["name"], one["address"].removeprefix("tcp://"), "waits to replace one") for one in strangers]
+    rows += [(one["name"], one["address"].removeprefix("tcp://"), "-", "waits to replace one") for one in strangers]
     return rows
 
 
@@ -91,7 +96,8 @@ def standing_rows(controllers: Sequence[Values]) -> list[tuple[str, ...]]:
                 state = "belongs to no cluster yet"
             case _:
                 state = f"knows no leader{slot}"
-        rows.append((status["name"] or "?", status["address"].removeprefix("tcp://"), state))
+        address, version = status["address"].removeprefix("tcp://"), shown_version(status)
+        rows.append((status["name"] or "?", address, version, state))
     return rows
 
 

@@ -7,14 +7,14 @@ from shlex import quote
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json, say_which, table
 
 _FORMATS = click.Choice(["safetensors", "npz", "torch"])
 
 
 @click.command("export")
-@click.argument("place")
+@click.argument("place", shell_complete=completing.runs)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--to", "kind", type=_FORMATS, help="The file's format; by default, taken from its ending.")
 @click.option(

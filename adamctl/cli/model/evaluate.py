@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json, say_which, table
 
 
 @click.command("eval")
-@click.argument("checkpoint", required=False)
+@click.argument("checkpoint", required=False, shell_complete=completing.runs)
 @options.checkpoint_option
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), default="test", show_default=True)
 @click.option("--confusion", is_flag=True, help="Add the confusion matrix, precision, recall and F1.")

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json, say_which, table
 
 
 @click.command("predict")
-@click.argument("checkpoint")
+@click.argument("checkpoint", shell_complete=completing.runs)
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option("--top", default=3, show_default=True, help="How many classes to show for each example.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values: image, class_1, score_1, ...")

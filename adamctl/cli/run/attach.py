@@ -9,13 +9,13 @@ from shlex import quote
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError, RunFailedError
 
 
 @click.command("attach")
-@click.argument("run", default="")
+@click.argument("run", default="", shell_complete=completing.live_runs)
 @options.token_option
 @click.option("--plain", is_flag=True, help="Plain progress lines even on a terminal.")
 def command(run: str, token: str, plain: bool) -> int:

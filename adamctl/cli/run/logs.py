@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError
 
@@ -20,8 +20,8 @@ _SILENT_S = 10.0
 
 
 @click.command("logs")
-@click.argument("run", required=False)
-@click.option("--role", help="Only this role (worker) or this process (worker-1).")
+@click.argument("run", required=False, shell_complete=completing.runs)
+@click.option("--role", shell_complete=completing.nodes, help="Only this role (worker) or this process (worker-1).")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the run ends or Ctrl-C.")
 @options.runs_option
 def command(run: str | None, role: str | None, follow: bool, run_dir: str) -> None:
@@ -87,22 +87,29 @@ class Merged:
 
     def _records(self, file: Path, complete: bool) -> Iterator[tuple[str, Path, str]]:
         """Yields (time, file, line); lines without a time, such as a traceback's, get that of the line before."""
-        with file.open("rb") as stream:
-            stream.seek(self._positions.get(file, 0))
+        from adamctl.roles.role_logs import put_aside
+
+        known = self._positions.get(file)
+        if known is None or known > file.stat().st_size:  # it has begun anew, and the rest is in the older part
+            yield from self._lines(put_aside(file), file, known or 0, complete=True)
+            self._positions[file] = 0
+        yield from self._lines(file, file, self._positions[file], complete)
+
+    def _lines(self, place: Path, file: Path, position: int, complete: bool) -> Iterator[tuple[str, Path, str]]:
+        """Yields what stands in one file from a position on."""
+        from adamctl.roles.role_logs import as_text, when
+
+        try:
+            stream = place.open("rb")
+        except FileNotFoundError:
+            return
+        with stream:
+            stream.seek(position)
             for content in stream:
                 if not content.endswith(b"\n") and not complete:
                     return
-                self._positions[file] = self._positions.get(file, 0) + len(content)
-                line = content.decode(errors="replace").rstrip("\n")
-                self._last[file] = when(line) or self._last.get(file, "")
-                yield self._last[file], file, line
-
-
-def when(line: str) -> str:
-    """Returns the time at the start of a log line, in UTC so that times compare as text; empty if there is none."""
-    from datetime import UTC, datetime
-
-    try:
-        return datetime.fromisoformat(line.partition(" ")[0]).astimezone(UTC).isoformat(timespec="milliseconds")
-    except ValueError:
-        return ""
+                position += len(content)
+                self._positions[file] = position
+                for line in as_text(content.decode(errors="replace").rstrip("\n")):
+                    self._last[file] = when(line) or self._last.get(file, "")
+                    yield self._last[file], file, line

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.output import echo, print_json
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 command = TableGroup(
     name="run",
-    help="List, show, plot, stop and remove runs; stop the jobs of a cluster.",
+    help="List, show, follow, stop and remove runs; stop the jobs of a cluster.",
     context_settings={"help_option_names": ["-h", "--help"]},
     table={
         "list": ("adamctl.cli.run.runs:list_", "Show the runs of this machine and the state of each"),
         "show": ("adamctl.cli.run.runs:show", "Show the state of one run"),
-        "plot": ("adamctl.cli.run.plot:command", "Write a picture of a run's losses"),
+        "follow": ("adamctl.cli.run.follow:command", "Hand what a run measures to TensorBoard or another sink"),
         "stop": ("adamctl.cli.run.run:stop", "End a run, or a job of a cluster; servers free its memory"),
         "rm": ("adamctl.cli.run.runs:rm", "Remove ended runs, or only their servers' stores"),
     },
@@ -32,7 +32,7 @@ command = TableGroup(
 
 
 @click.command("stop")
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=completing.live_runs)
 @options.controller_option
 @options.token_option
 @options.json_option

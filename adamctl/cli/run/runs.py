@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json, table
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _when(run: KnownRun) -> str:
 
 
 @click.command("show")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completing.runs)
 @options.runs_option
 @options.json_option
 def show(run: str | None, run_dir: str, as_json: bool) -> None:
@@ -97,7 +97,7 @@ def show(run: str | None, run_dir: str, as_json: bool) -> None:
 
 
 @click.command("rm")
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, shell_complete=completing.runs)
 @click.option("--stores", is_flag=True, help="Remove only parameter servers' stores; checkpoints and records stay.")
 @options.runs_option
 @options.json_option

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json
+from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from adamctl.launch.front import Outcome
@@ -26,19 +27,25 @@ if TYPE_CHECKING:
     "--join", multiple=True, metavar="ADDR", help="Run on this controller's cluster instead of starting roles here."
 )
 @options.join_store_option
+@options.hosts_options
 @click.option(
     "--bind",
     default="",
     metavar="HOST",
-    help="With --join: this machine's address that workers reach it at; by default the one towards the controller.",
+    help="With --hosts or --join: address on which this machine listens; by default, with --hosts all of them, with "
+    "--join the one towards the controller.",
 )
 @click.option(
-    "--advertise", default="", metavar="HOST", help="With --join: host that workers are told; by default --bind."
+    "--advertise",
+    default="",
+    metavar="HOST",
+    help="With --hosts or --join: host at which others reach this machine; by default --bind.",
 )
 @click.option(
     "--resume",
     default="none",
     metavar="auto|RUN",
+    shell_complete=completing.resumed,
     help="Continue from the newest checkpoint of this name, or of RUN: a checkpoint, a run folder, NAME/NNN or NAME. "
     "--passes may be a new number: the learning rate then follows its schedule stretched over that many passes. "
     "A finished run continues only with more passes.",
@@ -46,7 +53,13 @@ if TYPE_CHECKING:
 @options.runs_option
 @options.token_option
 @options.json_option
+@options.log_format_option
 @click.option("--plain", is_flag=True, help="Print plain progress lines even on a terminal.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve the metrics of the cluster to Prometheus at 127.0.0.1 and this port; 0 for any free one.",
+)
 @click.option("--detach", is_flag=True, help="Return once it trains; it continues without this terminal. See attach.")
 @click.option("--detached-fd", type=int, hidden=True)
 def command(
@@ -60,18 +73,31 @@ def command(
     run_dir: str,
     token: str,
     as_json: bool,
+    log_format: str,
     plain: bool,
+    metrics_port: int | None,
     detach: bool,
     detached_fd: int | None,
     **flags: Any,
 ) -> int:
     """Train the network of EXP.toml.
 
-    Starts every role on this machine and ends it again; with --join or --config-store, uses the servers and workers of
-    a running cluster. Ctrl-C, or closing the terminal, writes a checkpoint and stops; a second Ctrl-C stops at once.
-    With --detach the run continues in the background: adamctl attach shows it, adamctl run stop ends it.
+    Starts every role on this machine and ends it again; with --hosts, on many machines, each with an agent; with --join
+    or --config-store, uses the servers and workers of a running cluster. Ctrl-C, or closing the terminal, writes a
+    checkpoint and stops; a second Ctrl-C stops at once. With --detach the run continues in the background: adamctl
+    attach shows it, adamctl run stop ends it.
     """
+    on = {name: flags.pop(name) for name in options.HOSTS_FLAGS}
     loaded = options.load(experiment, settings, data, flags)
+    hosts = options.hosts_asked(on, loaded.experiment.cluster.workers)
+    joins = options.addresses(join) if join or options.config_store() else ()
+    if hosts is not None and joins:
+        raise ConfigurationError("--hosts starts a cluster and --join uses one: give one of them")
+    if hosts is not None and metrics_port is not None:
+        raise ConfigurationError(
+            "--metrics-port serves a run on this machine; with --hosts, start adamctl metrics serve --controller ADDR, "
+            "with the address that is shown when the controllers serve"
+        )
     if detach:
         from adamctl.cli.run.detach import detach as start
 
@@ -84,19 +110,21 @@ def command(
     if detached_fd is not None:
         from adamctl.launch.detaching import Announcing
 
-        reporter = announcing = Announcing(detached_fd)
+        reporter = announcing = Announcing(detached_fd, log_format)
         begun = announcing.begun
     else:
-        reporter = choose_reporter(sys.stderr, plain=plain)
+        reporter = choose_reporter(sys.stderr, plain=plain, log_format=log_format)
     chosen = TrainOptions(
-        join=options.addresses(join) if join or options.config_store() else (),
+        join=joins,
         resume=resume,
         runs=Path(run_dir),
-        environment=os.environ,
+        environment={**os.environ, "ADAMCTL_LOG_FORMAT": log_format},
         token=token,
-        readings=not plain and sys.stderr.isatty(),
+        readings=not plain and log_format == "text" and sys.stderr.isatty(),
+        hosts=hosts,
         detached=detached_fd is not None,
         begun=begun or (lambda folder: None),
+        metrics_port=metrics_port,
         bind=bind,
         advertise=advertise,
     )
@@ -106,7 +134,7 @@ def command(
         reporter.close()
     if as_json:
         print_json(_result(outcome, folder, loaded.experiment.seed))
-    return _report(outcome, folder, resume, chosen)
+    return _report(outcome, folder, resume, chosen, log_format)
 
 
 def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
@@ -125,18 +153,22 @@ def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
     return result
 
 
-def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions) -> int:
+def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, log_format: str) -> int:
     """Prints the result for a person to stderr; the first cause of a failure comes last."""
     from adamctl.live.view import closing_lines
+    from adamctl.roles.log import json_line
+
+    def say(level: str, text: str) -> None:
+        echo(json_line(level, "front", "front", text.strip()) if log_format == "json" else text, err=True)
 
     progress = outcome.progress
     if progress is not None and progress.final and not outcome.message:
         where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
         flags = [part for flag, host in where if host for part in (flag, host)]
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
-            echo(line, err=True)
+            say("INFO", line)
     if outcome.message:
-        echo(f"adamctl: error: {outcome.message}", err=True)
+        say("ERROR", f"adamctl: error: {outcome.message}")
     return outcome.exit_code
 
 

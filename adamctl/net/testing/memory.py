@@ -15,15 +15,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from adamctl.errors import ConfigurationError, DeadlineError, UnreachableError
 from adamctl.net.address import TransportKind, parse_address
 from adamctl.net.connection import ClientProtocol, StreamConnection
 from adamctl.net.limits import ClientLimits, ServerLimits
 from adamctl.net.pool import BufferPool
+from adamctl.net.protocol import FrameProtocol
 from adamctl.net.server import StreamServer
 from adamctl.net.testing.faults import FaultPlan, LinkFaults
 from adamctl.net.testing.memory_pipe import MemoryPipe, join_pipes
+from adamctl.net.tls.credentials import Credentials
+from adamctl.net.tls.identity import ANYONE
+from adamctl.net.tls.layer import TlsLayer
+from adamctl.net.tls.layers import Layers
 from adamctl.net.transport import ArrivalHandler, Handler, PlacingHandler
 from adamctl.wire.messages import Hello
 
@@ -34,6 +40,8 @@ class MemoryNetwork:
     Args:
         random: the only source of randomness; everything is drawn from it in the order of events.
         faults: faults of every link without its own.
+        tls: gives the certificate of whoever says HELLO so, or serves so; connections then speak TLS. They carry a
+            stream of bytes instead of frames, so nothing in them is lost, doubled or overtaken, but by a partition.
 
     Attributes:
         trace: everything sent, if `keep_trace`: (time, from, to, what, copies that will arrive).
@@ -47,6 +55,7 @@ class MemoryNetwork:
         server_limits: ServerLimits | None = None,
         client_limits: ClientLimits | None = None,
         keep_trace: bool = False,
+        tls: Callable[[Hello], Credentials] | None = None,
     ) -> None:
         self.plan = FaultPlan(random, faults or LinkFaults())
         self.server_limits = server_limits or ServerLimits()
@@ -55,6 +64,9 @@ class MemoryNetwork:
         self.trace: list[tuple[float, str, str, str, int]] = []
         self.pool = BufferPool(self.client_limits.memory_bytes_max)
         self._keep_trace = keep_trace
+        self._tls = tls
+        self._chance = Random(random.random()) if tls is not None else random
+        self._layers: dict[str, Layers] = {}
         self._listeners: dict[str, StreamServer] = {}
         self._pipes: dict[MemoryPipe, str] = {}  # ends of live connections, and the node of each
 
@@ -88,7 +100,9 @@ class MemoryNetwork:
 
     # --- Transport --------------------------------------------------------------------------------------------------
 
-    async def connect(self, address: str, hello: Hello, *, deadline_s: float) -> StreamConnection:
+    async def connect(
+        self, address: str, hello: Hello, *, deadline_s: float, expects: tuple[str, str] = ANYONE
+    ) -> StreamConnection:
         """See `adamctl.net.transport.Transport.connect`. Takes a delay each way; a partition makes it wait."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_s
@@ -98,12 +112,23 @@ class MemoryNetwork:
         protocol = ClientProtocol(loop, self.pool, self.client_limits, address, lossy=True)
         try:
             async with asyncio.timeout_at(deadline):
-                await self._open(target.path, hello.node, protocol)
+                await self._open(target.path, hello, protocol)
         except TimeoutError:
             raise DeadlineError(f"{address} did not accept a connection within {deadline_s:g} s; is it up?") from None
-        return await StreamConnection.greeted(protocol, hello, deadline)
+        secure = self._tls is not None
+        if secure:
+            hello = self._layers_of(hello).named(hello)
+        return await StreamConnection.greeted(protocol, hello, deadline, expects=expects, secure=secure)
 
-    async def _open(self, name: str, node: str, protocol: ClientProtocol) -> None:
+    def _layers_of(self, hello: Hello) -> Layers:
+        """Returns what makes the layers of a node's connections."""
+        assert self._tls is not None
+        if hello.node not in self._layers:
+            self._layers[hello.node] = Layers(self._tls(hello), self._chance)
+        return self._layers[hello.node]
+
+    async def _open(self, name: str, hello: Hello, protocol: ClientProtocol) -> None:
+        node = hello.node
         server = self._listeners.get(name)
         peer = server.identity.node if server is not None else name
         delay_s = self.plan.delay((node, peer)) + self.plan.delay((peer, node))
@@ -112,12 +137,16 @@ class MemoryNetwork:
             await asyncio.get_running_loop().create_future()  # no reply comes: the deadline ends it
         if self._listeners.get(name) is not server or server is None:
             raise UnreachableError(f"cannot reach memory://{name}: nothing listens there; is it up?")
-        accepted = server.protocol_factory(f"memory://{name}")()
-        ours, theirs = join_pipes(self.plan, self._note, (node, peer), protocol, accepted)
+        near: FrameProtocol | TlsLayer = protocol
+        accepted: Any = server.protocol_factory(f"memory://{name}")()
+        if self._tls is not None:
+            near = self._layers_of(hello).client(protocol, f"memory://{name}")
+            accepted = self._layers_of(server.identity).server_factory(server, f"memory://{name}")()
+        ours, theirs = join_pipes(self.plan, self._note, (node, peer), near, accepted)
         self._pipes[ours], self._pipes[theirs] = node, peer
         ours.on_lost = theirs.on_lost = self._forget
         accepted.connection_made(theirs)
-        protocol.connection_made(ours)
+        near.connection_made(ours)
 
     async def serve(
         self,

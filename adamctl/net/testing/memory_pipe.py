@@ -12,6 +12,7 @@ from typing import Any
 
 from adamctl.net.protocol import FrameProtocol
 from adamctl.net.testing.faults import FaultPlan, Link
+from adamctl.net.tls.layer import TlsLayer
 from adamctl.wire.codec import parse_head
 from adamctl.wire.constants import FRAME_HEADER_BYTES, Opcode
 
@@ -26,7 +27,7 @@ class MemoryPipe(asyncio.Transport):
         on_lost: called when this end is gone.
     """
 
-    def __init__(self, plan: FaultPlan, note: Note, link: Link, protocol: FrameProtocol) -> None:
+    def __init__(self, plan: FaultPlan, note: Note, link: Link, protocol: FrameProtocol | TlsLayer) -> None:
         super().__init__()
         self.on_lost: Callable[[MemoryPipe], None] = lambda _: None
         self._plan = plan
@@ -110,6 +111,9 @@ class MemoryPipe(asyncio.Transport):
             return
         data = b"".join(self._written)
         self._written.clear()
+        if isinstance(self._protocol, TlsLayer):  # bytes of a stream, which a network delivers or the connection ends
+            self._carry("TLS", partial(self._peer._arrive, memoryview(data)), control=True)
+            data = b""
         for frame, opcode in _frames(data):
             self._carry(Opcode(opcode).name, partial(self._peer._arrive, frame), control=opcode in _HANDSHAKE)
         if not self._closing:
@@ -176,7 +180,7 @@ def _frames(data: bytes) -> Iterator[tuple[memoryview, int]]:
 
 
 def join_pipes(
-    plan: FaultPlan, note: Note, link: Link, ours: FrameProtocol, theirs: FrameProtocol
+    plan: FaultPlan, note: Note, link: Link, ours: FrameProtocol | TlsLayer, theirs: FrameProtocol | TlsLayer
 ) -> tuple[MemoryPipe, MemoryPipe]:
     """Returns the two ends of a new connection between the nodes of `link`."""
     near = MemoryPipe(plan, note, link, ours)

@@ -74,7 +74,9 @@ class NodeRegisterRequest(Message, frozen=True):
     Those for administration and replication are empty if `addresses` serve that as well. `bodies_bytes_max`: memory for
     request bodies; `credit_bytes`: how much of it each client may have in flight; 0: unknown. `process`: a random
     number that distinguishes a repeated request from another process with the same process number. `stores`: it also
-    keeps what it holds on disk. `failure_domain`: the name of what fails together with it; empty: its machine.
+    keeps what it holds on disk. `failure_domain`: the name of what fails together with it; empty: its machine. `waits`:
+    if another process has the name and lives, it is waited for, not refused: who started this one has seen to its end,
+    or knows that its host is lost.
     """
 
     node: str
@@ -90,6 +92,7 @@ class NodeRegisterRequest(Message, frozen=True):
     process: int = 0
     stores: bool = False
     failure_domain: str = ""
+    waits: bool = False
 
 
 class NodeRegisterReply(Message, frozen=True):
@@ -148,3 +151,28 @@ class ControllerReplaceRequest(Message, frozen=True):
     name: str
     address: str
     identity: int = 0
+
+
+class ControllerBackupRequest(Message, frozen=True):
+    """Asks for the whole configuration, linearizable."""
+
+
+class ControllerBackupReply(Message, frozen=True):
+    """The body holds one entry: its value is a `Backup` (docs/formats/controller-store.md), taken at this revision."""
+
+    revision: int
+
+
+class ControllerRestoreRequest(Message, frozen=True):
+    """Puts the backup in the body in the place of all keys, once. Only new controllers, without a job, take it."""
+
+
+class ControllerRestoreReply(Message, frozen=True):
+    """Revision and highest incarnation are above all that the cluster in the backup can have had.
+
+    `left_out`: keys whose records cannot be read.
+    """
+
+    revision: int
+    incarnation: int
+    left_out: tuple[str, ...] = ()

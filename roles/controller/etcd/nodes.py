@@ -124,12 +124,13 @@ class Nodes:
                     return old, held.lease  # the same process; a new incarnation would depose it
             if old is not None and not old.is_process(request.host, request.pid, request.process):
                 lives = await _lives(old, request)
-                if lives or (lives is None and loop.time() > waited_until_s):
+                waited = request.waits and loop.time() < until_s - _LOOK_EVERY_S
+                if not waited and (lives or (lives is None and loop.time() > waited_until_s)):
                     raise ConfigurationError(
                         f"the name {request.node!r} belongs to a living {old.role} (process {old.pid} on "
                         f"{host_name(old)}); choose another --name, or end that process first"
                     )
-                if lives is None:  # unknown until its lease expires
+                if lives or lives is None:  # until it ends, or its lease does
                     if loop.time() - renewed_s > lost_after_s / BEACONS_PER_LEASE:
                         renewed_s = loop.time()
                         await self._renewed(lease, until_s)

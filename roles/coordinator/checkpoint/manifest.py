@@ -100,21 +100,28 @@ def finish(
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _rename(descriptor, folder, files)
+        entries = tuple(
+            ManifestFile(name=f.name, size_bytes=f.size_bytes, checksum=f.checksum, shards=f.shards) for f in files
+        )
+        _write_manifest(descriptor, encode_manifest(manifest(entries)))
     finally:
         os.close(descriptor)
-    entries = tuple(
-        ManifestFile(name=f.name, size_bytes=f.size_bytes, checksum=f.checksum, shards=f.shards) for f in files
-    )
-    content = encode_manifest(manifest(entries))
-    temporary = folder / f".{MANIFEST_NAME}.partial"
-    with open(temporary, "wb") as opened:
+    _sync_folder(folder.parent)
+
+
+def _write_manifest(folder: int, content: bytes) -> None:
+    """Writes the manifest into an open folder: whole or not at all, and through no link that somebody has put there."""
+    temporary = f".{MANIFEST_NAME}.partial"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as opened:
         opened.write(content)
         opened.flush()
         os.fsync(opened.fileno())
-    _sync_folder(folder)  # the shards' names are on disk before the manifest's is
-    os.replace(temporary, folder / MANIFEST_NAME)
-    _sync_folder(folder)
-    _sync_folder(folder.parent)
+    os.fsync(folder)  # the shards' names are on disk before the manifest's is
+    os.replace(temporary, MANIFEST_NAME, src_dir_fd=folder, dst_dir_fd=folder)
+    os.fsync(folder)
 
 
 def _rename(descriptor: int, folder: Path, files: tuple[CheckpointFile, ...]) -> None:

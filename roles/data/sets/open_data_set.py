@@ -88,6 +88,11 @@ class OpenDataSet:
         self.read_at_s = time.monotonic()
 
     @property
+    def skipped(self) -> int:
+        """Damaged examples that are left out so far (`data.on_error`)."""
+        return 0 if self._skipping is None else self._skipping.skipped
+
+    @property
     def size_bytes(self) -> int:
         """Memory that it may use at most."""
         return self.source.resident_bytes + self.visits.size_bytes

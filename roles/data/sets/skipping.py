@@ -65,6 +65,11 @@ class SkippingSource:
                 part[...] = 0
                 self._note(split, int(index), error)
 
+    @property
+    def skipped(self) -> int:
+        """How many examples are left out so far."""
+        return self._logged
+
     def damaged(self, split: FileSplit, indices: Indices) -> NDArray[np.bool_]:
         """Returns which of these examples, which have been loaded, are left out."""
         marks: NDArray[np.bool_] = self._damaged[split][indices]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,7 @@ class Job:
         staleness: histogram of applied shard pushes by staleness: pushes of other clients since their base.
         gradient_ages: likewise by age, which also counts the client's own.
         updates: parameter updates applied, as Adam 4.3.2 counts them.
+        refusals: error code -> shard pushes that were queued and then refused.
         durable: pushes are acknowledged when they are on disk.
         rolled_back: shard -> number of acknowledged pushes that a restart has lost.
         rolled_back_of: client -> how many of those are its own, over all shards.
@@ -78,7 +80,8 @@ class Job:
         self.failed: tuple[int, str] | None = None
         self.staleness = [0] * (STALENESS_MAX + 1)
         self.gradient_ages = [0] * (STALENESS_MAX + 1)
-        self.updates = self.pushes = self.refused = 0
+        self.updates = self.pushes = 0
+        self.refusals: Counter[int] = Counter()
         self.durable = False
         self.rolled_back: dict[int, int] = {}
         self.rolled_back_of: dict[ClientKey, int] = {}

@@ -327,7 +327,7 @@ class ServerCore:
         staleness = age = 0
         shard.memory.settle(update.client, update.sequence, update.code, shard.counter)
         if update.code:
-            job.refused += 1
+            job.refusals[update.code] += 1
         elif not update.superseded:
             staleness, age = shard.passed(update)
             shard.pushes += 1

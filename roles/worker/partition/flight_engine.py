@@ -21,7 +21,8 @@ from adamctl.kernels.partition.stages import CutNetwork
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.worker.core.open_flights import SERVERS, Standing
 from adamctl.roles.worker.core.waiting import Waiting
-from adamctl.roles.worker.partition.links import Group, Links
+from adamctl.roles.worker.partition.group import Group
+from adamctl.roles.worker.partition.links import Links
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads, Slots
 
 ALL_FLIGHTS = sys.maxsize

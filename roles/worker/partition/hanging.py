@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from adamctl.roles.worker.core.open_flights import FlightWatch, Patience, Standing, who_hangs
-from adamctl.roles.worker.partition.links import Group, NeighbourError
+from adamctl.roles.worker.partition.group import Group
+from adamctl.roles.worker.partition.links import NeighbourError
 
 LOOK_S = 1.0
 

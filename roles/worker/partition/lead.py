@@ -19,8 +19,9 @@ from adamctl.roles.worker.core.batches import Task
 from adamctl.roles.worker.core.grants import FlightGrants
 from adamctl.roles.worker.core.open_flights import Patience, Standing
 from adamctl.roles.worker.partition.flight_engine import Counts, FlightEngine
+from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.hanging import HangWatcher, Oldest
-from adamctl.roles.worker.partition.links import Group, Links, NeighbourError, ways
+from adamctl.roles.worker.partition.links import Links, NeighbourError, ways
 from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,12 @@ from adamctl.kernels.segments import Wake
 from adamctl.net.shared_memory import SharedMemory as Region
 from adamctl.net.transport import Connection, Request
 from adamctl.roles.worker.partition.copies import MemoryCopy
+from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.sending import Outbox, Parcel, Sender, Sent
 from adamctl.roles.worker.partition.sleeping import Sleeping, Waker, unique_name
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     Empty,
-    GroupMember,
     Message,
     PartAttachReply,
     PartAttachRequest,
@@ -53,28 +53,6 @@ ADVICE = "check the --bind and --advertise of both, and the network between them
 SHARED = "shared memory"
 NAMES = {"tcp": "TCP", "unix": "Unix socket", "shared": "Unix socket"}
 """How blocks travel, for people: by the kind of connection, where memory is not shared both ways."""
-
-
-class Group(NamedTuple):
-    """A group as one of its members has joined it.
-
-    Attributes:
-        own: this member's partition.
-        plan_hash: of the plan that it has derived.
-        batch, flights: what memory is laid out for.
-    """
-
-    job: str
-    epoch: int
-    own: int
-    members: tuple[GroupMember, ...]
-    plan_hash: str
-    batch: int
-    flights: int
-
-    def name(self, partition: int) -> str:
-        """Returns what to call a member in messages."""
-        return f"partition {partition} ({self.members[partition].node})"
 
 
 class NeighbourError(RunFailedError):
@@ -239,6 +217,9 @@ class Links:
         if (message.job, message.group_epoch) != (group.job, group.epoch) or message.partition not in self._attached:
             text = f"expected a member of group {group.epoch} of {group.job}; found group {message.group_epoch}"
             request.fail(ErrorCode.STALE_GROUP, text)
+            return
+        if refused := group.refusal(request.peer, message):
+            request.fail(ErrorCode.NOT_ALLOWED, refused)
             return
         found = message.plan_hash, message.batch, message.flights
         if found != (group.plan_hash, group.batch, group.flights):

@@ -22,7 +22,8 @@ from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import place_of
 from adamctl.roles.worker.partition.engine import PartitionEngine
 from adamctl.roles.worker.partition.flight_engine import FlightEngine
-from adamctl.roles.worker.partition.links import Group, Links, ways
+from adamctl.roles.worker.partition.group import LEAD, Group
+from adamctl.roles.worker.partition.links import Links, ways
 from adamctl.roles.worker.partition.taking import InOrder, Rates, flights_of_step, flights_of_task
 from adamctl.roles.worker.partition.threads import FlightDone
 from adamctl.wire.constants import ErrorCode
@@ -41,7 +42,6 @@ from adamctl.wire.messages import (
     TrainTask,
 )
 
-LEAD = 0
 READY_S = 120.0
 """How long the lead may take to answer that this member is ready; it compiles meanwhile, too."""
 REPORT_S = 60.0

@@ -27,9 +27,10 @@ from adamctl.roles.worker.partition.bundle_member import BundleMember
 from adamctl.roles.worker.partition.engine import PartitionEngine, held_shards, owned_shards
 from adamctl.roles.worker.partition.executor import GroupExecutor
 from adamctl.roles.worker.partition.flight_engine import FlightEngine, Parts
+from adamctl.roles.worker.partition.group import LEAD, Group
 from adamctl.roles.worker.partition.lead import Lead
-from adamctl.roles.worker.partition.links import Group, Links, NeighbourError, NotAttachedError
-from adamctl.roles.worker.partition.member_session import LEAD, MemberSession
+from adamctl.roles.worker.partition.links import Links, NeighbourError, NotAttachedError
+from adamctl.roles.worker.partition.member_session import MemberSession
 from adamctl.roles.worker.partition.threads import SPINS, FlightDone
 from adamctl.roles.worker.sandblaster.session import SandblasterRunner
 from adamctl.roles.worker.session import SessionRunner
@@ -75,6 +76,7 @@ class GroupWork:
         self._lead: Lead[Any] | None = None
         self._links: Links | None = None
         self._engine: FlightEngine | None = None
+        self._group: Group | None = None
         self._telling: asyncio.Task[None] | None = None
         self._own = joined.reply.partition
 
@@ -96,8 +98,16 @@ class GroupWork:
             self._links.attached(request)
         elif isinstance(request.message, PartDataRequest):
             self._links.arrived(request)
+        elif refused := self._refusal(request):
+            request.fail(ErrorCode.NOT_ALLOWED, refused)
         else:
             session.handle(request)
+
+    def _refusal(self, request: Request) -> str:
+        """Returns why a sender may not ask this of a member of the group; what is of another group is answered so."""
+        group, message = self._group, request.message
+        of_group = group is not None and getattr(message, "group_epoch", 0) == group.epoch
+        return group.refusal(request.peer, message) if group is not None and of_group else ""
 
     def place(self, request: Request) -> memoryview | None:
         """Says where the body of a block from another member goes."""
@@ -124,7 +134,7 @@ class GroupWork:
         """
         experiment, context, joined = self._experiment, self._context, self._joined
         network = cut_network(experiment.model, cuts_of(self.plan), choose())
-        group = Group(
+        group = self._group = Group(
             self._job, joined.reply.group_epoch, self._own, joined.members, self.plan.hash,
             flight_size(experiment, threads), flights_of(experiment, threads),
         )  # fmt: skip

@@ -121,7 +121,6 @@ def test_commands_where_there_is_no_job(controller: str) -> None:
     assert adamctl("shards", *common).stdout == "no buckets\n"
     assert json.loads(adamctl("shards", *common, "--json").stdout)["buckets"] == []
     assert adamctl("shards", *common, "--check").returncode == 0
-    assert adamctl("events", *common).stdout == "nothing has happened\n"
     assert json.loads(adamctl("events", *common, "--json").stdout)["events"] == []
 
 
@@ -129,6 +128,11 @@ def test_draining_a_server_that_holds_nothing(controller: str) -> None:
     common = ("--controller", controller)
     assert adamctl("drain", "ps-1", *common).stdout == "ps-1 holds nothing now; it can be stopped\n"
     assert adamctl("drain", "ps-1", *common, "--undo").stdout == "ps-1 can hold buckets again\n"
+    done, undone = adamctl("events", *common).stdout.splitlines()[-2:]
+    assert "front/front-" in done and done.endswith(": CONFIG_COMPARE_AND_SET puts=['/drains/ps-1']: done")
+    assert undone.endswith(": CONFIG_COMPARE_AND_SET deletes=['/drains/ps-1']: done")
+    told = json.loads(adamctl("events", *common, "--json").stdout)["administration"]
+    assert [one["what"] for one in told[-2:]] == [{"puts": ["/drains/ps-1"]}, {"deletes": ["/drains/ps-1"]}]
     unknown = adamctl("drain", "ps-9", *common)
     assert unknown.returncode == 2
     assert "NODE: expected the name of a live parameter server (ps-1); found 'ps-9'" in unknown.stderr

@@ -84,11 +84,16 @@ def test_a_wrong_token_is_refused(controller: str) -> None:
 
 def test_rows_of_nodes_that_answer_and_one_that_does_not() -> None:
     node = {"role": "ps", "incarnation": 3, "addresses": ["unix:///s", "tcp://h:1"]}
+    told = {"adamctl": "0.2.0", "wire": [1, 2]}
     cluster = {
         "controller": {"last_seen_s": {"ps-1": 0.5}},
         "nodes": [
             node | {"node": "ps-2", "status": {"error": "connection refused"}},
-            node | {"node": "ps-1", "status": {"uptime_s": 61.0, "ready": True, "updates": 12_345, "jobs": ["x"]}},
+            node
+            | {
+                "node": "ps-1",
+                "status": {"uptime_s": 61.0, "ready": True, "updates": 12_345, "jobs": ["x"], "versions": told},
+            },
         ],
         "jobs": [{"job": "mnist", "state": "running", "rule": "sgd", "coordinator": "coordinator-1"}],
     }
@@ -97,11 +102,12 @@ def test_rows_of_nodes_that_answer_and_one_that_does_not() -> None:
         "role": "ps",
         "node": "ps-1",
         "address": "h:1",
+        "version": "0.2.0, wire 1 to 2",
         "up": "1 min 01 s",
         "last seen": "0.5 s",
         "status": "updates 12.3 k",
     }
-    assert rows[1][3:] == ("-", "-", "does not answer: connection refused")
+    assert rows[1][3:] == ("-", "-", "-", "does not answer: connection refused")
     assert job_rows(cluster) == [("mnist", "running", "sgd", "coordinator-1")]
 
 
@@ -174,9 +180,9 @@ def test_each_partition_of_a_replica_has_a_row() -> None:
 
 
 def test_a_narrow_terminal_does_without_columns() -> None:
-    rows = [("worker", "worker-1", "127.0.0.1:40000", "1 min 20 s", "0.5 s", "x" * 60)]
-    names = {width: [NODE_COLUMNS[index] for index in fitting_columns(rows, width, 2)] for width in (120, 75, 64, 10)}
-    assert names[120] == list(NODE_COLUMNS)
+    rows = [("worker", "worker-1", "127.0.0.1:40000", "0.1.0, wire 1", "1 min 20 s", "0.5 s", "x" * 60)]
+    names = {width: [NODE_COLUMNS[index] for index in fitting_columns(rows, width, 2)] for width in (130, 75, 64, 10)}
+    assert names[130] == list(NODE_COLUMNS)
     assert names[75] == ["role", "node", "up", "last seen", "status"]
     assert names[64] == ["role", "node", "last seen", "status"]
     assert names[10] == ["node", "status"]
@@ -188,22 +194,23 @@ def test_the_controllers_of_a_cluster() -> None:
     for member, lag in zip(status["members"], (0, 5, None), strict=True):  # type: ignore[call-overload]
         member["lag"] = lag
     status["strangers"] = [{"name": "d", "address": "tcp://h:4"}]
-    assert controller_rows({"controller": status}) == [
-        ("a", "h:1", "leads, revision 7"),
-        ("b", "h:2", "5 decisions behind"),
-        ("c", "h:3", "not heard from yet"),
-        ("d", "h:4", "waits to replace one"),
+    told = [{"name": name, "versions": {"adamctl": "0.1.0", "wire": [1, 1]}} for name in "ab"]
+    assert controller_rows({"controller": status, "controllers": told}) == [
+        ("a", "h:1", "0.1.0, wire 1", "leads, revision 7"),
+        ("b", "h:2", "0.1.0, wire 1", "5 decisions behind"),
+        ("c", "h:3", "-", "not heard from yet"),
+        ("d", "h:4", "-", "waits to replace one"),
     ]
     leaderless = {"leader": "", "revision": 7, "members": members}
-    assert controller_rows({"controller": leaderless})[0] == ("a", "h:1", "no leader is known")
+    assert controller_rows({"controller": leaderless})[0] == ("a", "h:1", "-", "no leader is known")
     silent = {
         "leader": "a",
         "revision": 7,
         "members": [members[0] | {"lag": 0}, members[1] | {"lag": 0, "silent_s": 9}],
     }
-    assert controller_rows({"controller": silent})[1] == ("b", "h:2", "silent for 9.0 s")
+    assert controller_rows({"controller": silent})[1] == ("b", "h:2", "-", "silent for 9.0 s")
     silent["differing"] = {"tcp://h:2": "lost_after_s=9"}
-    assert controller_rows({"controller": silent})[1] == ("b", "h:2", "has other limits")
+    assert controller_rows({"controller": silent})[1] == ("b", "h:2", "-", "has other limits")
 
 
 def test_what_is_wrong_with_controllers_of_which_none_leads() -> None:
@@ -212,9 +219,9 @@ def test_what_is_wrong_with_controllers_of_which_none_leads() -> None:
     two = {"name": "b", "address": "tcp://h:2", "error": "nobody listens"}
     three = one | {"name": "c", "address": "tcp://h:3", "state": "follower", "leader": "b"}
     assert standing_rows([one, two, three]) == [
-        ("a", "h:1", "knows no leader, knows 7 decisions"),
-        ("b", "h:2", "does not answer: nobody listens"),
-        ("c", "h:3", "follows b, knows 7 decisions"),
+        ("a", "h:1", "-", "knows no leader, knows 7 decisions"),
+        ("b", "h:2", "-", "does not answer: nobody listens"),
+        ("c", "h:3", "-", "follows b, knows 7 decisions"),
     ]
     assert why_none_leads([one, two, two | {"name": "c"}]).startswith("1 of 3 controllers answer, 2 are needed")
     assert "none is confirmed as leader by 2" in why_none_leads([one, two, three])

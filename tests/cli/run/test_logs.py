@@ -9,9 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from adamctl.cli.main import application
+from adamctl.cli.run.logs import Merged
 from adamctl.errors import ConfigurationError
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.run_folder import create_run_folder
+from adamctl.roles.log import json_line
 
 
 @pytest.fixture
@@ -68,3 +70,34 @@ def test_following_ends_with_the_run(folder: Path) -> None:
         timer.join()
     assert lines[-2:] == ["worker-1 | unfinished no more", f"worker-1 | {record(6, 'the last').rstrip()}"]
     assert len(lines) == 10
+
+
+def test_text_and_json_are_read_together(folder: Path) -> None:
+    (folder / "logs" / "ps-1.log").write_text(record(1, "first") + record(3, "third"))
+    at = "2026-05-01T10:00:02.000+00:00"
+    failed = json_line("ERROR", "worker", "worker-1", "second", at=at, exception="Traceback:\nValueError: x")
+    (folder / "logs" / "worker-1.log").write_text(f"{failed}\n")
+    lines = CliRunner().invoke(application, ["logs", "a"]).stdout.splitlines()
+    assert [line.partition(" | ")[2] for line in lines] == [
+        record(1, "first").rstrip(), f"{at} ERROR worker worker-1 second", "Traceback:", "ValueError: x",
+        record(3, "third").rstrip(),
+    ]  # fmt: skip
+
+
+def test_what_was_put_aside_is_read_first(folder: Path) -> None:
+    log = folder / "logs" / "ps-1.log"
+    log.with_name("ps-1.log.1").write_text(record(1, "first") + record(2, "second"))
+    log.write_text(record(3, "third"))
+    lines = CliRunner().invoke(application, ["logs", "a"]).stdout.splitlines()
+    assert [line.rpartition(" ")[2] for line in lines] == ["first", "second", "third"]
+
+
+def test_a_log_that_began_anew_is_followed_without_a_gap(folder: Path) -> None:
+    log = folder / "logs" / "ps-1.log"
+    log.write_text(record(1, "first") + record(2, "second"))
+    merged = Merged(folder / "logs", None)
+    assert len(list(merged.added(complete=False))) == 2
+    log.with_name("ps-1.log.1").write_text(log.read_text() + record(3, "third"))
+    log.write_text(record(4, "fourth"))
+    assert [line.rpartition(" ")[2] for line in merged.added(complete=False)] == ["third", "fourth"]
+    assert list(merged.added(complete=False)) == []

@@ -131,6 +131,21 @@ async def test_a_taken_name_is_a_configuration_error() -> None:
         await two.close()
 
 
+async def test_a_process_that_waits_for_a_name_gets_it_when_the_other_one_has_left() -> None:
+    async with memory_cluster() as cluster:
+        one, two = (_client_as(cluster, "memory://controller-0", "worker", "w") for _ in range(2))
+        first = await one.register(NodeRegisterRequest("w", "worker", (), "h", 1))
+        waiting = asyncio.create_task(
+            two.register(NodeRegisterRequest("w", "worker", (), "h", 2, waits=True), deadline_s=60)
+        )
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        await one.leave("w", first.incarnation)
+        assert (await asyncio.wait_for(waiting, 10)).incarnation > first.incarnation
+        await one.close()
+        await two.close()
+
+
 def test_a_client_needs_an_address() -> None:
     with pytest.raises(ConfigurationError, match="ADAMCTL_CONTROLLER"):
         ControllerClient(None, [], lambda: make_hello("t", "t"))  # type: ignore[arg-type]

@@ -30,10 +30,10 @@ class Farm:
         self._search = search
         self.servers: dict[str, tuple[DataServer, Server]] = {}
 
-    async def start(self, node: str, search: Path | None = None) -> DataServer:
+    async def start(self, node: str, search: Path | None = None, roots: tuple[str, ...] = ("/",)) -> DataServer:
         loop = asyncio.get_running_loop()
         store = DataStore([str(search or self._search)], threads=1, ahead=2, memory_bytes=1 << 30)
-        server = DataServer(store, loop)
+        server = DataServer(store, loop, roots)
         listening = await self.transport.serve([self._address(node)], hello(node), server.handle)
         self.servers[node] = server, listening
         return server

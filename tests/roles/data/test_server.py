@@ -18,6 +18,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError, ProtocolError, 
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import DataOpenRequest, StatusRequest
 from tests.roles.data.data_servers import TINY, WAIT_S, Farm
+from tests.roles.test_rooted import hostile
 
 
 async def test_a_reader_that_does_not_scale_is_refused(farm: Farm, idx_folder: Callable[..., Path]) -> None:
@@ -44,6 +45,30 @@ async def test_requests_that_make_no_sense_are_answered_with_errors(farm: Farm) 
     with pytest.raises(RemoteError, match="expected a DataConfig") as caught:
         await connection.request(DataOpenRequest((1,), 1, True), (not_text,), deadline_s=WAIT_S)
     assert caught.value.code == ErrorCode.BAD_MESSAGE
+    await connection.close()
+
+
+async def test_no_path_of_a_message_leads_a_data_server_elsewhere(farm: Farm, tmp_path: Path) -> None:
+    paths = hostile(tmp_path)
+    await farm.start("data-0", roots=(str(tmp_path / "root"),))
+    connection = await farm.connect("data-0")
+    told = set()
+    refusals = (ErrorCode.NOT_ALLOWED, ErrorCode.BAD_CONFIGURATION, ErrorCode.DAMAGED_DATA)
+    for path in paths:
+        for config in (
+            DataConfig(format="idx", source=path),
+            DataConfig(format="audio", source=str(tmp_path / "root" / "none"), alignment=path),
+            DataConfig(format="idx", source="none", search=(path,)),
+            DataConfig(format="idx", source=path.replace("/", "")),
+        ):
+            with pytest.raises(RemoteError) as caught:
+                await connection.request(
+                    DataOpenRequest((4, 4, 1), 0, True), [msgspec.msgpack.encode(config)], deadline_s=WAIT_S
+                )
+            assert caught.value.code in refusals, (path, caught.value)
+            if config.source in (f"{tmp_path}/outside", f"{tmp_path}/missing"):
+                told.add(str(caught.value).replace(config.source, ""))
+    assert len(told) == 1, "what is there and what is not are refused alike"
     await connection.close()
 
 

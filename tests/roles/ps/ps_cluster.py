@@ -40,6 +40,10 @@ def make_tensors(
     return tuple(tensors)
 
 
+COORDINATOR = "c-0"
+"""Of every job, unless a test says otherwise."""
+
+
 async def add_job(
     cluster: ClusterInMemory,
     job: str,
@@ -49,7 +53,7 @@ async def add_job(
     shapes: Sequence[tuple[int, ...]] = SMALL,
     seed: int = 3,
     restore: str = "",
-    coordinator: str = "",
+    coordinator: str = COORDINATOR,
     acks: Literal["applied", "durable"] = "applied",
     distribution: Distribution = "normal",
     copies: int = 1,
@@ -73,7 +77,7 @@ async def start_servers(cluster: ClusterInMemory, *names: str, threads: int = 2,
 
 async def checkpoint(cluster: ClusterInMemory, job: str, folder: Path, **options: Any) -> tuple[CheckpointFile, ...]:
     """Has a job's servers write a checkpoint, as its coordinator does."""
-    client = await make_client(cluster, job, f"c-{len(cluster.contexts)}", role="coordinator")
+    client = await make_client(cluster, job, f"c-{len(cluster.contexts)}", role="coordinator", says=COORDINATOR)
     try:
         return await client.checkpoint(str(folder), **options)
     finally:
@@ -81,10 +85,11 @@ async def checkpoint(cluster: ClusterInMemory, job: str, folder: Path, **options
 
 
 async def make_client(
-    cluster: ClusterInMemory, job: str, node: str, *, role: str = "worker", **options: object
+    cluster: ClusterInMemory, job: str, node: str, *, role: str = "worker", says: str = "", **options: object
 ) -> ParameterClient:
-    """A client with an incarnation of its own, attached."""
+    """A client with an incarnation of its own, attached. `says`: what it calls itself, if not `node`."""
     context = await cluster.context(role, node)
+    context.node = says or node
     context.incarnation = 1000 + len(cluster.contexts)
     client = ParameterClient.from_context(context, job, **options)
     await client.attach(deadline_s=120)

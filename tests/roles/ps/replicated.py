@@ -26,7 +26,7 @@ from adamctl.roles.ps import server
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory
-from tests.roles.ps.ps_cluster import SMALL, make_tensors
+from tests.roles.ps.ps_cluster import COORDINATOR, SMALL, make_tensors
 
 PATIENCE_S = 60.0
 
@@ -73,7 +73,9 @@ class ReplicatedCluster:
         """Writes the keys of job `a` as a coordinator does."""
         record = LayoutRecord(make_tensors(shapes), len(servers))
         layout = self.layout = record.layout()
-        described = JobRecord("running", layout.hash, rule or RuleConfig("add"), 3, "", "", acks, copies, min_in_sync)
+        described = JobRecord(
+            "running", layout.hash, rule or RuleConfig("add"), 3, COORDINATOR, "", acks, copies, min_in_sync
+        )
         puts = {job_key("a"): encode(described), layout_key("a"): encode(record)}
         for bucket, members in place_copies(layout, "a", list(servers), copies).items():
             puts[bucket_key("a", bucket)] = encode(BucketRecord(1, members[0], members))

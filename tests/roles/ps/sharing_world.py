@@ -35,7 +35,7 @@ from adamctl.roles.ps.server import ParameterServer
 from adamctl.wire.messages import ConfigChanges
 
 ROWS, ROW_SIZE = 8, 1 << 16  # 2 MiB in shards of a quarter of a MiB
-JOB = "a"
+JOB, COORDINATOR = "a", "c"
 
 
 async def fill(
@@ -46,7 +46,7 @@ async def fill(
     await store.compare_and_set(ConfigChanges({}, {node_key("ps-0"): node}))
     record = LayoutRecord((Tensor("t", 0, (ROWS, ROW_SIZE), 0, "zeros", 0.0),), 1)
     layout = record.layout()
-    puts = {job_key(JOB): encode(JobRecord("running", layout.hash, rule, 1))}
+    puts = {job_key(JOB): encode(JobRecord("running", layout.hash, rule, 1, COORDINATOR))}
     puts[layout_key(JOB)] = encode(record)
     puts |= {bucket_key(JOB, bucket.index): encode(BucketRecord(1, "ps-0")) for bucket in layout.buckets}
     await store.compare_and_set(ConfigChanges({}, puts))

@@ -17,6 +17,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointRequest
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import add_job, checkpoint, start_servers
+from tests.roles.test_rooted import hostile
 
 REPLY = CheckpointFile("../../.bashrc", "/home/somebody/of-the-owner", 5, "0" * 32, (0, 1))
 
@@ -150,3 +151,45 @@ async def test_servers_without_the_folder_are_fetched_from_and_the_files_are_the
             contents.append({file.name: (folder / file.temporary_name).read_bytes() for file in files})
         assert contents[0] == contents[1] and sum(map(len, contents[0].values())) > 4 * 700 * 500 * 8
         assert not (tmp_path / "nowhere").exists()
+
+
+async def test_no_path_of_a_message_leads_a_server_elsewhere(tmp_path: Path) -> None:
+    """PS_CHECKPOINT, of the job's own coordinator."""
+    paths = hostile(tmp_path)
+    async with memory_cluster(54) as cluster:
+        await start_servers(cluster, "ps-0", checkpoint_root=(str(tmp_path / "root"),))
+        await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        await checkpoint(cluster, "a", tmp_path / "root" / "good")
+        for path in paths:
+            with pytest.raises(RemoteError) as caught:
+                await checkpoint(cluster, "a", path)  # type: ignore[arg-type]
+            text = str(caught.value)
+            assert caught.value.code in (ErrorCode.NOT_ALLOWED, ErrorCode.INTERNAL) and text.isprintable(), path
+            assert text.endswith(("given by --checkpoint-root; add it there", "see its log")), text
+    assert not list((tmp_path / "outside").iterdir())
+    assert sorted(path.name for path in (tmp_path / "root").iterdir()) == ["good", "link"]
+
+
+@pytest.mark.parametrize("place", [".manifest.json.partial", "manifest.json"])
+def test_a_link_planted_for_the_manifest_is_not_written_through(tmp_path: Path, place: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("of the owner")
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / place).symlink_to(victim)
+    descriptor = os.open(folder, os.O_RDONLY)
+    manifest._write_manifest(descriptor, b"{}")
+    os.close(descriptor)
+    assert victim.read_text() == "of the owner" and os.listdir(folder) == ["manifest.json"]
+    assert (folder / "manifest.json").read_bytes() == b"{}" and not (folder / "manifest.json").is_symlink()
+    assert (folder / "manifest.json").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_job_is_not_restored_through_a_planted_link(tmp_path: Path) -> None:
+    async with memory_cluster(55) as cluster:
+        await start_servers(cluster, "ps-0", checkpoint_root=(str(tmp_path),))
+        (tmp_path / "begun").mkdir()
+        (tmp_path / "begun" / "manifest.json").symlink_to("/etc/passwd")
+        await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), restore=str(tmp_path / "begun"))
+        with pytest.raises(RemoteError, match="must hold no links; found 'manifest"):
+            await checkpoint(cluster, "a", tmp_path / "x")

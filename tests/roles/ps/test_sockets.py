@@ -63,7 +63,7 @@ async def serving(
         layout = record.layout()
         own = encode(NodeRecord("ps-0", "ps", 1, context.addresses, host_id(), 1, 0, *others))
         await store.compare_and_set(ConfigChanges({}, {node_key("ps-0"): own}))  # before a job is placed on it
-        puts = {job_key("a"): encode(JobRecord("running", layout.hash, RuleConfig("add"), 1))}
+        puts = {job_key("a"): encode(JobRecord("running", layout.hash, RuleConfig("add"), 1, "c"))}
         puts[layout_key("a")] = encode(record)
         puts |= {bucket_key("a", bucket.index): encode(BucketRecord(1, "ps-0")) for bucket in layout.buckets}
         await store.compare_and_set(ConfigChanges({}, puts))

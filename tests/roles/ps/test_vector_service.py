@@ -45,8 +45,12 @@ class Peer:
         self.layout, self.of_server = layout, of_server
 
     @classmethod
-    async def open(cls, cluster: ClusterInMemory, layout: ParameterLayout, role: str, node: str) -> Peer:
+    async def open(
+        cls, cluster: ClusterInMemory, layout: ParameterLayout, role: str, node: str, says: str = ""
+    ) -> Peer:
+        """`says`: what it calls itself, if not `node`: a coordinator that was started again."""
         context = await cluster.context(role, node)
+        context.node = says or node
         context.incarnation = 1000 + len(cluster.contexts)
         _, entries = await cluster.client.read(f"/jobs/{JOB}/buckets/")
         found = {}
@@ -169,7 +173,7 @@ async def test_iterations_over_two_servers_halve_the_parameters_and_a_checkpoint
     async with memory_cluster(22) as cluster:  # on one server, where all shards are cut otherwise
         await start_servers(cluster, "ps-0")
         other = await add_job(cluster, JOB, ["ps-0"], RULE, restore=str(tmp_path))
-        coordinator = await Peer.open(cluster, other, "coordinator", "c-1")
+        coordinator = await Peer.open(cluster, other, "coordinator", "c-1", says="c-0")
         assert await coordinator.round(1, ALL) == found, "to the last bit"
         await iterate(coordinator, await Peer.open(cluster, other, "worker", "w-1"), 1, 1)
         np.testing.assert_allclose(await flat_of(cluster, "r-2"), before / 8, rtol=1e-5)
@@ -233,7 +237,7 @@ async def test_a_server_that_crashes_comes_back_with_whole_iterations_and_withou
         found = await coordinator.round(9, ALL)
         await crash(cluster, "ps-0", monkeypatch)
         await start(cluster, tmp_path, loss_window_s="3600")
-        coordinator = await Peer.open(cluster, layout, "coordinator", "c-1")
+        coordinator = await Peer.open(cluster, layout, "coordinator", "c-1", says="c-0")
         ((message, _),) = await coordinator.ask(lambda e: RoundRequest(JOB, e, 1), encode_commands([]))
         good(message)
         commits = {(result.commit, result.commit_most) for result in message.results}
@@ -275,7 +279,7 @@ async def test_the_store_is_written_what_a_commit_has_changed_and_has_all_of_it_
             found = await coordinator.round(number + 1, sums)
             await crash(cluster, "ps-0", monkeypatch)
             context = await start(cluster, tmp_path)
-            coordinator = await Peer.open(cluster, layout, "coordinator", f"c-{1 + restarts}")
+            coordinator = await Peer.open(cluster, layout, "coordinator", f"c-{1 + restarts}", says="c-0")
             assert await coordinator.round(1, sums) == found
         assert sum(share > 11 for share in written) <= 2 * crashes, "the first after a start is whole, and few others"
         assert sum(share < 3 for share in written) >= 6 * crashes

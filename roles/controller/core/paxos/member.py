@@ -141,6 +141,7 @@ class PaxosMember:
         if event.source == self.identity:
             return ""
         problem = message_problem(event.message, self.round_known) or self._values_problem(event.message)
+        problem = problem or self._impostor(event)
         if problem:
             return problem
         if not isinstance(event.message, Introduce):
@@ -164,6 +165,14 @@ class PaxosMember:
     def _values_problem(self, message: PeerMessage) -> str:
         problems = (self._machine.value_problem(entry.value) for entry in entries_of(message))
         return next(filter(None, problems), "")
+
+    def _impostor(self, event: Received) -> str:
+        """Says whose name a sender uses that is not its own: a controller speaks for itself only."""
+        named = {member.name for member in self.acceptor.members if member.identity == event.source}
+        if isinstance(event.message, Introduce):
+            named.add(event.message.name)
+        others = sorted(named - {event.node}) if event.node else []
+        return f"controller {event.node} speaks for {others[0]}" if others else ""
 
     def _heard_a_stranger(self, message: PeerMessage, now: float) -> None:
         """Asks the known members for news: perhaps the members have changed, and the stranger leads."""

@@ -192,7 +192,8 @@ PeerMessage: TypeAlias = (
 class Received:
     """Event: a message from another member, which is reached at `address`. `destination` 0: whatever member is here.
 
-    `limits` are the sender's (`adamctl.roles.controller.core.service.limits`); empty: not given.
+    `limits` are the sender's (`adamctl.roles.controller.core.service.limits`); empty: not given. `node` is the name
+    that it has proved, or said in HELLO; empty: not known, as in tests of the state machine alone.
     """
 
     cluster: int
@@ -201,6 +202,7 @@ class Received:
     destination: int
     message: PeerMessage
     limits: str = ""
+    node: str = ""
 
 
 def encode_peer(message: PeerMessage) -> bytes:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from adamctl.config.records import NodeRecord, decode, encode, node_key
+from adamctl.roles.controller.core.service.backup import decode_backup, digest, problem_of_target, restored
 from adamctl.roles.controller.core.service.state import STATE_BYTES_MAX, Effect, KeyState
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, NodeRegisterRequest
@@ -42,7 +43,13 @@ class Part(msgspec.Struct, frozen=True, array_like=True, tag=3):
     incarnation: int
 
 
-Command: TypeAlias = Change | Join | Part
+class Restore(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A backup takes the place of all keys (`adamctl.roles.controller.core.service.backup`)."""
+
+    backup: bytes
+
+
+Command: TypeAlias = Change | Join | Part | Restore
 _COMMANDS: msgspec.msgpack.Decoder[list[Command]] = msgspec.msgpack.Decoder(list[Command])
 
 
@@ -54,12 +61,16 @@ class Outcome:
         effect: what was applied; None if nothing was.
         revision, conflicts: the answer to a compare-and-set; for a repeated request, the first answer.
         record: the node that joined.
+        replaced: all keys may have changed, beside what `effect` says.
+        left_out: keys of a backup that could not be read.
     """
 
     effect: Effect | None = None
     revision: int = 0
     conflicts: tuple[str, ...] = ()
     record: NodeRecord | None = None
+    replaced: bool = False
+    left_out: tuple[str, ...] = ()
     code: ErrorCode = ErrorCode.OK
     message: str = ""
     details: dict[str, object] = field(default_factory=dict)
@@ -87,6 +98,8 @@ def carry_out(state: KeyState, command: Command) -> Outcome:
             return _join(state, command)
         case Part():
             return _part(state, command)
+        case Restore():
+            return _restore(state, command)
 
 
 def _change(state: KeyState, command: Change) -> Outcome:
@@ -173,6 +186,31 @@ def _part(state: KeyState, command: Part) -> Outcome:
     effect = Effect(revision=state.revision + 1, deletes=(key,))
     state.apply(effect)
     return Outcome(effect, effect.revision, record=record)
+
+
+def _restore(state: KeyState, command: Restore) -> Outcome:
+    name = digest(command.backup)
+    if state.restored == name:
+        return Outcome(revision=state.revision)  # repeated
+    problem = restore_problem(state, command)
+    if problem is not None:
+        return problem
+    snapshot, left_out = restored(decode_backup(command.backup), state, name)
+    state.restore(snapshot)
+    return Outcome(revision=state.revision, replaced=True, left_out=within_bytes(left_out))
+
+
+def restore_problem(state: KeyState, command: Restore) -> Outcome | None:
+    """Returns why a backup cannot be restored onto a state; None if it can, or has been."""
+    if state.restored == digest(command.backup):
+        return None
+    if problem := problem_of_target(state):
+        return Outcome(code=ErrorCode.BAD_CONFIGURATION, message=problem)
+    try:
+        restored(decode_backup(command.backup), state, "")
+    except UNREADABLE as error:
+        return Outcome(code=ErrorCode.BAD_MESSAGE, message=f"this is no backup of a configuration: {error}")
+    return None
 
 
 def node_in(state: KeyState, key: str) -> NodeRecord | None:

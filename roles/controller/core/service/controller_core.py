@@ -38,6 +38,8 @@ from adamctl.roles.controller.core.service.events import (
     Read,
     Register,
     Replace,
+    RestoreBackup,
+    TakeBackup,
     Tick,
     Watch,
 )
@@ -45,13 +47,12 @@ from adamctl.roles.controller.core.service.limits import Limits
 from adamctl.roles.controller.core.service.requests import Requests
 from adamctl.roles.controller.core.service.retiring import Retiring
 from adamctl.roles.controller.core.service.shared import Shared
-from adamctl.roles.controller.core.service.state import Snapshot, snapshot_problem
+from adamctl.roles.controller.core.service.state import decode_state, snapshot_problem
 from adamctl.wire.unreadable import UNREADABLE
 
 __all__ = ["ControllerConfig", "ControllerCore"]
 
 REFUSALS_MAX = 16
-_STATE = msgspec.msgpack.Decoder(Snapshot)
 
 
 class ControllerCore:
@@ -107,7 +108,7 @@ class ControllerCore:
                     problem = self._refused(event.address, self.paxos.receive(event, now))
                 if problem:
                     self.put(Notice(problem))
-            case Read() | Watch() | Beacon():
+            case Read() | Watch() | Beacon() | TakeBackup():
                 requests.confirm(event, now)
             case CompareAndSet():
                 requests.change(event)
@@ -117,6 +118,8 @@ class ControllerCore:
                 requests.leave(event)
             case Replace():
                 requests.replace(event)
+            case RestoreBackup():
+                requests.restore(event)
             case Disconnected():
                 requests.disconnected(event.connection)
             case Gone():
@@ -136,11 +139,11 @@ class ControllerCore:
     @property
     def next_deadline_s(self) -> float:
         """Clock reading at which a Tick is due, or inf."""
-        return min(self._requests.next_deadline_s, self.paxos.next_deadline_s)
+        return min(self._requests.watching.next_deadline_s, self.paxos.next_deadline_s)
 
     @property
     def watchers(self) -> int:
-        return len(self._requests.watchers)
+        return len(self._requests.watching)
 
     @property
     def now(self) -> float:
@@ -150,6 +153,11 @@ class ControllerCore:
     @property
     def members(self) -> tuple[Member, ...]:
         return self._shared.members
+
+    @property
+    def cluster(self) -> str:
+        """The identity that nodes know this cluster by; empty while there is none."""
+        return self._shared.cluster
 
     @property
     def leader(self) -> Member | None:
@@ -206,6 +214,10 @@ class ControllerCore:
             outcome = carry_out(self.state, command)
             if outcome.effect is not None:
                 self.nodes.follow(self.state, (*outcome.effect.puts, *outcome.effect.deletes), self.now)
+            if outcome.replaced:
+                self.nodes.restore(self.state, self.now)
+                if not self._recovering:
+                    self._retiring.began_to_lead(self.now)  # numbers have leapt: what it has counted is of no use
             if not self._recovering:
                 self._requests.carried_out(entry, index, outcome)
         if entry.members and not self._recovering:
@@ -223,12 +235,12 @@ class ControllerCore:
 
     def state_problem(self, state: bytes) -> str:
         try:
-            return snapshot_problem(_STATE.decode(state))
+            return snapshot_problem(decode_state(state))
         except UNREADABLE as error:
             return f"expected a state of keys: {error}"
 
     def restore_state(self, state: bytes) -> None:
-        self.state.restore(_STATE.decode(state))
+        self.state.restore(decode_state(state))
         self.nodes.restore(self.state, self.now)
 
     def began_to_lead(self, now: float) -> None:
@@ -262,4 +274,4 @@ class ControllerCore:
                 if silent_s > self.config.lost_after_s:
                     self._requests.part(node, f"is lost: no beacon for {silent_s:.1f} s")
             self._retiring.tick(now)
-        self._requests.time_out(now)
+        self._requests.watching.time_out(now)

@@ -14,8 +14,12 @@ from adamctl.wire.messages import ConfigChanges, NodeRegisterRequest
 
 @dataclass(frozen=True, slots=True)
 class Read:
+    """`role` and `connection` are the sender's, which may see only some keys; an empty role: this process itself."""
+
     token: int
     prefix: str
+    role: str = ""
+    connection: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,14 @@ class CompareAndSet:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
+    """`role` as in `Read`."""
+
     token: int
     connection: int
     prefix: str
     after_revision: int
     wait_s: float
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,31 @@ class Replace:
     identity: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TakeBackup:
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreBackup:
+    """Put a backup in the place of all keys."""
+
+    token: int
+    backup: bytes
+
+
 Event: TypeAlias = (
-    Read | CompareAndSet | Watch | Register | Beacon | Leave | Disconnected | Gone | Tick | Replace | Received
+    Read
+    | CompareAndSet
+    | Watch
+    | Register
+    | Beacon
+    | Leave
+    | Disconnected
+    | Gone
+    | Tick
+    | Replace
+    | TakeBackup
+    | RestoreBackup
+    | Received
 )

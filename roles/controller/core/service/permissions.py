@@ -1,4 +1,4 @@
-"""Who may change which key: the part of the permission table that depends on the state. Pure.
+"""Who may change which key, and which keys a trainer sees: the part of the table that depends on the state. Pure.
 
     /nodes/{id}                  nobody: by registering, beacons and leaving alone
     /jobs/{id}/buckets/{n}       parameter servers
@@ -8,7 +8,8 @@
     /drains/{node}               operators; that parameter server
     /retired                     nobody: the controllers do it themselves
 
-Nobody may change any other key.
+Nobody may change any other key. Whoever changes a bucket raises its epoch: with an older one, what a server has already
+seen and will refuse would stand in the configuration for good.
 """
 
 from __future__ import annotations
@@ -18,18 +19,29 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from adamctl.config.records import JobRecord, NodeRecord, decode, drain_key, job_key, node_key, served_key
+from adamctl.config.records import (
+    BucketRecord,
+    JobRecord,
+    NodeRecord,
+    decode,
+    drain_key,
+    job_key,
+    layout_key,
+    node_key,
+    served_key,
+)
 from adamctl.roles.controller.core.instructions import Refuse
-from adamctl.roles.controller.core.service.events import CompareAndSet
+from adamctl.roles.controller.core.service.events import CompareAndSet, Read, Watch
 from adamctl.roles.controller.core.service.state import KeyState
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges
-from adamctl.wire.permissions import JOB_OWNERS, OPERATORS
+from adamctl.wire.permissions import JOB_OWNERS, OPERATORS, TRAINERS
 from adamctl.wire.unreadable import UNREADABLE
 
 _BUCKET: Final = re.compile(r"/jobs/[^/]+/buckets/[^/]+")
 _OF_JOB: Final = re.compile(r"/jobs/([^/]+)(/.+)?")
 _DRAIN: Final = re.compile(r"/drains/[^/]+")
+_JOBS: Final = "/jobs/"
 
 
 def change_refusal(state: KeyState, role: str, node: str, changes: ConfigChanges) -> str:
@@ -37,7 +49,24 @@ def change_refusal(state: KeyState, role: str, node: str, changes: ConfigChanges
     for key in (*changes.puts, *changes.deletes):
         if not _may_change(state, role, node, key, changes):
             return f"{role} {node} may not change {key[:200]!a}"
-    return ""
+    return next(filter(None, (_epoch_problem(state, key, changes) for key in changes.puts)), "")
+
+
+def sees(role: str, prefix: str, key: str) -> bool:
+    """Returns whether a key is part of the answer to a role that reads or watches a prefix of it.
+
+    A trainer that reads `/jobs/NAME` sees that job and its successors `NAME~2`, `NAME~3`, ...; not `/jobs/NAMESAKE`.
+    One that looks for a run, at `/jobs/`, sees the record of each job and nothing below.
+    """
+    if role not in TRAINERS or not prefix.startswith(_JOBS):
+        return True
+    wanted = job_of(prefix)
+    return job_of(key) == wanted if wanted else key.count("/") == 2
+
+
+def job_of(key: str) -> str:
+    """Returns the name of the job that a key or prefix is of, without the number of a successor; empty: of all jobs."""
+    return key.removeprefix(_JOBS).partition("/")[0].partition("~")[0]
 
 
 def refused(state: KeyState, asked: object) -> Refuse | None:
@@ -46,6 +75,46 @@ def refused(state: KeyState, asked: object) -> Refuse | None:
         return None
     text = change_refusal(state, asked.role, asked.node, asked.changes)
     return Refuse(asked.token, ErrorCode.NOT_ALLOWED, text) if text else None
+
+
+class JobsOfClients:
+    """Which job each client's connection is for: the one that it reads of first. A client pushes to one job.
+
+    A worker goes from run to run over one connection, and nobody tells the controllers which one has taken it: its job
+    cannot be known here.
+    """
+
+    def __init__(self) -> None:
+        self._job_of: dict[int, str] = {}
+
+    def refusal(self, event: Read | Watch) -> Refuse | None:
+        """Returns the refusal of a client that reads of a second job; None: it reads of its own, or is no client."""
+        job = job_of(event.prefix) if event.role == "client" and event.prefix.startswith(_JOBS) else ""
+        own = self._job_of.setdefault(event.connection, job) if job else ""
+        if job == own:
+            return None
+        text = f"this connection is for job {own[:80]!a}; a client reads of no other; found {job[:80]!a}"
+        return Refuse(event.token, ErrorCode.NOT_ALLOWED, text)
+
+    def disconnected(self, connection: int) -> None:
+        self._job_of.pop(connection, None)
+
+
+def _epoch_problem(state: KeyState, key: str, changes: ConfigChanges) -> str:
+    """Says that a bucket's epoch does not grow. A change that comes too late for that is a conflict instead.
+
+    A job whose layout is written with its buckets begins anew, and so do its epochs.
+    """
+    entry, of_job = state.get(key), _OF_JOB.fullmatch(key)
+    if entry is None or of_job is None or not _BUCKET.fullmatch(key) or layout_key(of_job[1]) in changes.puts:
+        return ""
+    if changes.conditions.get(key, entry.revision) != entry.revision:
+        return ""
+    try:
+        before, after = decode(entry.value, BucketRecord).epoch, decode(changes.puts[key], BucketRecord).epoch
+    except UNREADABLE:
+        return ""  # what cannot be read may be replaced; what replaces it has been checked
+    return "" if after > before else f"{key}: expected an epoch above {before}; found {after}"
 
 
 def _may_change(state: KeyState, role: str, node: str, key: str, changes: ConfigChanges) -> bool:

@@ -7,32 +7,52 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
 from adamctl.config.records import NodeRecord
 from adamctl.roles.controller.core.instructions import Answer, Notice, Probe, Refuse
-from adamctl.roles.controller.core.paxos.forming import cluster_identity
 from adamctl.roles.controller.core.paxos.messages import Entry, Member
+from adamctl.roles.controller.core.service.backup import encode_backup
 from adamctl.roles.controller.core.service.commands import (
     Change,
     Command,
     Join,
     Outcome,
     Part,
+    Restore,
     encode_commands,
-    within_bytes,
+    restore_problem,
 )
-from adamctl.roles.controller.core.service.events import Beacon, CompareAndSet, Leave, Read, Register, Replace, Watch
+from adamctl.roles.controller.core.service.events import (
+    Beacon,
+    CompareAndSet,
+    Leave,
+    Read,
+    Register,
+    Replace,
+    RestoreBackup,
+    TakeBackup,
+    Watch,
+)
 from adamctl.roles.controller.core.service.nodes import NODES_PREFIX, Node
-from adamctl.roles.controller.core.service.permissions import refused
+from adamctl.roles.controller.core.service.permissions import JobsOfClients, refused, sees
 from adamctl.roles.controller.core.service.shared import Shared
-from adamctl.roles.controller.core.service.state import Effect
 from adamctl.roles.controller.core.service.validate import request_problem, size_bytes_of
+from adamctl.roles.controller.core.service.watching import Watching
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import ConfigReadReply, ConfigWatchReply, Empty, NodeRegisterReply
+from adamctl.wire.messages import (
+    ConfigEntry,
+    ConfigReadReply,
+    ControllerBackupReply,
+    ControllerRestoreReply,
+    Empty,
+    NodeRegisterReply,
+)
 
-Confirmable: TypeAlias = Read | Watch | Beacon
+Confirmable: TypeAlias = Read | Watch | Beacon | TakeBackup
+Asked: TypeAlias = CompareAndSet | Register | Leave | RestoreBackup
 
 
 @dataclass(slots=True)
@@ -41,25 +61,20 @@ class _Pending:
 
     command: Command
     size_bytes: int
-    asked: CompareAndSet | Register | Leave | None
+    asked: Asked | None
     why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Watcher:
-    request: Watch
-    deadline_s: float
 
 
 class Requests:
     """See the module.
 
     Attributes:
-        watchers: by token.
+        watching: what waits for a key to change.
     """
 
     def __init__(self, shared: Shared) -> None:
-        self.watchers: dict[int, _Watcher] = {}
+        self.watching = Watching(shared)
+        self._jobs_of = JobsOfClients()
         self._shared = shared
         self._confirming: dict[int, tuple[Confirmable, float]] = {}  # by token, with the time of arrival
         self._queue: deque[_Pending] = deque()
@@ -67,17 +82,14 @@ class Requests:
         self._replace: Replace | None = None  # waits, or is proposed
         self._replacing = False
 
-    @property
-    def next_deadline_s(self) -> float:
-        if not self.watchers:
-            return float("inf")
-        return min(watcher.deadline_s for watcher in self.watchers.values())
-
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def confirm(self, event: Confirmable, now: float) -> None:
         """Takes a request that needs no slot."""
         shared = self._shared
+        if isinstance(event, Read | Watch) and (foreign := self._jobs_of.refusal(event)) is not None:
+            shared.put(foreign)
+            return
         if shared.paxos.leadership is None:
             shared.refuse_follower(event.token)
             return
@@ -106,6 +118,10 @@ class Requests:
             self._wait_for_end_of(old, event.token)
             return
         if shared.paxos.leading and old is not None and old.connection is not None and not same:
+            if request.waits:
+                text = f"{old.record.node} is still process {old.record.pid} on {host_name(old.record)}"
+                shared.put(Refuse(event.token, ErrorCode.NOT_READY, text))
+                return
             text = (
                 f"the name {request.node!r} belongs to a living {old.record.role} (process {old.record.pid} on "
                 f"{host_name(old.record)}); choose another --name, or end that process first"
@@ -124,6 +140,15 @@ class Requests:
         shared.put(Probe(old.record))
         text = f"{old.record.node} was process {old.record.pid} on {host_name(old.record)}, which may still be running"
         shared.put(Refuse(token, ErrorCode.NOT_READY, text))
+
+    def restore(self, event: RestoreBackup) -> None:
+        """Takes a backup, unless it is none or is meant for others: then nothing of it is kept."""
+        command = Restore(event.backup)
+        problem = restore_problem(self._shared.state, command)
+        if problem is not None and self._shared.paxos.leading:
+            self._shared.put(Refuse(event.token, problem.code, problem.message))
+        else:
+            self._submit(command, event)
 
     def leave(self, event: Leave) -> None:
         self._submit(Part(event.node, event.incarnation), event, event.why or "left")
@@ -177,16 +202,14 @@ class Requests:
 
     def disconnected(self, connection: int) -> None:
         self._shared.nodes.disconnected(connection)
-        for token, watcher in list(self.watchers.items()):
-            if watcher.request.connection == connection:
-                del self.watchers[token]
-                self._shared.put(Refuse(token, ErrorCode.SHUTTING_DOWN, "the connection was closed"))
+        self._jobs_of.disconnected(connection)
+        self.watching.disconnected(connection)
 
     def submit(self, command: Command) -> None:
         """Proposes a change of this member's own."""
         self._submit(command, None)
 
-    def _submit(self, command: Command, asked: CompareAndSet | Register | Leave | None, why: str = "") -> None:
+    def _submit(self, command: Command, asked: Asked | None, why: str = "") -> None:
         shared = self._shared
         if shared.paxos.leadership is None:
             if asked is not None:
@@ -258,8 +281,10 @@ class Requests:
         pending = self._proposed[index] if ours else None
         if pending is not None:
             self._answer(pending, outcome)
-        if outcome.effect is not None and (outcome.effect.puts or outcome.effect.deletes):
-            self._notify(outcome.effect)
+        if outcome.replaced:
+            self.watching.notify(None)
+        elif outcome.effect is not None and (outcome.effect.puts or outcome.effect.deletes):
+            self.watching.notify((*outcome.effect.puts, *outcome.effect.deletes))
         if pending is not None and pending.why and outcome.record is not None:
             record = outcome.record
             shared.put(Notice(f"{record.role} {record.node} on {host_name(record)} {pending.why}"))
@@ -276,6 +301,10 @@ class Requests:
             shared.put(Answer(asked.token, outcome.reply()))
         elif isinstance(asked, Leave):
             shared.put(Answer(asked.token, Empty()))
+        elif isinstance(asked, RestoreBackup):
+            reply = ControllerRestoreReply(outcome.revision, shared.state.incarnation, outcome.left_out)
+            shared.put(Answer(asked.token, reply))
+            shared.put(Notice(f"a backup of cluster {shared.cluster} was restored at revision {outcome.revision}"))
         elif outcome.record is None:
             self.register(asked)  # the name was taken or freed in the meantime: look again
         else:
@@ -283,10 +312,9 @@ class Requests:
             node = shared.nodes.get(record.node)
             if node is not None:
                 node.connection = asked.connection
-            config, cluster = shared.config, cluster_identity(shared.paxos.acceptor.vote.cluster)
+            config = shared.config
             times_s = (config.beacon_interval_s, config.lost_after_s, config.granted_s)
-            reply = NodeRegisterReply(record.incarnation, *times_s, cluster)
-            shared.put(Answer(asked.token, reply))
+            shared.put(Answer(asked.token, NodeRegisterReply(record.incarnation, *times_s, shared.cluster)))
             text = f"{record.role} {record.node} joined from {host_name(record)}, incarnation {record.incarnation}"
             shared.put(Notice(text))
 
@@ -296,23 +324,27 @@ class Requests:
         shared = self._shared
         match event:
             case Read():
-                shared.put(Answer(token, ConfigReadReply(shared.state.revision), shared.state.read(event.prefix)))
+                found = shared.state.read(event.prefix, partial(sees, event.role, event.prefix))
+                shared.put(Answer(token, ConfigReadReply(shared.state.revision), found))
             case Watch():
-                self._watch(event, now)
+                self.watching.begin(event, now)
             case Beacon():
                 self._beacon(event, arrived_s)
+            case TakeBackup():
+                revision = shared.state.revision
+                whole = ConfigEntry("/", encode_backup(shared.state, shared.cluster), revision)
+                shared.put(Answer(token, ControllerBackupReply(revision), (whole,)))
 
     def refuse_all(self) -> None:
         """Refuses everything that waits, since this member no longer leads."""
         shared = self._shared
-        tokens = [*self._confirming, *self.watchers]
+        tokens = [*self._confirming, *self.watching.taken()]
         for pending in (*self._proposed, *self._queue):
             if pending.asked is not None:
                 tokens.append(pending.asked.token)
         if self._replace is not None:
             tokens.append(self._replace.token)
         self._confirming.clear()
-        self.watchers.clear()
         self._queue.clear()
         self._proposed = []
         self._replace = None
@@ -320,45 +352,7 @@ class Requests:
         for token in tokens:
             shared.refuse_follower(token)
 
-    # --- watches and beacons ------------------------------------------------------------------------------------------
-
-    def _watch(self, event: Watch, now: float) -> None:
-        shared = self._shared
-        answer = self._watch_answer(event)
-        if answer is not None:
-            shared.put(answer)
-        elif len(self.watchers) >= shared.config.watchers_max:
-            text = f"{shared.config.watchers_max} requests are watching already, which is the limit"
-            shared.put(Refuse(event.token, ErrorCode.OVER_QUOTA, text))
-        else:
-            wait_s = min(max(event.wait_s, 0.0), shared.config.wait_s_max)
-            self.watchers[event.token] = _Watcher(event, now + wait_s)
-
-    def _watch_answer(self, event: Watch) -> Answer | None:
-        changes = self._shared.state.changes(event.prefix, event.after_revision)
-        if not (changes.reset or changes.entries or changes.deleted):
-            return None
-        if len(within_bytes(changes.deleted)) < len(changes.deleted):  # too many names for a header: start afresh
-            message = ConfigWatchReply(changes.revision, (), True)
-            return Answer(event.token, message, self._shared.state.read(event.prefix))
-        message = ConfigWatchReply(changes.revision, changes.deleted, changes.reset)
-        return Answer(event.token, message, changes.entries)
-
-    def _notify(self, effect: Effect) -> None:
-        keys = (*effect.puts, *effect.deletes)
-        for token, watcher in list(self.watchers.items()):
-            if any(key.startswith(watcher.request.prefix) for key in keys):
-                answer = self._watch_answer(watcher.request)
-                if answer is not None:
-                    del self.watchers[token]
-                    self._shared.put(answer)
-
-    def time_out(self, now: float) -> None:
-        """Ends the watches whose time is up."""
-        for token, watcher in list(self.watchers.items()):
-            if watcher.deadline_s <= now:
-                del self.watchers[token]
-                self._shared.put(Answer(token, ConfigWatchReply(self._shared.state.revision), ()))
+    # --- beacons ------------------------------------------------------------------------------------------------------
 
     def _beacon(self, event: Beacon, arrived_s: float) -> None:
         shared = self._shared

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from adamctl.roles.controller.core.instructions import Instruction, Refuse
+from adamctl.roles.controller.core.paxos.forming import cluster_identity
 from adamctl.roles.controller.core.paxos.messages import Member
 from adamctl.roles.controller.core.paxos.paxos_core import PaxosCore
 from adamctl.roles.controller.core.service.config import ControllerConfig
@@ -34,6 +35,11 @@ class Shared:
     @property
     def members(self) -> tuple[Member, ...]:
         return self.paxos.acceptor.members
+
+    @property
+    def cluster(self) -> str:
+        """The identity that nodes know this cluster by: that of the cluster that was restored here, or its own."""
+        return self.state.cluster or cluster_identity(self.paxos.acceptor.vote.cluster)
 
     @property
     def leader(self) -> Member | None:

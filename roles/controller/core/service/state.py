@@ -7,7 +7,8 @@ order give the same state on every member and after every restart.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import msgspec
 
@@ -21,9 +22,15 @@ VALUE_BYTES_MAX = 1 << 20
 STATE_BYTES_MAX = 24 << 20
 """Keys and values together; below the largest body of a frame, so that a read of everything fits into one reply."""
 ENTRY_OVERHEAD_BYTES = 64
-
+IDENTITY_CHARACTERS_MAX = 64
+Sees: TypeAlias = Callable[[str], bool]
+"""Says whether a reader sees a key."""
 
 _CODES = frozenset(map(int, ErrorCode))
+
+
+def _everything(key: str) -> bool:
+    return True
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True):
@@ -68,15 +75,20 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     sessions: tuple[SessionMemory, ...]
     serial: int = 0
     forgotten_serial: int = 0
+    cluster: str = ""
+    restored: str = ""
 
 
 def snapshot_problem(snapshot: Snapshot) -> str:
     """Returns why a state is not valid; empty: it is."""
+    found = (snapshot.cluster, snapshot.restored)
     numbers = [snapshot.revision, snapshot.incarnation, snapshot.serial, snapshot.forgotten_serial]
     for memory in snapshot.sessions:
         numbers += [memory.sequence, memory.revision, memory.serial]
     if not all(0 <= number <= NUMBER_MAX for number in numbers):
         return f"expected numbers from 0 to {NUMBER_MAX} in a state; found {min(numbers)} to {max(numbers)}"
+    if not all(len(text) <= IDENTITY_CHARACTERS_MAX and text.isalnum() for text in found if text):
+        return f"expected identities of at most {IDENTITY_CHARACTERS_MAX} letters and digits; found {max(found)[:80]!a}"
     if not all(memory.code in _CODES for memory in snapshot.sessions):
         return "a session's answer has an unknown code"
     if not all(0 < entry.revision <= snapshot.revision for entry in snapshot.entries):
@@ -84,6 +96,14 @@ def snapshot_problem(snapshot: Snapshot) -> str:
     if sum(entry_bytes(entry.key, entry.value) for entry in snapshot.entries) > STATE_BYTES_MAX:
         return f"expected at most {STATE_BYTES_MAX} bytes of keys and values"
     return ""
+
+
+_STATE = msgspec.msgpack.Decoder(Snapshot)
+
+
+def decode_state(data: bytes) -> Snapshot:
+    """Raises one of UNREADABLE if the data is not a state; it may still be one that `snapshot_problem` refuses."""
+    return _STATE.decode(data)
 
 
 class KeyState:
@@ -95,6 +115,8 @@ class KeyState:
         serial: how many requests of sessions have been carried out.
         forgotten_serial: no forgotten session was used after it. So a session that began at this serial or later has
             not been forgotten, while one that began earlier may have been.
+        cluster: the identity of the cluster that was restored here; empty: none was.
+        restored: which backup that was.
         size_bytes: keys and values, each entry with ENTRY_OVERHEAD_BYTES; at most STATE_BYTES_MAX.
     """
 
@@ -105,6 +127,8 @@ class KeyState:
         self.incarnation = 0
         self.serial = 0
         self.forgotten_serial = 0
+        self.cluster = ""
+        self.restored = ""
         self.size_bytes = 0
         self._entries: dict[str, ConfigEntry] = {}
         self._history: deque[tuple[int, str]] = deque()
@@ -154,23 +178,24 @@ class KeyState:
         entry = self._entries.get(key)
         return 0 if entry is None else entry.revision
 
-    def read(self, prefix: str) -> tuple[ConfigEntry, ...]:
-        """Returns the entries whose key starts with `prefix`, sorted by key."""
-        return tuple(self._entries[key] for key in sorted(key for key in self._entries if key.startswith(prefix)))
+    def read(self, prefix: str, sees: Sees = _everything) -> tuple[ConfigEntry, ...]:
+        """Returns the entries whose key starts with `prefix`, sorted by key; only those that the reader `sees`."""
+        keys = sorted(key for key in self._entries if key.startswith(prefix) and sees(key))
+        return tuple(self._entries[key] for key in keys)
 
-    def changes(self, prefix: str, after_revision: int) -> Changes:
+    def changes(self, prefix: str, after_revision: int, sees: Sees = _everything) -> Changes:
         """Returns what changed under `prefix` after a revision: the entries as they are now, and what is gone.
 
-        A revision that the history no longer covers, or that lies in the future (the caller knew another store), gives
-        a reset: all entries.
+        Only keys that the reader `sees`. A revision that the history no longer covers, or that lies in the future (the
+        caller knew another store), gives a reset: all entries.
         """
         if after_revision < self._history_from or after_revision > self.revision:
-            return Changes(self.revision, self.read(prefix), (), True)
+            return Changes(self.revision, self.read(prefix, sees), (), True)
         keys: set[str] = set()
         for revision, key in reversed(self._history):
             if revision <= after_revision:
                 break
-            if key.startswith(prefix):
+            if key.startswith(prefix) and sees(key):
                 keys.add(key)
         present = tuple(self._entries[key] for key in sorted(keys) if key in self._entries)
         return Changes(self.revision, present, tuple(sorted(keys - self._entries.keys())))
@@ -180,7 +205,8 @@ class KeyState:
 
     def snapshot(self) -> Snapshot:
         sessions = tuple(self._sessions.values())
-        return Snapshot(self.revision, self.incarnation, self.read(""), sessions, self.serial, self.forgotten_serial)
+        numbers = (self.revision, self.incarnation, self.read(""), sessions, self.serial, self.forgotten_serial)
+        return Snapshot(*numbers, self.cluster, self.restored)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replaces everything with a snapshot; the history begins at its revision."""
@@ -188,6 +214,7 @@ class KeyState:
         self.incarnation = snapshot.incarnation
         self.serial = snapshot.serial
         self.forgotten_serial = snapshot.forgotten_serial
+        self.cluster, self.restored = snapshot.cluster, snapshot.restored
         self._entries = {entry.key: entry for entry in snapshot.entries}
         self.size_bytes = sum(entry_bytes(entry.key, entry.value) for entry in snapshot.entries)
         self._history.clear()

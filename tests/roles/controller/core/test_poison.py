@@ -148,3 +148,16 @@ def test_a_stranger_that_knows_more_makes_a_member_ask_those_it_knows() -> None:
     out = core.step(Received(vote.cluster, 9, "stranger", 2, ahead), three.now)
     asked = {one.address for one in out if isinstance(one, Send) and isinstance(one.message, Fetch)}
     assert asked == {"a", "c"} and not kept(out)
+
+
+@pytest.mark.parametrize(
+    "message", [Prepare(Ballot(99, 1)), Confirm(Ballot(99, 1), 1, 0, Ballot()), Introduce("a", "x", ("a", "b", "c"))]
+)
+def test_a_controller_speaks_for_itself_alone(message: PeerMessage) -> None:
+    three = Three()
+    core = three.cores["b"]
+    vote = core.paxos.acceptor.vote
+    out = core.step(Received(vote.cluster, 1, "a", 2, message, node="c"), three.now)
+    assert not kept(out) and not any(isinstance(one, Send) for one in out) and core.paxos.acceptor.vote == vote
+    (notice,) = (one for one in out if isinstance(one, Notice))
+    assert notice.message == "a message from the controller at a is refused: controller c speaks for a"

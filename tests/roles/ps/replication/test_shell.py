@@ -377,7 +377,7 @@ async def test_no_checkpoint_is_written_of_what_others_may_serve_by_now(tmp_path
         held = iter([True] * looks)
         core = world.servers["ps-0"].core
         lease_holds, core.lease_holds = core.lease_holds, lambda: next(held, False)
-        connection = await (await world.cluster.context("coordinator", "stranger")).connect("ps-0", deadline_s=10)
+        connection = await (await world.cluster.context("coordinator", "c-0")).connect("ps-0", deadline_s=10)
         with pytest.raises(RemoteError) as caught:
             await connection.request(CheckpointRequest("a", str(tmp_path)), deadline_s=10)
         assert caught.value.code == ErrorCode.NOT_READY and "lease" in str(caught.value)

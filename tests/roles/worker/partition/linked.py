@@ -20,7 +20,8 @@ from adamctl.net.limits import ServerLimits
 from adamctl.net.server import StreamServer
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Connection, Request
-from adamctl.roles.worker.partition.links import Group, Links
+from adamctl.roles.worker.partition.group import Group
+from adamctl.roles.worker.partition.links import Links
 from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
 from adamctl.wire.messages import GroupMember, PartDataRequest
 from tests.kernels.partition.test_member import BATCH

@@ -20,7 +20,7 @@ from adamctl.roles.worker.core.bundle_work import Pull
 from adamctl.roles.worker.partition.bundle_engine import PUSHED_AT_A_TIME, BundleEngine
 from adamctl.roles.worker.partition.engine import owned_shards
 from adamctl.roles.worker.partition.flight_engine import Parts
-from adamctl.roles.worker.partition.links import Group
+from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.threads import Flight
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import GroupMember

@@ -18,7 +18,7 @@ from adamctl.roles.worker.core.open_flights import Standing
 from adamctl.roles.worker.partition import bundle_member
 from adamctl.roles.worker.partition.bundle_member import BundleMember
 from adamctl.roles.worker.partition.flight_engine import Counts
-from adamctl.roles.worker.partition.links import Group
+from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (

@@ -13,8 +13,9 @@ import pytest
 from adamctl.roles.worker.core.bundle_work import Held, Pull, portions_of
 from adamctl.roles.worker.core.example_memory import Span
 from adamctl.roles.worker.partition.executor import GroupExecutor
+from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.lead import Lead
-from adamctl.roles.worker.partition.links import Group, NeighbourError
+from adamctl.roles.worker.partition.links import NeighbourError
 from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.roles.worker.sandblaster.threads import Bundle, BundleDone
 from adamctl.wire.constants import ErrorCode

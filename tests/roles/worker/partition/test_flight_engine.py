@@ -12,7 +12,7 @@ import numpy as np
 from adamctl.kernels.partition.program import Batch
 from adamctl.roles.worker.core.open_flights import SERVERS
 from adamctl.roles.worker.partition.flight_engine import Counts, FlightEngine, Parts
-from adamctl.roles.worker.partition.links import Group
+from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.wire.messages import GroupMember
 

@@ -8,8 +8,9 @@ import pytest
 
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.worker.core.open_flights import DONE, SERVERS, WAITS, WORKS, Patience, Standing
+from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.hanging import HangWatcher, Oldest
-from adamctl.roles.worker.partition.links import Group, NeighbourError
+from adamctl.roles.worker.partition.links import NeighbourError
 from adamctl.wire.messages import GroupMember
 
 MEMBERS = tuple(GroupMember(f"w{number}", number, "here", ()) for number in range(3))

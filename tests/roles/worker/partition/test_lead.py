@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from adamctl.roles.worker.compute import Batch, BatchDone
+from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.lead import Lead, added
-from adamctl.roles.worker.partition.links import Group
 from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (

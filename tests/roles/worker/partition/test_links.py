@@ -23,7 +23,8 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.limits import ServerLimits
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.worker.partition import copies, links, sending, sleeping
-from adamctl.roles.worker.partition.links import Group, LostNeighbourError, NotAttachedError
+from adamctl.roles.worker.partition.group import Group
+from adamctl.roles.worker.partition.links import LostNeighbourError, NotAttachedError
 from adamctl.roles.worker.partition.sleeping import NAMELESS
 from adamctl.roles.worker.partition.threads import Flight
 from adamctl.wire.messages import GroupMember, PartDataRequest

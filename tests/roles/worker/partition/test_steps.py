@@ -12,8 +12,9 @@ import pytest
 from adamctl.roles.ps.client.parameter_client import Place
 from adamctl.roles.worker.compute import Batch, BatchDone
 from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.lead import Lead
-from adamctl.roles.worker.partition.links import Group, NeighbourError
+from adamctl.roles.worker.partition.links import NeighbourError
 from adamctl.roles.worker.partition.steps import GroupSteps
 from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.wire.messages import (

@@ -57,7 +57,7 @@ class Three:
             if isinstance(instruction, Send) and (name, instruction.address) not in self.lost:
                 vote = self.cores[name].paxos.acceptor.vote
                 message = decode_peer(encode_peer(instruction.message))
-                event = Received(vote.cluster, vote.identity, name, instruction.destination, message)
+                event = Received(vote.cluster, vote.identity, name, instruction.destination, message, node=name)
                 self.under_way.append((instruction.address, instruction, event))
 
     def step(self, name: str, event: Event) -> list[object]:

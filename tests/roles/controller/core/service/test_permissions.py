@@ -21,9 +21,9 @@ from adamctl.config.records import (
 )
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core.instructions import Answer, Instruction, Refuse
-from adamctl.roles.controller.core.service.events import CompareAndSet
+from adamctl.roles.controller.core.service.events import CompareAndSet, Disconnected, Read, Watch
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply
+from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, ConfigWatchReply
 from tests.roles.controller.core.paxos.test_paxos_core import Three
 from tests.roles.controller.driven_core import Driven, only
 
@@ -139,3 +139,87 @@ def test_a_follower_says_who_leads_and_judges_nothing() -> None:
     (follower,) = (one for one in three.step("b", put) if isinstance(one, Refuse))
     (leader,) = (one for one in three.step("a", put) if isinstance(one, Refuse))
     assert (follower.code, leader.code) == (ErrorCode.NOT_LEADER, ErrorCode.NOT_ALLOWED)
+
+
+def read(driven: Driven, role: str, prefix: str, connection: int = 5) -> list[str] | str:
+    """Returns the keys that a role is shown, or why it is refused."""
+    (answer,) = driven.step(Read(3, prefix, role, connection))
+    if isinstance(answer, Refuse):
+        assert answer.code == ErrorCode.NOT_ALLOWED
+        return answer.message
+    assert isinstance(answer, Answer) and answer.entries is not None
+    return [entry.key for entry in answer.entries]
+
+
+def two_jobs() -> Driven:
+    driven = Driven()
+    for name in ("a", "a~2", "ab"):
+        puts = {job_key(name): job("c-0"), bucket_key(name, 0): BUCKET, served_key(name, "ps-0"): SERVED}
+        assert allowed(driven, "front", "f", ConfigChanges({}, puts))
+    driven.register("ps-0")
+    return driven
+
+
+def test_a_worker_that_looks_for_a_run_sees_the_records_of_jobs_and_nothing_below() -> None:
+    driven = two_jobs()
+    assert read(driven, "worker", "/jobs/") == ["/jobs/a", "/jobs/ab", "/jobs/a~2"]
+    assert read(driven, "worker", "/nodes/") == ["/nodes/ps-0"]
+    assert len(read(driven, "ps", "/jobs/")) == len(read(driven, "", "/jobs/")) == 9
+
+
+@pytest.mark.parametrize("role", ["worker", "client"])
+def test_a_trainer_that_reads_a_job_sees_no_other_job_whose_name_begins_alike(role: str) -> None:
+    found = read(two_jobs(), role, "/jobs/a")
+    assert found == [f"/jobs/a{more}" for more in ("", "/buckets/000000", "/served/ps-0")] + [
+        f"/jobs/a~2{more}" for more in ("", "/buckets/000000", "/served/ps-0")
+    ]
+
+
+def test_a_clients_connection_is_for_one_job() -> None:
+    driven = two_jobs()
+    assert len(read(driven, "client", "/jobs/ab")) == 3
+    assert read(driven, "client", "/jobs/ab/buckets/") == ["/jobs/ab/buckets/000000"]
+    assert read(driven, "client", "/jobs/a") == (
+        "this connection is for job 'ab'; a client reads of no other; found 'a'"
+    )
+    assert read(driven, "client", "/nodes/") == ["/nodes/ps-0"]
+    assert len(read(driven, "client", "/jobs/a", connection=6)) == 6
+    driven.step(Disconnected(5))
+    assert len(read(driven, "client", "/jobs/a")) == 6
+
+
+def test_a_worker_goes_from_run_to_run_over_one_connection() -> None:
+    driven = two_jobs()
+    for name, count in (("a", 6), ("ab", 3)):
+        assert len(read(driven, "worker", f"/jobs/{name}")) == count
+
+
+def test_a_watch_tells_a_trainer_of_nothing_that_it_does_not_see() -> None:
+    driven = two_jobs()
+    revision = driven.core.state.revision
+    assert not driven.step(Watch(4, 5, "/jobs/", revision, 60.0, "worker"))
+    put = ConfigChanges({}, {bucket_key("ab", 0): encode(BucketRecord(2, "ps-0"))}, (served_key("a", "ps-0"),))
+    assert not [one for one in asked(driven, "front", "f", put) if isinstance(one, Answer) and one.token == 4]
+    put = ConfigChanges({}, {job_key("ab"): job("c-0"), bucket_key("ab", 0): encode(BucketRecord(3, "ps-0"))})
+    (told,) = (one for one in asked(driven, "front", "f", put) if isinstance(one, Answer) and one.token == 4)
+    assert told.entries is not None and [entry.key for entry in told.entries] == ["/jobs/ab"]
+    assert isinstance(told.message, ConfigWatchReply) and told.message.deleted == ()
+
+
+@pytest.mark.parametrize("role", ["ps", "front", "coordinator"])
+def test_no_epoch_goes_back_and_none_stays(role: str) -> None:
+    driven, key = Driven(), bucket_key("j", 0)
+    node = {"coordinator": "c-0"}.get(role, role)
+    puts = {job_key("j"): job("c-0"), key: encode(BucketRecord(7, "ps-0"))}
+    assert allowed(driven, "front", "f", ConfigChanges({}, puts))
+    revision = driven.core.state.revision_of(key)
+    for epoch in (6, 7):
+        for conditions in ({}, {key: revision}):
+            put = ConfigChanges(conditions, {key: encode(BucketRecord(epoch, "ps-1"))})
+            (refused,) = (one for one in asked(driven, role, node, put) if isinstance(one, Refuse))
+            assert refused.code == ErrorCode.NOT_ALLOWED
+            assert refused.message == f"/jobs/j/buckets/000000: expected an epoch above 7; found {epoch}"
+    late = ConfigChanges({key: revision - 1}, {key: encode(BucketRecord(7, "ps-1"))})
+    message = only(asked(driven, role, node, late), Answer).message
+    assert isinstance(message, ConfigCompareAndSetReply) and message.conflicts == (key,)
+    assert allowed(driven, role, node, ConfigChanges({key: revision}, {key: encode(BucketRecord(8, "ps-1"))}))

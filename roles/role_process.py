@@ -14,8 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from adamctl.roles.log import OWN_LOG_VARIABLE
+from adamctl.roles.service_manager import VARIABLES
+
 REPORT_BYTES_MAX = 64 << 10
-_PRIVATE = partial(os.open, mode=0o600)
+PRIVATE = partial(os.open, mode=0o600)
 """Opens files; new ones are accessible only to their owner, whatever the umask."""
 _SINGLE_THREADED = (
     "OMP_NUM_THREADS",
@@ -74,13 +77,13 @@ class RoleProcess:
         self._ready_fd, ready_write = os.pipe()
         os.set_blocking(self._ready_fd, False)
         try:
-            with open(log, "ab", opener=_PRIVATE) as stream:
+            with open(log, "ab", opener=PRIVATE) as stream:
                 self._process = subprocess.Popen(
                     (*line, "--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline.read_fd)),
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=subprocess.STDOUT,
-                    env=environment,
+                    env={**environment, OWN_LOG_VARIABLE: str(log)},
                     pass_fds=(ready_write, lifeline.read_fd),
                     start_new_session=True,
                 )
@@ -152,6 +155,8 @@ class RoleProcess:
 def role_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a role: ours, with libraries that start threads limited to one thread per call.
 
-    Roles divide the cores among their own threads; libraries' threads would compete for the same cores.
+    Roles divide the cores among their own threads; libraries' threads would compete for the same cores. What a service
+    manager gave this process is left out: a role would speak for it.
     """
-    return {**environment, **dict.fromkeys(_SINGLE_THREADED, "1")}
+    kept = {name: value for name, value in environment.items() if name not in VARIABLES}
+    return {**kept, **dict.fromkeys(_SINGLE_THREADED, "1")}

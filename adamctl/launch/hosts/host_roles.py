@@ -1,0 +1,388 @@
+"""The roles of a run on many hosts, as its front sees them: what the keeper decides is carried out by agents.
+
+Two roles stay beside the front: the coordinator and, below three hosts, the only controller. Nothing here is polled but
+these two: agents say what happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from adamctl.errors import AdamctlError
+from adamctl.launch.failure import LastWords
+from adamctl.launch.hosts.commands import Run
+from adamctl.launch.hosts.draining import drain
+from adamctl.launch.hosts.ending import Ending, stop
+from adamctl.launch.hosts.keeper import (
+    Decision,
+    Drain,
+    End,
+    GiveUp,
+    HostKeeper,
+    OneMore,
+    Put,
+    Release,
+    Say,
+)
+from adamctl.launch.hosts.placement import FRONT, Offer
+from adamctl.launch.hosts.questions import Questions
+from adamctl.launch.hosts.roles_there import RolesThere
+from adamctl.launch.hosts.serving import AgentServer
+from adamctl.launch.hosts.starter import Starter, bracketed
+from adamctl.launch.hosts.table import Arrived, Event, HostTable, Lost
+from adamctl.launch.places.engines import BY_HAND
+from adamctl.launch.places.places import AgentCommand, Draining, Places
+from adamctl.launch.roles import POLL_S, Ask, LocalRoles
+from adamctl.launch.supervision import Fail, Note, RoleEnd, Supervision
+from adamctl.live.reading import ProcessReading
+from adamctl.net.address import parse_address
+from adamctl.net.transport import Request, Transport
+from adamctl.wire.messages import (
+    Hello,
+    HostDraining,
+    HostEnded,
+    HostFailing,
+    HostFreePorts,
+    HostLines,
+    HostReading,
+    HostServing,
+    HostTailRequest,
+    Report,
+)
+
+WAKE_S = 1.0
+"""The front looks at the clock at least so often."""
+ENGINE_END_S = 30.0
+WORDS_LINES = 20
+"""Lines of a log that the message of a failure quotes."""
+WAITING_EVERY_S = 30.0
+"""How often a run that waits for hosts says so."""
+
+
+class HostRoles:
+    """Implements `adamctl.launch.roles.Roles`. Used by the front's event loop only."""
+
+    def __init__(
+        self,
+        run: Run,
+        keeper: HostKeeper,
+        engine: Places,
+        agent: Callable[[str], AgentCommand],
+        transport: Transport,
+        hello: Hello,
+        table: HostTable,
+        local: LocalRoles,
+        supervision: Supervision,
+        on_listening: Callable[[str], None] = lambda address: None,
+    ) -> None:
+        """
+        Args:
+            agent: returns how agents are started that dial this address.
+            hello: the front's identity and token.
+            local: without roles yet; it starts those beside the front.
+            on_listening: told the address at which agents and operators reach the front.
+        """
+        self._run, self._keeper, self._engine, self._agent = run, keeper, engine, agent
+        self._transport, self._hello, self._table = transport, hello, table
+        self._local, self._supervision, self._on_listening = local, supervision, on_listening
+        self._server = AgentServer(transport, hello, table, self._wake, self._tail_asked)
+        self._there = RolesThere()
+        self._serving: list[tuple[str, tuple[str, ...]]] = []
+        self._ended: list[RoleEnd] = []
+        self._news: list[Note | Fail] = []
+        self._words: dict[str, LastWords] = {}
+        self._questions = Questions(self._order)
+        self._starter = Starter(
+            run, local, self._there, self._order, self._questions.free_port,
+            lambda host: self._table.hosts[host].address, self._spawn,
+        )  # fmt: skip
+        self._ending = Ending(table, self._there, self._order)
+        self._stir, self._told = asyncio.Event(), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._error: AdamctlError | None = None
+        self._stopping = False
+
+    # --- the beginning ----------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Listens and asks the engine for hosts; roles are started when enough of them are there.
+
+        Raises:
+            ConfigurationError: the address to listen on is taken.
+        """
+        (bound,) = await self._server.listen((f"tcp://{bracketed(self._run.bind)}:0",))
+        address = str(parse_address(bound)._replace(host=self._run.advertise))
+        self._on_listening(address)
+        self._spawn(self._use_engine(address))
+        self._news.append(Note(self._keeper.waiting))
+        self._spawn(self._drive())
+        self._spawn(self._watch_local())
+
+    async def _use_engine(self, address: str) -> None:
+        asked = self._keeper.asked
+        more = asked.most - asked.least + asked.spares
+        by_hand = asked.engine == BY_HAND  # whoever starts agents by hand is asked once
+        await self._engine.begin(asked.least + (more if by_hand else 0), asked.needs, self._agent(address))
+        for _ in range(0 if by_hand else more):
+            if not await self._engine.one_more("the run can use it"):
+                break
+        async for notice in self._engine.notices():
+            if isinstance(notice, Draining):
+                self._decide(self._keeper.draining(notice.host, notice.deadline_s, notice.why, self._now_s()))
+            else:
+                self._table.lose(notice.host, notice.why)
+            self._wake()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs work beside the front; an error of ours that it ends with ends the run."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except AdamctlError as error:
+                self._error = self._error or error
+                self._told.set()
+
+        task = asyncio.ensure_future(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _wake(self) -> None:
+        self._stir.set()
+
+    async def _drive(self) -> None:
+        """Passes what the table has seen on to the keeper, and the clock to both; says what it waits for."""
+        said_s = self._now_s()
+        while True:
+            self._stir.clear()
+            now_s = self._now_s()
+            if now_s - said_s >= WAITING_EVERY_S and self._keeper.waiting:
+                said_s = now_s
+                self._decide([Say(self._keeper.waiting)])
+            self._table.tick(now_s)
+            for event in self._table.take_events():
+                self._on_event(event, now_s)
+            self._decide(self._keeper.tick(now_s))
+            next_s = min(self._table.next_s(), self._keeper.next_s(), now_s + WAKE_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stir.wait(), max(next_s - now_s, 0.001))
+
+    async def _watch_local(self) -> None:
+        while True:
+            serving, ended = self._local.newly_serving(), self._local.newly_ended()
+            self._serving += serving
+            self._ended += ended
+            if serving or ended:
+                self._told.set()
+            await asyncio.sleep(POLL_S)
+
+    def _on_event(self, event: Event, now_s: float) -> None:
+        if isinstance(event, Arrived):
+            self._arrived(event, now_s)
+        elif isinstance(event, Lost):
+            self._lost(event, now_s)
+        else:
+            self._reported(event.host, event.report, now_s)
+
+    def _arrived(self, event: Arrived, now_s: float) -> None:
+        """A host is there: what it still runs of roles that are elsewhere now is ended."""
+        host = self._table.hosts[event.host]
+        for node, attempt in self._there.arrived(event.host, event.again):
+            self._order(event.host, stop(node, attempt, "it runs elsewhere now"))
+        asked = self._keeper.asked.cores
+        offer = Offer(event.host, min(asked, host.cores) if asked else host.cores)
+        if self._stopping:
+            return
+        self._decide(self._keeper.arrived(offer, event.again, now_s))
+
+    def _lost(self, event: Lost, now_s: float) -> None:
+        self._questions.lost(event.host)
+        if not self._stopping:
+            self._decide(self._keeper.lost(event.host, event.why, now_s))
+
+    def _reported(self, host: str, report: Report, now_s: float) -> None:
+        match report:
+            case HostLines() | HostFreePorts():
+                self._questions.answered(host, report)
+            case HostDraining(deadline_s=deadline_s, why=why):
+                self._decide(self._keeper.draining(host, deadline_s, why, now_s))
+            case HostReading():
+                self._there.reads(report)
+            case HostServing(node=node):
+                if addresses := self._there.serves(host, report):
+                    self._serving.append((node, addresses))
+            case HostFailing():
+                self._there.fails(host, report, time.monotonic())
+            case HostEnded():
+                end = self._there.reaped(host, report, time.monotonic())
+                if end is not None:
+                    self._reaped(end)
+        self._told.set()
+
+    def _reaped(self, end: RoleEnd) -> None:
+        """An agent has reaped a role: as it was told to, or supervision decides."""
+        self._ending.reaped.set()
+        decisions = None if self._stopping else self._keeper.ended(end.node)
+        if decisions is None:
+            self._ended.append(end)
+        else:
+            self._supervision.leave(end.node)
+            self._decide(decisions)
+
+    # --- what is decided --------------------------------------------------------------------------------------------
+
+    def _decide(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            match decision:
+                case Put(placed=placed):
+                    self._supervision.add(placed.node, placed.role)
+                    self._starter.put(placed)
+                case End(node=node, why=why):
+                    there = self._there.roles.get(node)
+                    if there is not None:
+                        self._order(there.placed.host, stop(node, there.attempt, why))
+                case Drain(node=node):
+                    self._spawn(self._drain(node))
+                case Release(host=host, why=why):
+                    self._order(host, stop("", 0, why))
+                case OneMore(why=why):
+                    self._spawn(self._one_more(why))
+                case Say(text=text):
+                    self._news.append(Note(text))
+                case GiveUp(reason=reason):
+                    self._news.append(Fail("", reason, 1))
+            self._told.set()
+
+    async def _one_more(self, why: str) -> None:
+        await self._engine.one_more(why)
+
+    async def _drain(self, node: str) -> None:
+        try:
+            emptied = await drain(self._transport, self._starter.controllers, lambda: self._hello, node)
+        except AdamctlError as error:
+            self._news.append(Note(f"{node} cannot be emptied: {error}"))
+            return
+        if emptied and node in self._there.roles:
+            self._decide(self._keeper.drained(node))
+
+    def _order(self, host: str, make: Callable[[int], Any]) -> int:
+        number = self._table.order(host, make)
+        self._server.wake(host)
+        return number
+
+    # --- what the front asks ----------------------------------------------------------------------------------------
+
+    @property
+    def ends(self) -> Mapping[str, RoleEnd]:
+        """Roles that were reaped, by this process or by an agent."""
+        return {**self._there.ends, **self._local.ends}
+
+    def start_one(self, node: str) -> None:
+        """Starts a reaped role again where it was; if its host is lost meanwhile, the keeper has seen to it."""
+        placed = self._keeper.placed.get(node)
+        if placed is None or placed.host == FRONT:
+            self._local.start_one(node)
+        elif node not in self._there.roles and not self._table.hosts[placed.host].lost:
+            self._supervision.add(node, placed.role)
+            self._starter.start(placed)
+
+    def role(self, node: str) -> str:
+        """Returns the role of a node, also of one that has ended."""
+        placed = self._keeper.placed.get(node)
+        return node.rpartition("-")[0] or node if placed is None else placed.role
+
+    def pids(self) -> Mapping[str, int]:
+        """Returns the processes beside the front."""
+        return self._local.pids()
+
+    def readings(self) -> Mapping[str, ProcessReading]:
+        """Returns what agents have said last of their processes."""
+        return self._there.readings
+
+    def where_logs_are(self, node: str) -> str:
+        """Returns where the log of a role is, for people."""
+        host = self._there.host_of(node)
+        return f"the agent's folder on {host}" if host else "the run folder"
+
+    async def ask_for_words(self, node: str) -> None:
+        """Fetches the end of a role's log from its host."""
+        host = self._there.host_of(node)
+        if host:
+            log = await self._questions.log(node, host, WORDS_LINES)
+            self._words[node] = LastWords(host, log.path or log.problem, log.lines)
+
+    def last_words(self, node: str) -> LastWords:
+        """Returns what `ask_for_words` has found, or the end of a log beside the front."""
+        return self._words.get(node) or self._local.last_words(node)
+
+    async def changed(self) -> None:
+        """Waits until there is something to tell, at most a second."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._told.wait(), WAKE_S)
+        self._told.clear()
+
+    def newly_serving(self) -> list[tuple[str, tuple[str, ...]]]:
+        """See `Roles.newly_serving`."""
+        serving, self._serving = self._serving, []
+        return serving
+
+    def newly_ended(self) -> list[RoleEnd]:
+        """See `Roles.newly_ended`."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def failures(self) -> list[RoleEnd]:
+        """See `Roles.failures`."""
+        return [*self._local.failures(), *self._there.ends.values(), *self._there.failing()]
+
+    def news(self) -> list[Note | Fail]:
+        """Returns what has happened to hosts.
+
+        Raises:
+            AdamctlError: the engine failed.
+        """
+        if self._error is not None:
+            raise self._error
+        news, self._news = self._news, []
+        return news
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def stop(self, ask: Ask, grace_s: float, failed: bool = False) -> list[str]:
+        """Ends all roles, controllers last, then the agents; see `Roles.stop`."""
+        self._stopping = True
+        meanwhile = self._ending.end_roles(grace_s, controllers=False)
+        forced = await self._local.stop(ask, grace_s, failed, meanwhile)
+        await self._ending.end_roles(grace_s, controllers=True)
+        self._ending.end_agents(grace_s, forget=not failed)
+        await self._ending.agents_gone()
+        return [*forced, *self._ending.forced()]
+
+    def kill(self) -> None:
+        """Ends everything at once: agents are told to, and end by themselves if they cannot be told."""
+        self._local.kill()
+        if not self._stopping:
+            self._stopping = True
+            self._ending.end_agents(0.0, forget=False)
+
+    async def close(self) -> None:
+        """Gives the hosts back, stops listening."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(AdamctlError, TimeoutError):
+            await asyncio.wait_for(self._engine.end(), ENGINE_END_S)
+        await self._server.close()
+
+    def _tail_asked(self, request: Request, message: HostTailRequest) -> None:
+        places = self._there.places(message.node)
+        self._spawn(self._questions.answer_tails(request, places, message.lines))

@@ -1,0 +1,370 @@
+"""Decides what runs on which host while hosts come, drain and go: a pure state machine, events in, decisions out.
+
+    a host comes      before the run begins: counted; later: it gets a worker while there are fewer than wanted, else
+                      it waits as a spare
+    a host drains     its workers and data servers end and start elsewhere; its parameter servers are emptied, then end
+    a host is lost    all that was there is one cause: it starts elsewhere, on a spare first, or the run goes on
+                      without, or fails once, if a part of the model was only there
+
+A role that starts elsewhere keeps its name. The controllers give the name away when the earlier process has certainly
+ended or has been silent for longer than its lease, so nothing here has to know whether it has ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TypeAlias
+
+from adamctl.config.experiment import Experiment
+from adamctl.launch.hosts.asked import HostsAsked
+from adamctl.launch.hosts.placement import (
+    CONTROLLERS,
+    Offer,
+    Placed,
+    partitions_of,
+    place_roles,
+    threads_of,
+    workers_on,
+)
+
+SETTLE_S = 2.0
+"""Seconds that a run with enough hosts waits for more of those that it may have."""
+HOLD_S = 60.0
+"""Seconds that a run waits for a host which has the only copy of a part of the model on its disk."""
+END_MARGIN_S = 3.0
+"""Seconds before a host is taken away in which what is still there is ended."""
+MOVED = ("worker", "data", "ps")
+
+
+@dataclass(frozen=True)
+class Put:
+    """Start this role on this host."""
+
+    placed: Placed
+
+
+@dataclass(frozen=True)
+class End:
+    """End this role: it is not needed there any more."""
+
+    node: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Have everything moved off this parameter server; `drained` then says that it holds nothing."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """End the agent of this host."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True)
+class OneMore:
+    """Ask the engine for one more host."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """Tell the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The run fails; `host` is the first cause."""
+
+    host: str
+    reason: str
+
+
+Decision: TypeAlias = Put | End | Drain | Release | OneMore | Say | GiveUp
+
+
+@dataclass
+class _Host:
+    offer: Offer
+    lost: bool = False
+    until_s: float = inf
+    """When it is taken away; infinity: not known to be."""
+
+    @property
+    def usable(self) -> bool:
+        return not self.lost and self.until_s == inf
+
+
+@dataclass
+class HostKeeper:
+    """The hosts and roles of one run. Every call returns what to do, in order."""
+
+    experiment: Experiment
+    asked: HostsAsked
+    begun: bool = False
+    placed: dict[str, Placed] = field(default_factory=dict)
+    """Node -> where it is, or is about to be."""
+    hosts: dict[str, _Host] = field(default_factory=dict)
+    _enough_since_s: float = inf
+    _ending: dict[str, Placed | None] = field(default_factory=dict)
+    """Nodes told to end, and where each starts again when it has."""
+    _held: dict[str, float] = field(default_factory=dict)
+    """Lost hosts that are waited for, and until when."""
+    _lost_controllers: int = 0
+
+    # --- hosts come -------------------------------------------------------------------------------------------------
+
+    def arrived(self, offer: Offer, again: bool, now_s: float) -> list[Decision]:
+        """A host is there; `again`: with the agent that was lost, so that its roles may still run."""
+        self.hosts[offer.name] = _Host(offer)
+        held = self._held.pop(offer.name, None)
+        if not self.begun:
+            return [Say(self.waiting)] if self.waiting else self._begin_if_enough(now_s)
+        if held is not None:
+            there = [one for one in self.placed.values() if one.host == offer.name]
+            return [Say(f"{offer.name} is there again"), *([] if again else map(Put, there))]
+        return self._grow(f"{offer.name} is there again" if again else f"{offer.name} has come")
+
+    @property
+    def waiting(self) -> str:
+        """What the run waits for before it begins; empty if for nothing."""
+        here = [name for name, host in self.hosts.items() if host.usable]
+        missing = self.asked.least - len(here)
+        if self.begun or missing <= 0:
+            return ""
+        found = f"{', '.join(here)} {'is' if len(here) == 1 else 'are'} there" if here else "none is there yet"
+        return f"waiting for {missing} of {self.asked.least} host{'s' * (self.asked.least > 1)} ({found})"
+
+    @property
+    def waiting_for_more(self) -> str:
+        """What a run that has begun could still use; empty if nothing."""
+        wanted = self.asked.most + self.asked.spares
+        here = sum(host.usable for host in self.hosts.values())
+        return f"{here} of {wanted} hosts are there" if self.begun and here < wanted else ""
+
+    def _begin_if_enough(self, now_s: float) -> list[Decision]:
+        here = [host.offer for host in self.hosts.values() if host.usable]
+        if self.begun or len(here) < self.asked.least:
+            self._enough_since_s = inf
+            return []
+        self._enough_since_s = min(self._enough_since_s, now_s)
+        if len(here) < self.asked.most and now_s < self._enough_since_s + SETTLE_S:
+            return []
+        self.begun = True
+        placed = place_roles(self.experiment, here[: self.asked.most])
+        self.placed = {one.node: one for one in placed}
+        said = f"{len(here)} host{'s' * (len(here) > 1)}: {', '.join(offer.name for offer in here)}"
+        copies = self.experiment.cluster.replication
+        if copies > len(here):
+            said += f"; {copies} copies of each part of the model share {len(here)}"
+        return [Say(said), *map(Put, placed)]
+
+    def _grow(self, why: str) -> list[Decision]:
+        """Gives idle hosts workers, in whole replicas, while the run may have more."""
+        if self.experiment.has_own_parameters:
+            return []
+        partitions, found = partitions_of(self.experiment), list[Decision]()
+        most = workers_on(self.experiment, self.asked.most)
+        while len(self._nodes("worker")) + partitions <= most and len(idle := self._idle()) >= partitions:
+            for host in idle[:partitions]:
+                found.append(self._put("worker", self._next("worker"), host))
+        if found:
+            nodes = ", ".join(one.placed.node for one in found if isinstance(one, Put))
+            return [Say(f"{why}: starting {nodes}"), *found]
+        return [Say(f"{why}: it waits as a spare")]
+
+    # --- hosts go ---------------------------------------------------------------------------------------------------
+
+    def lost(self, host: str, why: str, now_s: float) -> list[Decision]:
+        """A host is lost, with all that was there: one cause. Nothing is known of the processes there."""
+        known = self.hosts.get(host)
+        if known is None or known.lost:
+            return []
+        known.lost = True
+        there = [one for one in self.placed.values() if one.host == host]
+        if not self.begun or not there:
+            more: list[Decision] = [OneMore(f"{host} is lost")]
+            return [Say(f"{host} is lost: {why}"), *more, *([Say(self.waiting)] if self.waiting else [])]
+        if reason := self._only_there(host, there):
+            return [GiveUp(host, f"{host} is lost: {why}; {reason}")]
+        holds = [one.node for one in there if one.role == "ps"]
+        if holds and self.experiment.cluster.replication == 1:
+            self._held[host] = now_s + HOLD_S
+            text = f"{', '.join(holds)} kept a part of the model on its disk; waiting {HOLD_S:g} s for it to come back"
+            return [Say(f"{host} is lost: {why}; {text}")]
+        return self._replace(host, why, there)
+
+    def _only_there(self, host: str, there: Sequence[Placed]) -> str:
+        """Returns what the run cannot do without and had only there; empty if nothing."""
+        self._lost_controllers += sum(one.role == "controller" for one in there)
+        if self._lost_controllers * 2 > CONTROLLERS:
+            return "most of the controllers are lost"
+        if self.experiment.has_own_parameters and any(one.role == "worker" for one in there):
+            return "the parameters were there; continue from the last checkpoint with --resume"
+        servers, cluster = [one.node for one in there if one.role == "ps"], self.experiment.cluster
+        if servers and cluster.replication == 1 and cluster.store == "none":
+            return f"the only copy of a part of the model was there ({', '.join(servers)}); continue with --resume"
+        if not any(one.usable for one in self.hosts.values()):
+            return "no host is left"
+        return ""
+
+    def _replace(self, host: str, why: str, there: Sequence[Placed]) -> list[Decision]:
+        """Starts elsewhere what was on a lost host."""
+        puts: list[Put] = []
+        without: list[str] = []
+        for one in there:
+            del self.placed[one.node]
+            self._ending.pop(one.node, None)
+        for one in there:
+            home = self._home(one.role) if one.role in MOVED else None
+            if home is None:
+                without.append(one.node)
+            else:
+                puts.append(self._put(one.role, one.node, home))
+        said = f"{host} is lost: {why}"
+        if puts:
+            said += "; " + ", ".join(f"{one.placed.node} starts again on {one.placed.host}" for one in puts)
+        if without:
+            said += f"; continuing without {', '.join(without)}"
+        return [Say(said), *puts, OneMore(f"{host} is lost")]
+
+    def draining(self, host: str, deadline_s: float, why: str, now_s: float) -> list[Decision]:
+        """A host will be taken away in so many seconds."""
+        known = self.hosts.get(host)
+        if known is None or known.lost:
+            return []
+        first = known.until_s == inf
+        known.until_s = min(known.until_s, now_s + max(deadline_s, 0.0))
+        if not first:
+            return []
+        there = [one for one in self.placed.values() if one.host == host]
+        found: list[Decision] = [Say(f"{host} will be taken away in {deadline_s:.0f} s: {why}")]
+        if self.begun and not any(one.usable for one in self.hosts.values()):
+            found.append(Say("no other host is there; the run goes on while this one lasts"))
+            return [*found, OneMore(f"{host} is taken away")]
+        for one in there:
+            if one.role == "ps":
+                found += self._empty(one)
+            elif one.role in MOVED:
+                home = self._home(one.role)
+                self._ending[one.node] = None if home is None else self._at(one.role, one.node, home)
+                found.append(End(one.node, f"{host} is taken away"))
+        return [*found, OneMore(f"{host} is taken away"), *self._release(host)]
+
+    def _empty(self, server: Placed) -> list[Decision]:
+        """Has a parameter server emptied, and another one started if too few would be left, or a host is free."""
+        found: list[Decision] = []
+        left = [node for node in self._nodes("ps") if self.hosts[self.placed[node].host].usable]
+        home = self._home("ps")
+        if home is not None and (len(left) < max(self.experiment.cluster.replication, 1) or home in self._idle()):
+            found.append(self._put("ps", self._next("ps"), home))
+        elif not left:
+            return [Say(f"nothing can take what {server.node} holds")]
+        return [*found, Drain(server.node)]
+
+    def drained(self, node: str) -> list[Decision]:
+        """A parameter server holds nothing any more."""
+        self._ending[node] = None
+        return [End(node, "everything was moved off it")]
+
+    def ended(self, node: str) -> list[Decision] | None:
+        """An agent has reaped this role; None if nobody told it to end, so that supervision decides."""
+        if node not in self._ending:
+            return None
+        elsewhere = self._ending.pop(node)
+        gone = self.placed.pop(node, None)
+        found: list[Decision] = []
+        if elsewhere is not None and self.hosts[elsewhere.host].usable:
+            self.placed[node] = elsewhere
+            found = [Say(f"{node} moves to {elsewhere.host}"), Put(elsewhere)]
+        return [*found, *(self._release(gone.host) if gone is not None else [])]
+
+    def gone(self, node: str) -> None:
+        """The run goes on without this role."""
+        self.placed.pop(node, None)
+
+    def _release(self, host: str) -> list[Decision]:
+        """Lets a draining host go once nothing is left there but a controller, which cannot be moved."""
+        known = self.hosts.get(host)
+        left = [one for one in self.placed.values() if one.host == host and one.role != "controller"]
+        if known is None or known.until_s == inf or known.lost or left:
+            return []
+        known.lost = True
+        self._lost_controllers += sum(one.host == host for one in self.placed.values())
+        return [Say(f"{host} is empty and is let go"), Release(host, "everything was moved off it")]
+
+    def tick(self, now_s: float) -> list[Decision]:
+        """Time has passed: the run begins, held hosts are given up, and what was not moved in time ends."""
+        found = self._begin_if_enough(now_s)
+        for host, until_s in list(self._held.items()):
+            if now_s >= until_s:
+                del self._held[host]
+                nodes = ", ".join(one.node for one in self.placed.values() if one.host == host and one.role == "ps")
+                text = f"{host} did not come back within {HOLD_S:g} s; a part of the model was only there ({nodes})"
+                found.append(GiveUp(host, f"{text}; continue from the last checkpoint with --resume"))
+        for name, host_state in self.hosts.items():
+            if not host_state.lost and now_s >= host_state.until_s - END_MARGIN_S:
+                left = [one.node for one in self.placed.values() if one.host == name]
+                found += [End(node, "its host is taken away") for node in left if node not in self._ending]
+                late = f"its time was over before {', '.join(left)} had ended" if left else "its time was over"
+                found += self.lost(name, late, now_s)
+        return found
+
+    def next_s(self) -> float:
+        """Returns when `tick` may have something to do; infinity if never."""
+        times = [host.until_s - END_MARGIN_S for host in self.hosts.values() if not host.lost]
+        begins = self._enough_since_s + SETTLE_S if not self.begun else inf
+        return min([begins, *times, *self._held.values()])
+
+    # --- where ------------------------------------------------------------------------------------------------------
+
+    def _nodes(self, role: str) -> list[str]:
+        return [one.node for one in self.placed.values() if one.role == role]
+
+    def _idle(self) -> list[str]:
+        """Returns usable hosts without a worker, nor one on its way there."""
+        coming = {one.host for one in self._ending.values() if one is not None and one.role == "worker"}
+        busy = {one.host for one in self.placed.values() if one.role == "worker"} | coming
+        return [name for name, host in self.hosts.items() if host.usable and name not in busy]
+
+    def _home(self, role: str) -> str | None:
+        """Returns where a role starts that loses its host; None if the run goes on without it.
+
+        A worker goes where none is. Without such a host it shares one only if no whole replica would be left.
+        """
+        usable = [name for name, host in self.hosts.items() if host.usable]
+        there = Counter(one.host for one in self.placed.values() if one.role == role)
+        idle = self._idle()
+        left = [node for node in self._nodes("worker") if self.placed[node].host in usable]
+        if role == "worker" and not idle and len(left) >= partitions_of(self.experiment):
+            return None
+        chosen = idle or usable
+        roles = Counter(one.host for one in self.placed.values())
+        return min(chosen, key=lambda name: (there[name], roles[name]), default=None)
+
+    def _next(self, role: str) -> str:
+        """Returns a name that no role of this run has."""
+        taken = {*self.placed, *self._ending}
+        return next(name for number in range(1, len(taken) + 2) if (name := f"{role}-{number}") not in taken)
+
+    def _put(self, role: str, node: str, host: str) -> Put:
+        self.placed[node] = self._at(role, node, host)
+        return Put(self.placed[node])
+
+    def _at(self, role: str, node: str, host: str) -> Placed:
+        made = Placed(role, node, host)
+        beside = Counter(one.role for one in self.placed.values() if one.host == host and one.node != node)
+        beside[role] += 1
+        cores = self.hosts[host].offer.cores
+        return replace(made, threads=threads_of(self.experiment, role, cores, beside))

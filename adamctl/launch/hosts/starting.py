@@ -1,0 +1,108 @@
+"""`train --hosts`: what a run on many hosts is made of, before any host is there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from adamctl import __version__
+from adamctl.config.experiment import Experiment
+from adamctl.launch.hosts.asked import HostsAsked
+from adamctl.launch.hosts.commands import Run, agent_flags
+from adamctl.launch.hosts.host_roles import HostRoles
+from adamctl.launch.hosts.keeper import HostKeeper
+from adamctl.launch.hosts.placement import CONTROLLERS, workers_on
+from adamctl.launch.hosts.table import HostTable
+from adamctl.launch.places.engines import BY_HAND, EngineOptions, open_engine
+from adamctl.launch.places.places import AgentCommand
+from adamctl.launch.plan import COORDINATOR
+from adamctl.launch.roles import LocalRoles
+from adamctl.launch.run_folder import LOGS
+from adamctl.launch.run_token import SECRETS, TOKEN
+from adamctl.launch.supervision import Supervision
+from adamctl.net.address import is_loopback
+from adamctl.net.handshake import make_hello
+from adamctl.net.transport import Transport
+from adamctl.roles.process import outward_host
+
+LOCAL = "local"
+HOSTS = "hosts"
+"""Folder inside a run folder: what engines and agents of this machine write."""
+_ELSEWHERE = "tcp://192.0.2.1:9"
+"""An address of no machine (RFC 5737): the way there shows which of ours others see."""
+
+
+def on_hosts(experiment: Experiment, asked: HostsAsked) -> Experiment:
+    """Returns the experiment with as many workers as the run may have hosts for; `partitions` may still be `auto`."""
+    cluster = experiment.cluster
+    count = asked.most if cluster.partitions == "auto" else workers_on(experiment, asked.most)
+    return msgspec.structs.replace(experiment, cluster=msgspec.structs.replace(cluster, workers=count))
+
+
+def where_to_listen(asked: HostsAsked, bind: str, advertise: str) -> tuple[str, str]:
+    """Returns where roles beside the front listen, and the host at which others reach them.
+
+    Args:
+        bind, advertise: as given; empty: this machine's loopback for agents of this machine, else all its addresses,
+            and the one that it has towards others.
+    """
+    if asked.engine == LOCAL and not bind and not advertise:
+        return "127.0.0.1", "127.0.0.1"
+    bind = bind or "0.0.0.0"
+    return bind, advertise or (outward_host((_ELSEWHERE,)) if bind in ("0.0.0.0", "::") else bind)
+
+
+def make_roles(
+    run: Run,
+    asked: HostsAsked,
+    environment: Mapping[str, str],
+    token: str,
+    transport: Transport,
+    stored: bool,
+    note: Callable[[str], None],
+    on_listening: Callable[[str], None],
+) -> tuple[HostRoles, Supervision]:
+    """Returns the roles of a run on hosts and who judges their ends. Call it on the front's event loop.
+
+    Args:
+        environment: of this process.
+        stored: whether what a parameter server holds outlives its process.
+
+    Raises:
+        ConfigurationError: there is no such engine here.
+    """
+    folder = run.folder / HOSTS
+    folder.mkdir(mode=0o700, exist_ok=True)
+    name = "/".join(run.folder.absolute().parts[-2:])
+    plain = {key: value for key, value in environment.items() if key != "ADAMCTL_TOKEN"}
+    engine = open_engine(asked.engine, EngineOptions(name, folder, plain, note, asked.flags))
+    secret = {"ADAMCTL_TOKEN": token}
+
+    def agent(address: str) -> AgentCommand:
+        if asked.engine == BY_HAND and not is_loopback(run.advertise):
+            note(f"every machine needs a copy of {run.folder / SECRETS / TOKEN} that only you can read, as TOKEN_FILE")
+        own = ("--root", str(folder.absolute())) if asked.engine == LOCAL else ()
+        cores = ("--cores", str(asked.cores)) if asked.cores else ()
+        line = (sys.executable, "-m", "adamctl", "host", "start", "--front", address, *own, *cores, *agent_flags(run))
+        return AgentCommand(line, secret)
+
+    kept = ("ps",) if stored else ()
+    supervision = Supervision({}, stored=(*kept, "controller") if asked.most >= CONTROLLERS else kept)
+    local = LocalRoles((), run.folder / LOGS, {**environment, **secret})
+    hello = make_hello("front", f"front-{COORDINATOR}", 0, token)
+    table = HostTable(name, __version__)
+    keeper = HostKeeper(run.experiment, asked)
+    roles = HostRoles(
+        run, keeper, engine, agent, transport, hello, table, local, supervision, on_listening=on_listening
+    )
+    return roles, supervision
+
+
+def run_of(
+    experiment: Experiment, file: Path, folder: Path, sockets: Path, resume: str, listen: tuple[str, str]
+) -> Run:
+    """Returns what the roles of a run need to know; `listen` is what `where_to_listen` returns."""
+    return Run(experiment, file.absolute(), folder.absolute(), sockets, resume, *listen)

@@ -1,0 +1,1 @@
+"""What engines decide, without asking them: texts for Slurm, what its answers mean, names of hosts."""

@@ -1,0 +1,1 @@
+"""What a cluster tells Prometheus: read from STATUS replies, shown at one address."""

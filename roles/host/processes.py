@@ -1,0 +1,188 @@
+"""The role processes of one machine: started, watched, signalled, killed. Never left behind: they share a lifeline."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from adamctl.net.address import is_loopback
+from adamctl.roles.host.core.arguments import FOLDER_FLAG
+from adamctl.roles.host.core.host_core import UNUSABLE
+from adamctl.roles.host.core.instructions import StartProcess
+from adamctl.roles.role_logs import last_lines
+from adamctl.roles.role_process import Lifeline, RoleCommand, RoleProcess, role_environment
+from adamctl.wire.messages import HostEnded, HostFailing, HostReading, HostServing, Report
+
+LOGS, KEPT = "logs", "kept"
+"""Folders inside an agent's root: the logs of roles, and what they keep on disk."""
+
+
+class RoleProcesses(Protocol):
+    """What an agent needs of the processes that it owns; tests have others."""
+
+    def start(self, what: StartProcess) -> HostEnded | None:
+        """Starts a role process; returns why not, if it cannot be started."""
+        ...
+
+    def changes(self) -> list[Report]:
+        """Returns what became of the processes since the last call: serving, failing, ended and reaped."""
+        ...
+
+    def signal(self, node: str) -> None: ...
+
+    def kill(self, node: str) -> None: ...
+
+    def tail(self, node: str, count: int) -> tuple[str, list[str]]:
+        """Returns the path and the last lines of a role's log, also of one that has ended."""
+        ...
+
+    def readings(self) -> list[HostReading]: ...
+
+    def forget(self) -> None:
+        """Removes what roles have kept on disk, but their logs."""
+        ...
+
+    def close(self) -> None:
+        """Kills what still runs."""
+        ...
+
+
+class LocalProcesses:
+    """Real processes. Used by one event loop."""
+
+    def __init__(
+        self, root: Path, sockets: Path, bind: str, advertise: str, environment: Mapping[str, str], name: str
+    ) -> None:
+        """
+        Args:
+            root: folder for logs and for what roles keep on disk.
+            sockets: folder of Unix sockets for roles of this machine; short.
+            bind, advertise: where roles listen, and the host at which others reach them.
+            environment: of the roles, with the token.
+            name: of this host, for messages.
+        """
+        self._logs, self._kept = root / LOGS, root / KEPT
+        for folder in (self._logs, self._kept):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        told = () if is_loopback(bind) else ("--advertise", advertise)
+        self._common = ("--socket-folder", str(sockets), "--bind", bind, *told)
+        self._environment = role_environment(environment)
+        self._lifeline = Lifeline()
+        self._name = name
+        self._running: dict[str, tuple[int, RoleProcess]] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._meters: dict[int, psutil.Process] = {}
+
+    def start(self, what: StartProcess) -> HostEnded | None:
+        """Starts a role process; returns why not, if a path that it needs is not here or the system refuses."""
+        for group in what.needs:
+            if not any(Path(path).exists() for path in group):
+                return self._unusable(what, f"{self._name} has no {' and no '.join(group)}")
+        arguments = what.arguments + self._common
+        if what.folder:
+            arguments += (FOLDER_FLAG[what.role], str(self._kept / what.node))
+        command = RoleCommand(what.role, what.node, arguments)
+        log = self._logs / f"{what.node}.log"
+        try:
+            process = RoleProcess(command, log, self._lifeline, self._environment, command.line())
+        except OSError as error:
+            return self._unusable(what, f"it cannot be started on {self._name}: {error}")
+        self._running[what.node] = (what.attempt, process)
+        self._told = {told for told in self._told if told[0] != what.node}
+        return None
+
+    def _unusable(self, what: StartProcess, why: str) -> HostEnded:
+        return HostEnded(what.node, what.attempt, UNUSABLE, 0, why, UNUSABLE, retry_helps=False)
+
+    def changes(self) -> list[Report]:
+        """See `RoleProcesses.changes`."""
+        found: list[Report] = []
+        for node, (attempt, process) in list(self._running.items()):
+            status = process.status
+            if status is not None:
+                process.kill()
+            process.read_reports()
+            if process.ready is not None and self._is_news(node, "serving"):
+                found.append(HostServing(node, attempt, process.addresses, process.incarnation))
+            if status is not None:
+                process.close()
+                del self._running[node]
+                found.append(HostEnded(node, attempt, status, process.incarnation, **_failure(process.failure)))
+            elif process.failure is not None and self._is_news(node, "failing"):
+                found.append(HostFailing(node, attempt, **_failure(process.failure)))
+        return found
+
+    def _is_news(self, node: str, what: str) -> bool:
+        if (node, what) in self._told:
+            return False
+        self._told.add((node, what))
+        return True
+
+    def signal(self, node: str) -> None:
+        """Asks a process to end."""
+        if node in self._running:
+            self._running[node][1].terminate()
+
+    def kill(self, node: str) -> None:
+        """Kills a process and all that it has started."""
+        if node in self._running:
+            self._running[node][1].kill()
+
+    def tail(self, node: str, count: int) -> tuple[str, list[str]]:
+        """See `RoleProcesses.tail`."""
+        log = self._logs / f"{node}.log"
+        return str(log), last_lines(log, count)
+
+    def readings(self) -> list[HostReading]:
+        """Returns processor time since the last call and memory of the live processes."""
+        found: list[HostReading] = []
+        pids = {node: process.pid for node, (_, process) in self._running.items()}
+        self._meters = {pid: meter for pid, meter in self._meters.items() if pid in pids.values()}
+        for node, pid in pids.items():
+            with suppress(psutil.Error):
+                meter = self._meters.setdefault(pid, psutil.Process(pid))
+                found.append(HostReading(node, meter.cpu_percent(None) / 100, meter.memory_info().rss))
+        return found
+
+    def forget(self) -> None:
+        """Removes what roles have kept on disk."""
+        shutil.rmtree(self._kept, ignore_errors=True)
+
+    def close(self) -> None:
+        """Kills what still runs, and closes every pipe."""
+        for _, process in self._running.values():
+            process.kill()
+            process.close()
+        self._running.clear()
+        self._lifeline.close()
+
+
+def _failure(report: Mapping[str, Any] | None) -> dict[str, Any]:
+    if report is None:
+        return {}
+    return {
+        "error": str(report["error"]),
+        "exit_code": int(report.get("exit_code", 1)),
+        "retry_helps": bool(report.get("retry_helps", True)),
+        "ago_s": max(time.monotonic() - float(report.get("failed_s", time.monotonic())), 0.0),
+    }
+
+
+def free_ports(count: int, host: str) -> list[int]:
+    """Returns TCP ports that were free a moment ago; all are held until the last one is found, so they differ."""
+    with ExitStack() as stack:
+        return [_port(stack, host) for _ in range(count)]
+
+
+def _port(stack: ExitStack, host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    probe = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+    probe.bind((host, 0))
+    return int(probe.getsockname()[1])

@@ -1,0 +1,255 @@
+"""What runs where while hosts come, drain and go."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from adamctl.config.experiment import ClusterConfig, Experiment
+from adamctl.launch.hosts.asked import HostsAsked
+from adamctl.launch.hosts.keeper import (
+    END_MARGIN_S,
+    HOLD_S,
+    SETTLE_S,
+    Decision,
+    Drain,
+    End,
+    GiveUp,
+    HostKeeper,
+    OneMore,
+    Put,
+    Release,
+    Say,
+)
+from adamctl.launch.hosts.placement import FRONT, Offer, partitions_of
+from adamctl.model.description import Model, Softmax
+
+
+def keeper(asked: HostsAsked, **cluster: Any) -> HostKeeper:
+    given = ClusterConfig(**{"ps": 2, "replication": 2, **cluster})
+    return HostKeeper(Experiment(name="small", model=Model((4,), (Softmax(2),)), cluster=given), asked)
+
+
+def arrive(made: HostKeeper, *names: str, now_s: float = 0.0, again: bool = False) -> list[Decision]:
+    return [one for name in names for one in made.arrived(Offer(name, 8), again, now_s)]
+
+
+def texts(decisions: list[Decision]) -> list[str]:
+    return [one.text for one in decisions if isinstance(one, Say)]
+
+
+def puts(decisions: list[Decision]) -> dict[str, str]:
+    return {one.placed.node: one.placed.host for one in decisions if isinstance(one, Put)}
+
+
+def begun(hosts: int = 2, spares: int = 0, **cluster: Any) -> HostKeeper:
+    made = keeper(HostsAsked(hosts, hosts, spares=spares), **cluster)
+    arrive(made, *(f"h{number}" for number in range(1, hosts + 1)))
+    assert made.begun
+    return made
+
+
+def test_a_run_says_what_it_waits_for_and_begins_when_it_is_there() -> None:
+    made = keeper(HostsAsked(2, 2))
+    assert made.waiting == "waiting for 2 of 2 hosts (none is there yet)"
+    assert texts(arrive(made, "h1")) == ["waiting for 1 of 2 hosts (h1 is there)"]
+    found = arrive(made, "h2")
+    assert texts(found) == ["2 hosts: h1, h2"] and made.waiting == ""
+    assert puts(found)["worker-1"] == "h1" and puts(found)["worker-2"] == "h2" and puts(found)["coordinator"] == FRONT
+
+
+def test_too_few_hosts_for_the_copies_are_said() -> None:
+    made = keeper(HostsAsked(1, 1), replication=2)
+    assert texts(arrive(made, "h1")) == ["1 host: h1; 2 copies of each part of the model share 1"]
+
+
+def test_a_range_begins_with_the_least_after_a_moment_and_takes_what_comes() -> None:
+    made = keeper(HostsAsked(2, 4))
+    arrive(made, "h1", "h2", now_s=10.0)
+    assert not made.begun and made.next_s() == 10.0 + SETTLE_S and made.tick(11.0) == []
+    assert len([one for one in puts(made.tick(12.0)) if one.startswith("worker")]) == 2
+    assert made.waiting_for_more == "2 of 4 hosts are there"
+    assert puts(arrive(made, "h3", now_s=60.0)) == {"worker-3": "h3"}
+    assert puts(arrive(made, "h4", now_s=70.0)) == {"worker-4": "h4"}
+    found = arrive(made, "h5", now_s=80.0)
+    assert puts(found) == {} and texts(found) == ["h5 has come: it waits as a spare"]
+
+
+def test_all_that_may_come_are_not_waited_for_when_they_are_there() -> None:
+    made = keeper(HostsAsked(2, 3))
+    arrive(made, "h1", "h2", "h3")
+    assert made.begun
+
+
+def test_partitions_come_in_whole_replicas() -> None:
+    made = keeper(HostsAsked(2, 6), workers=2, partitions=2)
+    arrive(made, "h1", "h2")
+    made.tick(SETTLE_S)
+    assert puts(arrive(made, "h3")) == {}
+    assert puts(arrive(made, "h4")) == {"worker-3": "h3", "worker-4": "h4"}
+
+
+def test_a_lost_host_is_one_cause_and_its_roles_start_elsewhere_under_their_names() -> None:
+    made = begun(spares=1)
+    arrive(made, "spare")
+    found = made.lost("h2", "nothing was heard from it for 5 s", 100.0)
+    assert puts(found) == {"worker-2": "spare", "ps-2": "spare", "data-1": "h1"}
+    (text,) = texts(found)
+    assert text.startswith("h2 is lost: nothing was heard from it for 5 s; worker-2 starts again on spare, ")
+    assert OneMore("h2 is lost") in found
+    assert made.lost("h2", "and again", 101.0) == []
+
+
+def test_without_a_spare_the_run_goes_on_with_one_worker_less() -> None:
+    made = begun()
+    found = made.lost("h2", "gone", 100.0)
+    assert puts(found) == {"ps-2": "h1", "data-1": "h1"}
+    assert texts(found)[0].endswith("continuing without worker-2")
+    assert puts(arrive(made, "h3", now_s=110.0)) == {"worker-2": "h3"}, "until another host comes"
+
+
+def test_the_last_worker_starts_where_there_is_room() -> None:
+    made = begun(workers=2, partitions=2)
+    assert puts(made.lost("h2", "gone", 1.0))["worker-2"] == "h1", "half a replica trains nothing"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "reason"),
+    [
+        ({"replication": 1, "store": "none"}, "the only copy of a part of the model was there (ps-2)"),
+        ({"ps": 0, "replication": 1}, "the parameters were there; continue from the last checkpoint with --resume"),
+    ],
+)
+def test_what_was_only_there_ends_the_run_once(cluster: dict[str, Any], reason: str) -> None:
+    made = begun(**cluster)
+    lost = "h1" if cluster["replication"] == 1 and cluster.get("ps") == 0 else "h2"
+    found = made.lost(lost, "gone", 1.0)
+    assert len(found) == 1 and isinstance(found[0], GiveUp)
+    assert found[0].host == lost and reason in found[0].reason and f"{lost} is lost: gone" in found[0].reason
+
+
+def test_no_host_is_left() -> None:
+    made = begun(hosts=1)
+    (found,) = made.lost("h1", "gone", 1.0)
+    assert isinstance(found, GiveUp) and "no host is left" in found.reason
+
+
+def test_a_host_with_the_only_copy_on_its_disk_is_waited_for() -> None:
+    made = begun(replication=1)
+    found = made.lost("h2", "gone", 100.0)
+    assert puts(found) == {} and "waiting 60 s for it to come back" in texts(found)[0]
+    assert made.next_s() == 100.0 + HOLD_S and made.tick(150.0) == []
+    assert texts(arrive(made, "h2", now_s=155.0, again=True)) == ["h2 is there again"]
+    assert made.tick(500.0) == []
+    made.lost("h2", "gone", 600.0)
+    found = arrive(made, "h2", now_s=610.0)
+    assert puts(found) == {"worker-2": "h2", "ps-2": "h2", "data-1": "h2"}, "a new agent finds the store"
+    made.lost("h2", "gone", 700.0)
+    (given_up,) = made.tick(700.0 + HOLD_S)
+    assert isinstance(given_up, GiveUp) and "h2 did not come back within 60 s" in given_up.reason
+
+
+def test_the_loss_of_most_controllers_ends_the_run() -> None:
+    made = begun(hosts=4, ps=3, replication=3)
+    homes = [one.host for one in made.placed.values() if one.role == "controller"]
+    assert not any(isinstance(one, GiveUp) for one in made.lost(homes[0], "gone", 1.0))
+    (found,) = made.lost(homes[1], "gone", 2.0)
+    assert isinstance(found, GiveUp) and "most of the controllers are lost" in found.reason
+
+
+def test_a_draining_host_is_emptied_then_let_go() -> None:
+    made = begun(spares=1)
+    arrive(made, "spare")
+    found = made.draining("h2", 100.0, "preempted", 10.0)
+    assert [one for one in found if isinstance(one, End)] == [
+        End("worker-2", "h2 is taken away"),
+        End("data-1", "h2 is taken away"),
+    ]
+    assert Drain("ps-2") in found and puts(found) == {"ps-3": "spare"}
+    assert made.draining("h2", 90.0, "again", 11.0) == []
+    found = made.ended("worker-2") or []
+    assert puts(found) == {"worker-2": "spare"} and not any(isinstance(one, Release) for one in found)
+    assert puts(made.ended("data-1") or []) != {}
+    assert made.drained("ps-2") == [End("ps-2", "everything was moved off it")]
+    found = made.ended("ps-2") or []
+    assert found[-1] == Release("h2", "everything was moved off it")
+    assert made.lost("h2", "its agent has ended", 50.0) == [], "that was expected"
+
+
+def test_what_is_not_moved_in_time_ends_and_the_host_is_lost() -> None:
+    made = begun(spares=1)
+    arrive(made, "spare")
+    made.draining("h2", 30.0, "preempted", 10.0)
+    made.ended("worker-2")
+    assert made.next_s() == 40.0 - END_MARGIN_S
+    found = made.tick(40.0 - END_MARGIN_S)
+    assert End("ps-2", "its host is taken away") in found
+    assert puts(found)["ps-2"] == "h1"
+    assert "its time was over before" in texts(found)[0]
+
+
+def test_a_host_that_drains_alone_goes_on_while_it_lasts() -> None:
+    made = begun(hosts=1)
+    found = made.draining("h1", 30.0, "preempted", 0.0)
+    assert not any(isinstance(one, (End, Drain)) for one in found) and OneMore("h1 is taken away") in found
+
+
+def test_an_end_that_nobody_asked_for_is_for_supervision() -> None:
+    made = begun()
+    assert made.ended("worker-1") is None and "worker-1" in made.placed
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_any_history(seed: int) -> None:
+    """No name twice, nothing on a host that is not there, whole replicas, one cause for each loss."""
+    random = Random(seed)
+    partitions = random.choice([1, 1, 2])
+    least = random.randint(1, 3)
+    asked = HostsAsked(least, random.randint(least, 6), spares=random.randint(0, 2))
+    made = keeper(
+        asked, workers=partitions, partitions=partitions, ps=random.randint(1, 4), replication=random.choice([1, 2]),
+        store=random.choice(["disk", "none"]),
+    )  # fmt: skip
+    now_s, names, given_up = 0.0, 0, False
+    running: dict[str, str] = {}
+    for _ in range(60):
+        now_s += random.uniform(0.0, 30.0)
+        here = [name for name, host in made.hosts.items() if not host.lost]
+        choice = random.random()
+        if choice < 0.35 or not here:
+            gone = [name for name, host in made.hosts.items() if host.lost]
+            if gone and random.random() < 0.4:
+                found = arrive(made, random.choice(gone), now_s=now_s, again=random.random() < 0.5)
+            else:
+                names += 1
+                found = arrive(made, f"h{names}", now_s=now_s)
+        elif choice < 0.5:
+            lost = random.choice(here)
+            found = made.lost(lost, "gone", now_s)
+            assert len([text for text in texts(found) if f"{lost} is lost" in text]) <= 1
+        elif choice < 0.6:
+            found = made.draining(random.choice(here), random.uniform(0, 60), "preempted", now_s)
+        elif choice < 0.8 and running:
+            node = random.choice(sorted(running))
+            found = made.drained(node) if node.startswith("ps") and random.random() < 0.3 else made.ended(node) or []
+        else:
+            found = made.tick(now_s)
+        if any(isinstance(one, GiveUp) for one in found):
+            given_up = True
+            break
+        for one in found:
+            if isinstance(one, Put):
+                running[one.placed.node] = one.placed.host
+                assert one.placed.host == FRONT or made.hosts[one.placed.host].usable, f"seed {seed}"
+                assert one.placed.threads > 0 or one.placed.role in ("controller", "coordinator")
+        running = {node: host for node, host in running.items() if node in made.placed}
+        workers = [one for one in made.placed.values() if one.role == "worker"]
+        assert len(workers) <= asked.most * partitions, f"seed {seed}"
+        assert len({one.node for one in workers}) == len(workers)
+        if made.begun and partitions_of(made.experiment) == 1 and not made._held:
+            usable = [name for name, host in made.hosts.items() if host.usable]
+            busy = [one.host for one in workers if one.host in usable]
+            assert len(busy) == len(set(busy)) or len(busy) <= 2, f"seed {seed}: one worker on each host"
+    assert given_up or made.next_s() >= 0.0

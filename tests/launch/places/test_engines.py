@@ -1,0 +1,64 @@
+"""Engines by name: those of this repository, with what each of them promises when no host is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from adamctl.errors import ConfigurationError
+from adamctl.launch.places.by_hand import ByHand
+from adamctl.launch.places.engines import ENGINES, EngineOptions, open_engine
+from adamctl.launch.places.local import LocalPlaces
+from adamctl.launch.places.places import AgentCommand, HostNeeds
+
+AGENT = AgentCommand(
+    ("/usr/bin/python3", "-m", "adamctl", "host", "start", "--front", "tcp://10.0.0.1:7000", "--data-root", "/a b"),
+    {"ADAMCTL_TOKEN": "secret"},
+)
+
+
+def options(folder: Path, notes: list[str]) -> EngineOptions:
+    return EngineOptions("small/001", folder, {}, notes.append)
+
+
+def test_an_engine_is_found_by_its_name(tmp_path: Path) -> None:
+    assert isinstance(open_engine("agents", options(tmp_path, [])), ByHand)
+    assert isinstance(open_engine("local", options(tmp_path, [])), LocalPlaces)
+
+
+def test_an_unknown_one_is_refused_with_the_known_names(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="expected agents, local"):
+        open_engine("spark", options(tmp_path, []))
+
+
+def test_one_that_cannot_be_loaded_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "spark", "no_such_module:Spark")
+    with pytest.raises(ConfigurationError, match=r"--on spark: it cannot be loaded here: .*no_such_module"):
+        open_engine("spark", options(tmp_path, []))
+
+
+async def test_by_hand_shows_one_command_and_never_the_token(tmp_path: Path) -> None:
+    notes: list[str] = []
+    places = open_engine("agents", options(tmp_path, notes))
+    await places.begin(2, HostNeeds(4), AGENT)
+    assert await places.one_more("host-1 is lost")
+    command = "adamctl host start --front tcp://10.0.0.1:7000 --data-root '/a b' --token-file TOKEN_FILE --name NAME"
+    assert all(note.endswith(command) for note in notes) and len(notes) == 2
+    assert "secret" not in " ".join(notes)
+    assert "host-1 is lost" in notes[1]
+
+
+async def test_notices_end_with_the_engine(tmp_path: Path) -> None:
+    for name in ("agents", "local"):
+        places = open_engine(name, options(tmp_path, []))
+
+        async def all_of(places=places) -> list[object]:  # type: ignore[no-untyped-def]
+            return [notice async for notice in places.notices()]
+
+        task = asyncio.create_task(all_of())
+        await asyncio.sleep(0)
+        await places.end()
+        await places.end()
+        assert await asyncio.wait_for(task, 10) == []

@@ -1,0 +1,71 @@
+"""The endpoint, over HTTP: Prometheus gets a cluster's metrics; nobody else does by accident."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from adamctl.errors import ConfigurationError
+from adamctl.metrics.serving import check_host, metrics_hello, serving_metrics
+from adamctl.roles.context import RoleContext
+from adamctl.wire.messages import Empty
+from adamctl.wire.permissions import may_send
+from tests.cluster import memory_cluster
+
+pytest.importorskip("prometheus_client")
+
+
+async def serve(context: RoleContext) -> None:
+    await context.serve(lambda request: request.reply(Empty()))
+    await context.stopping.wait()
+
+
+async def fetched(url: str) -> str:
+    host, _, path = url.removeprefix("http://").partition("/")
+    reader, writer = await asyncio.open_connection(*host.rsplit(":", 1))
+    try:
+        async with asyncio.timeout(20):
+            writer.write(f"GET /{path} HTTP/1.1\r\n\r\n".encode())
+            return (await reader.read()).decode()
+    finally:
+        writer.close()
+
+
+async def test_a_cluster_is_scraped_over_http() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.start("ps", "ps-0", serve)
+        async with serving_metrics(
+            ["memory://controller-0"], metrics_hello(""), "127.0.0.1", 0, transport=cluster.network
+        ) as url:
+            async with asyncio.timeout(20):
+                while 'adamctl_node_up{node="ps-0",role="ps"} 1.0' not in (answer := await fetched(url)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert answer.startswith("HTTP/1.1 200") and "adamctl_controller_leads{" in answer
+            assert 'role="controller"' in answer
+            assert (await fetched(url.removesuffix("/metrics"))).startswith("HTTP/1.1 404")
+
+
+def test_other_machines_reach_it_only_by_a_flag() -> None:
+    for host in ("127.0.0.1", "::1", "localhost"):
+        check_host(host, False, "--open")
+    for host in ("0.0.0.0", "192.0.2.1", "example.org"):
+        check_host(host, True, "--open")
+        with pytest.raises(ConfigurationError, match=f"found {host}.*say with --open"):
+            check_host(host, False, "--open")
+
+
+def test_its_role_asks_and_reads_and_changes_nothing() -> None:
+    from adamctl.wire.constants import Opcode
+
+    role = metrics_hello("")().role
+    allowed = {opcode.name for opcode in Opcode if may_send(role, opcode)}
+    assert allowed == {"HELLO", "PROVE", "STATUS", "CONFIG_READ", "CONFIG_WATCH"}
+
+
+async def test_without_the_package_there_is_one_clear_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'adamctl\[metrics\]'"):
+        async with serving_metrics(["tcp://127.0.0.1:1"], metrics_hello(""), "127.0.0.1", 0):
+            raise AssertionError

@@ -1,0 +1,337 @@
+"""TLS below the frame protocol: what waits stays plain, nothing waits for ever, certificates end connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from adamctl.errors import UnreachableError
+from adamctl.net.connection import StreamConnection
+from adamctl.net.handshake import make_hello
+from adamctl.net.limits import ServerLimits
+from adamctl.net.protocol import FrameProtocol
+from adamctl.net.stream import StreamTransport
+from adamctl.net.testing.memory import MemoryNetwork
+from adamctl.net.testing.virtual_clock import run_virtual
+from adamctl.net.tls.credentials import Credentials
+from adamctl.net.tls.engine import PIECE_BYTES, RECEIVED_BYTES
+from adamctl.net.tls.layer import RECORD_BYTES, TlsLayer
+from adamctl.net.transport import Request
+from adamctl.wire.messages import BenchBlockRequest, Empty
+from tests.net.tls.certificates import Authority
+from tests.net.world import until
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+class Below(asyncio.Transport):
+    """A kernel that takes so many bytes and then no more, until it is told to."""
+
+    def __init__(self, room_bytes: int) -> None:
+        super().__init__()
+        self.room_bytes = room_bytes
+        self.taken = bytearray()
+        self.waiting = bytearray()
+        self.calls: list[str] = []
+        self.layer: TlsLayer
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high == 0
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.waiting)
+
+    def write(self, data: Any) -> None:
+        assert not self.waiting, "more was handed over although the kernel had not taken everything"
+        self.waiting += data
+        self.take()
+        if self.waiting:
+            self.layer.pause_writing()
+
+    def take(self, more_bytes: int = 0) -> None:
+        self.room_bytes += more_bytes
+        count = min(self.room_bytes, len(self.waiting))
+        self.taken += self.waiting[:count]
+        del self.waiting[:count]
+        self.room_bytes -= count
+        if more_bytes and not self.waiting:
+            self.layer.resume_writing()
+
+    def pause_reading(self) -> None:
+        self.calls.append("pause")
+
+    def resume_reading(self) -> None:
+        self.calls.append("resume")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+
+class Frames(FrameProtocol):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.received = bytearray()
+        self.window = memoryview(bytearray(100_000))
+        self.get_buffer = lambda _: self.window  # type: ignore[method-assign, assignment]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received += self.window[:nbytes]
+
+
+def layer(credentials: Credentials, *, server: bool, below: Below) -> tuple[TlsLayer, Frames]:
+    frames = Frames(asyncio.get_running_loop())
+    made = TlsLayer(
+        frames, credentials.current, memoryview(bytearray(RECEIVED_BYTES)), where="there",
+        refusal="speak TLS" if server else None, clock=credentials.clock, chance=Random(1),
+    )  # fmt: skip
+    below.layer = made
+    made.connection_made(below)
+    return made, frames
+
+
+def hand(below: Below, to: TlsLayer) -> None:
+    """Gives one end what the other's kernel has taken."""
+    data = bytes(below.taken)
+    below.taken.clear()
+    for start in range(0, len(data), RECEIVED_BYTES):
+        piece = data[start : start + RECEIVED_BYTES]
+        to.get_buffer(-1)[: len(piece)] = piece
+        to.buffer_updated(len(piece))
+
+
+def joined(authority: Authority, room_bytes: int = 1 << 30) -> tuple[Any, ...]:
+    near, far = Below(1 << 30), Below(1 << 30)
+    client, client_frames = layer(authority.credentials("worker", "w"), server=False, below=near)
+    server, server_frames = layer(authority.credentials("ps", "s"), server=True, below=far)
+    for _ in range(3):
+        hand(near, server)
+        hand(far, client)
+    near.room_bytes = room_bytes
+    return client, client_frames, near, server, server_frames, far
+
+
+async def test_what_the_kernel_does_not_take_stays_plain_but_for_one_piece(authority: Authority) -> None:
+    _, frames, below, server, received, _ = joined(authority, room_bytes=100_000)
+    body = Random(2).randbytes(3_000_000)
+    sent: list[str] = []
+    frames.send(b"head", [memoryview(body)], len(body), on_sent=lambda: sent.append("all"))
+    assert frames.write_stalled and not sent and below.room_bytes == 0
+    assert len(below.waiting) <= PIECE_BYTES + 1024
+    total = len(body) + 4
+    taken = frames.taken_bytes
+    assert 0 < taken <= 100_000
+    while not sent:  # the kernel takes what it has been given, and a little of what comes next
+        below.take(len(below.waiting) + 1000)
+        assert len(below.waiting) <= PIECE_BYTES + 1024
+        assert taken <= frames.taken_bytes <= total
+        taken = frames.taken_bytes
+        hand(below, server)
+    assert frames.taken_bytes == total and not frames.write_stalled and not below.waiting
+    hand(below, server)
+    assert received.received == b"head" + body
+
+
+async def test_on_sent_comes_when_the_kernel_has_taken_the_last_byte(authority: Authority) -> None:
+    _, frames, below, *_ = joined(authority, room_bytes=10)
+    sent: list[int] = []
+    for number in range(3):
+        frames.send(b"a frame", on_sent=lambda number=number: sent.append(number))
+    waiting = frames.send(b"later")
+    assert not sent
+    assert frames.withdraw(waiting)  # it has not been handed over
+    below.take(5)
+    assert not sent
+    below.take(1 << 20)
+    assert sent == [0, 1, 2]
+
+
+async def test_small_frames_share_a_record_and_long_ones_are_not_copied(authority: Authority) -> None:
+    client, _, below, *_ = joined(authority)
+    client.writelines([b"x" * 40, b"y" * 100])
+    assert len(below.taken) == 140 + 22
+    below.taken.clear()
+    client.writelines([b"x" * 40, memoryview(bytearray(RECORD_BYTES * 3))])
+    assert len(below.taken) == RECORD_BYTES * 3 + 40 + 22 * 4  # four records, none of them short but the last
+    whole = memoryview(bytearray(PIECE_BYTES))
+    client._plain.append(whole)
+    assert client._next_piece() is whole
+
+
+async def test_an_end_that_reads_nothing_holds_no_more_than_was_received(authority: Authority) -> None:
+    client, _, near, server, received, far = joined(authority)
+    client.write(bytes(200_000))
+    server.pause_reading()
+    assert far.calls == ["pause"]
+    hand(near, server)
+    assert not received.received and server._engine.undecrypted_bytes <= RECEIVED_BYTES
+    server.resume_reading()
+    await asyncio.sleep(0)
+    assert len(received.received) == 200_000
+
+
+async def test_what_was_written_before_the_handshake_follows_it(authority: Authority) -> None:
+    near, far = Below(1 << 30), Below(1 << 30)
+    client, frames = layer(authority.credentials("worker", "w"), server=False, below=near)
+    server, received = layer(authority.credentials("ps", "s"), server=True, below=far)
+    frames.send(b"early")
+    assert frames.write_stalled and b"early" not in near.taken
+    for _ in range(3):
+        hand(near, server)
+        hand(far, client)
+    assert received.received == b"early" and not frames.write_stalled
+
+
+async def test_an_end_is_told_from_a_line_that_was_cut(authority: Authority) -> None:
+    client, _, near, server, received, far = joined(authority)
+    client.write(b"last words")
+    client.close()
+    hand(near, server)
+    assert received.received == b"last words" and near.calls == far.calls == ["close"]
+
+
+async def test_a_handshake_that_never_ends_is_bounded_in_time_and_number(authority: Authority) -> None:
+    limits = ServerLimits(handshakes_max=3, hello_timeout_s=0.2)
+    transport = StreamTransport(tls=authority.credentials("ps", "ps-0"))
+    server = await transport.serve(["tcp://127.0.0.1:0"], make_hello("ps", "ps-0"), lambda request: None, limits=limits)
+    port = int(server.addresses[0].rpartition(":")[2])
+    half = ssl.MemoryBIO(), ssl.MemoryBIO()
+    begun = authority.credentials("worker", "w").current.client.wrap_bio(*half)
+    with pytest.raises(ssl.SSLWantReadError):
+        begun.do_handshake()
+    first_flight = half[1].read()
+    peers = []
+    for number in range(5):
+        peers.append(socket.create_connection(("127.0.0.1", port)))
+        peers[-1].setblocking(False)
+        peers[-1].sendall(first_flight[: (0, 1, 40, len(first_flight) - 1, len(first_flight))[number]])
+    await until(lambda: len(server._newcomers) == 3)  # two had to go for the last two
+    await until(lambda: len(server._newcomers) == 0)
+    assert server.connection_count == 0
+    for peer in peers:
+        peer.close()
+    await server.close()
+
+
+def lasting(authority: Authority, lifetime_s: float, begin_s: float = -1000.0) -> Any:
+    """Returns certificates that OpenSSL takes for valid; when they end, the test's clock decides."""
+
+    def of(hello: Any) -> Credentials:
+        folder = authority.write(hello.role, hello.node, begin_s=begin_s, lifetime_s=lifetime_s)
+        loop = asyncio.get_running_loop()
+        return Credentials(folder, lambda: real_s + loop.time())
+
+    real_s = time.time()
+    return of
+
+
+def test_a_connection_ends_after_its_certificate_and_the_next_has_a_new_one(authority: Authority) -> None:
+    """In virtual time: an hour's certificate, renewed after a while; nobody is cut before its end."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        network = MemoryNetwork(Random(3), tls=lasting(authority, 4600.0))  # an hour from now
+        server = await network.serve(
+            ["memory://ps-0"], make_hello("ps", "ps-0"), lambda request: request.reply(Empty())
+        )
+        hello = make_hello("worker", "w-1")
+        connections = [await network.connect("memory://ps-0", hello, deadline_s=5) for _ in range(8)]
+        await asyncio.sleep(1800)
+        for connection in connections:
+            await connection.request(BenchBlockRequest(1), deadline_s=5)
+        authority.write("worker", "w-1", lifetime_s=86400.0)
+        authority.write("ps", "ps-0", lifetime_s=86400.0)
+        ends = []
+
+        async def note_end(connection: StreamConnection) -> None:
+            assert "has expired" in await connection.wait_lost()
+            ends.append(loop.time())
+
+        await asyncio.gather(*map(note_end, connections))
+        assert 3590 < min(ends) <= max(ends) < 3600 + 61 and len(set(ends)) > 4  # not all at once
+        began_s = loop.time()
+        again = await network.connect("memory://ps-0", hello, deadline_s=5)
+        await again.request(BenchBlockRequest(1), deadline_s=5)
+        assert loop.time() - began_s < 1
+        await asyncio.sleep(3600 * 5)
+        assert not again.closed
+        await again.close()
+        await server.close()
+
+    run_virtual(main())
+
+
+def test_a_client_with_a_request_open_waits_for_its_answer(authority: Authority) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        requests: list[Request] = []
+        network = MemoryNetwork(Random(4), tls=lasting(authority, 4600.0))
+        server = await network.serve(["memory://ps-0"], make_hello("ps", "ps-0"), requests.append)
+        connection = await network.connect("memory://ps-0", make_hello("worker", "w-1"), deadline_s=5)
+        # The server would end it in the second half of the grace, so the client's own time comes first.
+        until_s = connection._protocol._transport._until_s - connection._protocol._transport._clock() + loop.time()
+        await asyncio.sleep(until_s - loop.time() - 1)
+        asked = asyncio.ensure_future(connection.request(BenchBlockRequest(1), deadline_s=100))
+        await asyncio.sleep(3)
+        assert not connection.closed
+        requests[0].reply(Empty())
+        await asked
+        await connection.wait_lost()
+        assert loop.time() - until_s < 3
+        await server.close()
+
+    run_virtual(main())
+
+
+def test_the_same_seed_gives_the_same_run(authority: Authority) -> None:
+    def trace() -> list[Any]:
+        async def main() -> list[Any]:
+            network = MemoryNetwork(Random(5), tls=authority.credentials_of, keep_trace=True)
+            server = await network.serve(
+                ["memory://ps-0"], make_hello("ps", "ps-0"), lambda request: request.reply(Empty())
+            )
+            connection = await network.connect("memory://ps-0", make_hello("worker", "w-1"), deadline_s=5)
+            for number in range(5):
+                await connection.request(BenchBlockRequest(number), [bytes(number * 100_000)], deadline_s=5)
+            await connection.close()
+            await server.close()
+            return network.trace
+
+        return run_virtual(main())
+
+    assert trace() == trace()
+
+
+def test_a_partition_ends_what_it_has_swallowed_with_a_typed_error(authority: Authority) -> None:
+    async def main() -> None:
+        network = MemoryNetwork(Random(6), tls=authority.credentials_of)
+        server = await network.serve(
+            ["memory://ps-0"], make_hello("ps", "ps-0"), lambda request: request.reply(Empty())
+        )
+        connection = await network.connect("memory://ps-0", make_hello("worker", "w-1"), deadline_s=5)
+        network.partition("w-1", "ps-0")
+        with pytest.raises(UnreachableError):
+            await connection.request(BenchBlockRequest(1), deadline_s=1)
+        network.heal()
+        with pytest.raises(UnreachableError):
+            for number in range(3):
+                await connection.request(BenchBlockRequest(number), deadline_s=1)
+        assert "changed on the way" in await connection.wait_lost()
+        await server.close()
+
+    run_virtual(main())

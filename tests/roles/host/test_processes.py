@@ -1,0 +1,89 @@
+"""Real role processes of an agent: what is reported of them, and that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from adamctl.roles.host.core.instructions import StartProcess
+from adamctl.roles.host.processes import LocalProcesses, free_ports
+from adamctl.roles.private_folder import private_folder
+from adamctl.wire.messages import HostEnded, HostFailing, HostServing, Report
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[LocalProcesses]:
+    with private_folder() as sockets:
+        made = LocalProcesses(tmp_path, sockets, "127.0.0.1", "127.0.0.1", dict(os.environ), "host-1")
+        before = set(psutil.Process().children(recursive=True))
+        try:
+            yield made
+        finally:
+            made.close()
+            left = [one for one in psutil.Process().children(recursive=True) if one not in before]
+            assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def until(processes: LocalProcesses, found: list[Report], condition: Callable[[], object]) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while not condition():
+        found += processes.changes()
+        assert time.monotonic() < until_s, found
+        time.sleep(0.01)
+
+
+def test_a_role_serves_is_killed_and_keeps_its_folder(processes: LocalProcesses, tmp_path: Path) -> None:
+    found: list[Report] = []
+    what = StartProcess("controller", "controller-1", 7, ("--port", "0"), True, ((str(tmp_path),),))
+    assert processes.start(what) is None
+    until(processes, found, lambda: found)
+    serving = found.pop()
+    assert isinstance(serving, HostServing) and (serving.node, serving.attempt) == ("controller-1", 7)
+    assert any(address.startswith("tcp://127.0.0.1:") for address in serving.addresses)
+    (reading,) = processes.readings()
+    assert reading.node == "controller-1" and reading.memory_bytes > 1 << 20
+    path, lines = processes.tail("controller-1", 5)
+    assert path == str(tmp_path / "logs" / "controller-1.log") and any("ready on" in line for line in lines)
+    os.kill(next(one.pid for one in psutil.Process().children() if "controller-1" in one.cmdline()), signal.SIGKILL)
+    until(processes, found, lambda: found)
+    assert found == [HostEnded("controller-1", 7, -signal.SIGKILL)]
+    assert (tmp_path / "kept" / "controller-1").is_dir()
+    processes.forget()
+    assert not (tmp_path / "kept").exists() and (tmp_path / "logs").is_dir()
+
+
+def test_a_role_that_refuses_to_start_says_why(processes: LocalProcesses) -> None:
+    found: list[Report] = []
+    what = StartProcess("controller", "controller-1", 1, ("--port", "0", "--lease", "0"), True, ())
+    assert processes.start(what) is None
+    until(processes, found, lambda: any(isinstance(one, HostEnded) for one in found))
+    ended = found[-1]
+    assert isinstance(ended, HostEnded) and ended.status == 2 and "--lease" in ended.error and not ended.retry_helps
+    assert all(isinstance(one, HostFailing) for one in found[:-1])
+
+
+def test_what_is_not_here_is_named_with_its_host(processes: LocalProcesses, tmp_path: Path) -> None:
+    missing = (str(tmp_path / "mnist"), str(tmp_path / "elsewhere"))
+    ended = processes.start(StartProcess("data", "data-1", 3, (), False, ((str(tmp_path),), missing)))
+    assert ended is not None and ended.error == f"host-1 has no {missing[0]} and no {missing[1]}"
+    assert (ended.status, ended.attempt, ended.retry_helps) == (2, 3, False)
+    assert processes.changes() == []
+
+
+def test_a_process_that_is_not_there_is_left_alone(processes: LocalProcesses) -> None:
+    processes.signal("worker-1")
+    processes.kill("worker-1")
+    assert processes.tail("worker-1", 5)[1] == []
+
+
+def test_free_ports_differ() -> None:
+    found = free_ports(20, "127.0.0.1")
+    assert len(set(found)) == 20
