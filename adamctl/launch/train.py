@@ -33,6 +33,8 @@ from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
 from adamctl.metrics.serving import check_port, metrics_of_run
+from adamctl.net.address import TLS_VARIABLE
+from adamctl.net.tls.credentials import environment_credentials
 from adamctl.optimizers.configured import check as check_algorithm
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
@@ -94,6 +96,9 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)
+    elif options.hosts is None:  # its roles have a token on loopback, and no certificates
+        outside = {name: value for name, value in options.environment.items() if name != TLS_VARIABLE}
+        options = replace(options, environment=outside)
     place = Place(Machine.here() if here else None)
     if place.machine is not None:
         check_sizes(experiment, place.machine)
@@ -153,6 +158,8 @@ def _commands(
     common = ("--socket-folder", str(sockets))
     controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
     node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
+    if (tls := environment_credentials(options.environment)) is not None:
+        node = tls.current.identity.part(node)
     return node, (coordinator_role(file, folder, resume, (*controllers, *common, *where), node),)
 
 
@@ -231,7 +238,7 @@ def _front(
         roles,
         supervision,
         node,
-        StreamTransport(),
+        StreamTransport() if options.join or options.hosts is not None else StreamTransport(tls=None),
         reporter,
         options.token,
         _reader(roles_of) if options.readings else lambda pids: {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,17 @@ from adamctl.cli import completing, options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json, table
+from adamctl.net.address import TLS_VARIABLE
+
+
+def _without_certificate() -> None:
+    """What is measured starts its own processes on loopback, which have no certificates; `bench tls` makes its own."""
+    os.environ.pop(TLS_VARIABLE, None)
+
 
 command = TableGroup(
     name="bench",
+    callback=_without_certificate,
     help="Measure against the limits of this machine.",
     context_settings={"help_option_names": ["-h", "--help"]},
     table={

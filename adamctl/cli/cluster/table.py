@@ -20,7 +20,7 @@ NODE_COLUMNS = ("role", "node", "address", "version", "up", "last seen", "status
 CONTROLLER_COLUMNS = ("controller", "address", "version", "state")
 REPLICA_COLUMNS = ("job", "replica", "partition", "node", "host", "state", "flights", "waits", "cut")
 JOB_COLUMNS = ("job", "state", "rule", "coordinator")
-_STANDARD = frozenset({"role", "node", "incarnation", "uptime_s", "ready", "versions", "error"})
+_STANDARD = frozenset({"role", "node", "incarnation", "uptime_s", "ready", "versions", "error", "certificate"})
 _DETAILS_MAX = 5
 _LEFT_OUT_FIRST = ("version", "address", "up", "role", "last seen")
 """Columns that are left out on a narrow terminal, in this order."""
@@ -154,6 +154,17 @@ def proposals(cluster: Values) -> list[str]:
         for job, replicas in _replicas(cluster)
         for replica in [one for one in replicas if one.proposed][:1]
     ]
+
+
+def certificates(cluster: Values) -> list[str]:
+    """Returns a line for each certificate whose end is near, those that end first at the top."""
+    found = []
+    for status in (cluster["controller"], *(node["status"] for node in cluster["nodes"])):
+        told = status.get("certificate")
+        if isinstance(told, dict) and told.get("warning"):
+            line = f"{told.get('identity')}: the certificate {told['warning']}; adamctl tls renew"
+            found.append((str(told.get("not_after_s")), printable(line)))
+    return [line for _, line in sorted(found)]
 
 
 def _replicas(cluster: Values) -> Iterator[tuple[str, list[ReplicaRow]]]:

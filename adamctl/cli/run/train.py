@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adamctl.cli import completing, options
+from adamctl.cli import completing, hosts_options, options
 from adamctl.cli.output import echo, print_json
 from adamctl.errors import ConfigurationError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--join", multiple=True, metavar="ADDR", help="Run on this controller's cluster instead of starting roles here."
 )
 @options.join_store_option
-@options.hosts_options
+@hosts_options.hosts_options
 @click.option(
     "--bind",
     default="",
@@ -87,9 +87,14 @@ def command(
     checkpoint and stops; a second Ctrl-C stops at once. With --detach the run continues in the background: adamctl
     attach shows it, adamctl run stop ends it.
     """
-    on = {name: flags.pop(name) for name in options.HOSTS_FLAGS}
+    on = {name: flags.pop(name) for name in hosts_options.HOSTS_FLAGS}
+    if options.is_flag("tls_dir") and not join and not options.config_store():
+        raise ConfigurationError(
+            "--tls-dir: a run by itself has its roles on this machine, with a token; give --join the cluster whose "
+            "certificate it is, or leave --tls-dir out"
+        )
     loaded = options.load(experiment, settings, data, flags)
-    hosts = options.hosts_asked(on, loaded.experiment.cluster.workers)
+    hosts = hosts_options.hosts_asked(on, loaded.experiment.cluster.workers)
     joins = options.addresses(join) if join or options.config_store() else ()
     if hosts is not None and joins:
         raise ConfigurationError("--hosts starts a cluster and --join uses one: give one of them")

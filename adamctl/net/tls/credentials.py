@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adamctl.errors import AdamctlError, ConfigurationError
+from adamctl.net.address import TLS_VARIABLE
 from adamctl.net.tls.engine import TlsEngine
 from adamctl.net.tls.expiry import Lifetime
 from adamctl.net.tls.identity import Identity, certificate_identity
 from adamctl.net.tls.refusals import Ends, failure
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "node.crt", "node.key"
-VARIABLE = "ADAMCTL_TLS"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _LOOK_AGAIN_S = 1.0
 _LOG = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def chosen_credentials(tls: Credentials | str | None, environment: Mapping[str, 
 
 def environment_credentials(environment: Mapping[str, str]) -> Credentials | None:
     """Returns the certificate in the folder that ADAMCTL_TLS names; None if it is not set. Raises as `Credentials`."""
-    folder = environment.get(VARIABLE, "")
+    folder = environment.get(TLS_VARIABLE, "")
     return Credentials(Path(folder)) if folder else None
 
 

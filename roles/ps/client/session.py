@@ -182,7 +182,9 @@ class Session:
         """Looks a server up and connects to its address for this kind of request."""
         record = await read_node(self.store, node)
         address = prefer(record.addresses_for(kind), record.host, self.transport.kind)
-        return await self.transport.connect(address, self.hello(), deadline_s=CONNECT_S)
+        return await self.transport.connect(
+            address, self.hello(), deadline_s=CONNECT_S, expects=(record.role, record.node)
+        )
 
     def settled(self) -> Numbers:
         """Returns, per shard, the number up to which all of our pushes are answered."""
