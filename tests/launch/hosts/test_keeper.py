@@ -155,7 +155,11 @@ def test_the_loss_of_most_controllers_ends_the_run() -> None:
     made = begun(hosts=4, ps=3, replication=3)
     homes = [one.host for one in made.placed.values() if one.role == "controller"]
     assert not any(isinstance(one, GiveUp) for one in made.lost(homes[0], "gone", 1.0))
-    (found,) = made.lost(homes[1], "gone", 2.0)
+    arrive(made, homes[0], now_s=2.0, again=True)
+    assert not any(isinstance(one, GiveUp) for one in made.lost(homes[1], "gone", 3.0)), "two are there again"
+    assert puts(arrive(made, homes[1], now_s=4.0))[f"controller-{homes.index(homes[1]) + 1}"] == homes[1]
+    made.lost(homes[0], "gone", 5.0)
+    (found,) = made.lost(homes[1], "gone", 6.0)
     assert isinstance(found, GiveUp) and "most of the controllers are lost" in found.reason
 
 
