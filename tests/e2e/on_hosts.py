@@ -24,6 +24,16 @@ PATIENCE_S = 180.0
 PORT = 7070
 
 
+COMPILING = """
+from adamctl.kernels.needed import COMMON_RULE_KERNELS
+from adamctl.kernels.backend import load_if_compiled
+from adamctl.kernels.rules.make import load_rule
+from adamctl.model.rule import RULE_NAMES, RuleConfig
+load_if_compiled(COMMON_RULE_KERNELS)
+for name in RULE_NAMES:
+    load_rule(RuleConfig(name))
+"""
+"""So that the first of many servers does not compile kernels while a run waits for it."""
 COUNTING = """
 import sys, time
 from pathlib import Path
@@ -264,10 +274,17 @@ SCENARIOS: dict[str, tuple[tuple[str, ...], Callable[[Hosts], None]]] = {
 
 def play(scenario: str, folder: Path, timeout_s: float = 600.0) -> None:
     """Plays a scenario inside a namespace of its own. Raises AssertionError with all logs if something fails."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", COMPILING], env=environment, timeout=timeout_s, check=True, cwd=ROOT)
     command = [*namespaces.UNSHARE, sys.executable, "-m", "tests.e2e.on_hosts", scenario, str(folder)]
-    environment = {**os.environ, namespaces.INSIDE: "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=ROOT
+        command,
+        env={**environment, namespaces.INSIDE: "1"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
 
