@@ -172,13 +172,13 @@ def train_without_a_shared_folder(hosts: Hosts) -> None:
     """Servers have no folder of the run: the front's host writes checkpoints, and gives the one that a run begins from.
 
     The second run continues the first one with other servers, from a copy behind a URL; the third begins with its
-    parameters.
+    parameters. So does the fourth, which has no servers: its worker holds the parameters.
     """
     hosts.role("head", "controller", "controller-1")
     hosts.role("head", "data", "data-1")
     for number in (1, 2, 3):
         hosts.role(f"host-{number}", "ps", f"ps-{number}", "--checkpoint-root", f"/nowhere/{number}")
-    hosts.role("host-1", "worker", "worker-1", "--threads", "1")
+    hosts.role("host-1", "worker", "worker-1", "--threads", "1", "--checkpoint-root", "/nowhere")
     hosts.members("ps-1", "ps-2", "ps-3", "data-1", "worker-1")
     common = (str(DIGITS), "--workers", "1", "--join", hosts.controller, "--plain")
     runs = hosts.folder / "front" / "runs" / "digits"
@@ -201,6 +201,12 @@ def train_without_a_shared_folder(hosts: Hosts) -> None:
     hosts.finished("third")
     third = json.loads((runs / "003" / "summary.json").read_text())
     assert third["best_test_top1"] >= before["best_test_top1"] - 0.1 and third["best_test_top1"] > 0.5, third
+    hosts.start("front", "fourth", "train", *common, "--ps", "0", "--passes", "1", *warm)
+    hosts.finished("fourth")
+    fourth = json.loads((runs / "004" / "summary.json").read_text())
+    assert fourth["best_test_top1"] > 0.5, fourth
+    (newest,) = sorted((runs / "004" / "checkpoints").iterdir())[-1:]
+    assert {path.name for path in newest.iterdir()} == {"manifest.json", "shards-worker-1.adam"}
 
 
 def lose_a_host(hosts: Hosts) -> None:
