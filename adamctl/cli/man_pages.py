@@ -15,6 +15,7 @@ import click
 from adamctl import __version__
 from adamctl.cli.lazy import LazyGroup
 from adamctl.cli.main import application
+from adamctl.cli.output import echo
 
 PROGRAM = "adamctl"
 
@@ -88,4 +89,4 @@ def write(folder: Path) -> list[Path]:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m adamctl.cli.man_pages FOLDER")
-    print(f"wrote {len(write(Path(sys.argv[1])))} pages to {sys.argv[1]}")
+    echo(f"wrote {len(write(Path(sys.argv[1])))} pages to {sys.argv[1]}")
