@@ -107,6 +107,8 @@ class Front:
         if controllers:
             self._deaths.controllers_at(controllers)
         self._troubles = Troubles(transport, lambda: make_hello("front", f"front-{coordinator}", 0, token))
+        self.stop_deadline_s = STOP_DEADLINE_S
+        """Seconds that the last checkpoint may take after a signal."""
         self._signals: list[int] = []
         self._terminals = terminals()
         self._interrupted = asyncio.Event()
@@ -212,7 +214,7 @@ class Front:
         if self._client is not None and (self._progress is None or not self._progress.final):
             self._reporter.note(f"{name}: stopping with a checkpoint; press again to end at once")
             with suppress(AdamctlError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop_run(name), STOP_DEADLINE_S)
+                await asyncio.wait_for(self._stop_run(name), self.stop_deadline_s)
         return _Ending(128 + self._signals[0])
 
     async def _time_is_over(self) -> _Ending:

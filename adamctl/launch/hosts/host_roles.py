@@ -118,7 +118,9 @@ class HostRoles:
         Raises:
             ConfigurationError: the address to listen on is taken.
         """
-        (bound,) = await self._server.listen((self._listen_at or f"tcp://{bracketed(self._run.bind)}:0",))
+        (bound,) = await self._server.listen(
+            (self._listen_at or f"tcp://{bracketed(self._run.bind)}:{self._run.port}",)
+        )
         address = bound if self._listen_at else str(parse_address(bound)._replace(host=self._run.advertise))
         self._on_listening(address)
         self._spawn(self._engine.use(self._agent(address)))

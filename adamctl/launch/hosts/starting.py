@@ -104,7 +104,13 @@ def make_roles(
 
 
 def run_of(
-    experiment: Experiment, file: Path, folder: Path, sockets: Path, resume: str, listen: tuple[str, str]
+    experiment: Experiment,
+    file: Path,
+    folder: Path,
+    sockets: Path,
+    resume: str,
+    listen: tuple[str, str],
+    port: int = 0,
 ) -> Run:
     """Returns what the roles of a run need to know; `listen` is what `where_to_listen` returns."""
-    return Run(experiment, file.absolute(), folder.absolute(), sockets, resume, *listen)
+    return Run(experiment, file.absolute(), folder.absolute(), sockets, resume, *listen, port)
