@@ -71,4 +71,5 @@ class EngineUse:
     async def end(self) -> None:
         """Gives all hosts back."""
         with suppress(AdamctlError, TimeoutError):
-            await asyncio.wait_for(self._engine.end(), END_S)
+            async with asyncio.timeout(END_S):
+                await self._engine.end()

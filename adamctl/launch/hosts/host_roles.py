@@ -165,7 +165,10 @@ class HostRoles:
             self._decide(self._keeper.tick(now_s))
             next_s = min(self._table.next_s(), self._keeper.next_s(), now_s + WAKE_S)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stir.wait(), max(next_s - now_s, 0.001))
+                async with asyncio.timeout(
+                    max(next_s - now_s, 0.001)
+                ):  # unlike wait_for, it never loses a cancellation
+                    await self._stir.wait()
 
     async def _watch_local(self) -> None:
         while True:
@@ -326,7 +329,8 @@ class HostRoles:
     async def changed(self) -> None:
         """Waits until there is something to tell, at most a second."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._told.wait(), WAKE_S)
+            async with asyncio.timeout(WAKE_S):
+                await self._told.wait()
         self._told.clear()
 
     def newly_serving(self) -> list[tuple[str, tuple[str, ...]]]:

@@ -152,7 +152,11 @@ class HostKeeper:
         """What a run that has begun could still use; empty if nothing."""
         wanted = self.asked.most + self.asked.spares
         here = sum(host.usable for host in self.hosts.values())
-        return f"{here} of {wanted} hosts are there" if self.begun and here < wanted else ""
+        return (
+            f"{here} of {wanted} hosts are there, and more are taken as they come"
+            if self.begun and here < wanted
+            else ""
+        )
 
     def _begin_if_enough(self, now_s: float) -> list[Decision]:
         here = [host.offer for host in self.hosts.values() if host.usable]
@@ -165,7 +169,7 @@ class HostKeeper:
         self.begun = True
         placed = place_roles(self.experiment, here[: self.asked.most])
         self.placed = {one.node: one for one in placed}
-        said = f"{len(here)} host{'s' * (len(here) > 1)}: {', '.join(offer.name for offer in here)}"
+        said = f"{len(here)} host{'s' * (len(here) > 1)}: {', '.join(offer.name for offer in here)}{self._more}"
         copies = self.experiment.cluster.replication
         if copies > len(here):
             said += f"; {copies} copies of each part of the model share {len(here)}"
@@ -182,8 +186,12 @@ class HostKeeper:
                 found.append(self._put("worker", self._next("worker"), host))
         if found:
             nodes = ", ".join(one.placed.node for one in found if isinstance(one, Put))
-            return [Say(f"{why}: starting {nodes}"), *found]
-        return [Say(f"{why}: it waits as a spare")]
+            return [Say(f"{why}: starting {nodes}{self._more}"), *found]
+        return [Say(f"{why}: it waits as a spare{self._more}")]
+
+    @property
+    def _more(self) -> str:
+        return f"; {self.waiting_for_more}" if self.waiting_for_more else ""
 
     # --- hosts go ---------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ def test_a_range_begins_with_the_least_after_a_moment_and_takes_what_comes() -> 
     arrive(made, "h1", "h2", now_s=10.0)
     assert not made.begun and made.next_s() == 10.0 + SETTLE_S and made.tick(11.0) == []
     assert len([one for one in puts(made.tick(12.0)) if one.startswith("worker")]) == 2
-    assert made.waiting_for_more == "2 of 4 hosts are there"
+    assert made.waiting_for_more == "2 of 4 hosts are there, and more are taken as they come"
     assert puts(arrive(made, "h3", now_s=60.0)) == {"worker-3": "h3"}
     assert puts(arrive(made, "h4", now_s=70.0)) == {"worker-4": "h4"}
     found = arrive(made, "h5", now_s=80.0)
