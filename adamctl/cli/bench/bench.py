@@ -40,6 +40,7 @@ command = TableGroup(
         "replication": ("adamctl.cli.bench.replication:replication", "What three copies of every bucket cost"),
         "failover": ("adamctl.cli.bench.failover:failover", "How long pushes stall when a server is lost"),
         "metrics": ("adamctl.cli.bench.metrics:metrics", "What scraping metrics costs a run"),
+        "soak": ("adamctl.cli.bench.soak:soak", "Hours of faults, with an account of every push"),
         "store": (
             "adamctl.cli.bench.bench:store",
             "Parameter servers' store against the disk: flush, recovery, long runs",
