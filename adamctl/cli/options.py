@@ -82,12 +82,6 @@ def token_option(command: CommandT) -> CommandT:
     return command
 
 
-def insecure_option(command: CommandT) -> CommandT:
-    """Adds --insecure."""
-    names, attributes = insecure_flag()
-    return click.option(*names, **attributes)(command)
-
-
 def tls_flag() -> tuple[list[str], dict[str, Any]]:
     """Returns names and attributes of --tls-dir: ADAMCTL_TLS for this command and the processes that it starts."""
     text = f"Folder with ca.crt, node.crt and node.key, to speak TLS between machines. [{TLS_VARIABLE}]"
