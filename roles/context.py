@@ -21,8 +21,9 @@ from adamctl.net.transport import ArrivalHandler, Connection, Handler, PlacingHa
 from adamctl.roles.addresses import BoundAddresses, no_address, places, usable_addresses
 from adamctl.roles.audit import Audit, is_audited
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
+from adamctl.roles.certificate import CertificateWatch
 from adamctl.roles.cluster_binding import bind, bound_to
-from adamctl.roles.common_status import lease_status, network_status, process_status, version_status
+from adamctl.roles.common_status import common_status
 from adamctl.roles.configuration import ConfigurationStore, Membership, read_record
 from adamctl.roles.failure_detector import FailureDetector
 from adamctl.roles.lease import Lease
@@ -81,6 +82,7 @@ class RoleContext:
         make_beacon_sender: makes the sender of beacons for a separate thread, given a lease of D seconds; None: beacons
             are sent from the event loop, through `membership`, and timed by the loop's clock.
         audit: writes down who administers this process.
+        certificate: of this process, which STATUS tells about; None without TLS.
         failure_detector: is told of closed connections if the membership service cannot see them; None: it can.
     """
 
@@ -113,6 +115,7 @@ class RoleContext:
     addresses: tuple[str, ...] = ()
     lease: Lease = field(default_factory=Lease.endless)
     make_beacon_sender: Callable[[float], OwnedSender] | None = None
+    certificate: CertificateWatch | None = None
     failure_detector: FailureDetector | None = None
     audit: Audit = field(init=False)
     _bound: BoundAddresses | None = None
@@ -234,7 +237,10 @@ class RoleContext:
         for address in usable_addresses(record, self.transport.kind, takes):
             try:
                 connection = await self.transport.connect(
-                    address, self.hello(), deadline_s=max(until_s - loop.time(), 0.001)
+                    address,
+                    self.hello(),
+                    deadline_s=max(until_s - loop.time(), 0.001),
+                    expects=(record.role, record.node),
                 )
             except (UnreachableError, WrongClusterError) as error:
                 problem = str(error)
@@ -324,17 +330,16 @@ class RoleContext:
             return
         match request.message:
             case StatusRequest():
-                own = {
+                own: dict[str, Any] = {
                     "role": self.role,
                     "node": self.node,
                     "incarnation": self.incarnation,
                     "uptime_s": round(asyncio.get_running_loop().time() - self._started_s, 3),
                     "ready": self._ready and not self.leaving,
-                    "versions": version_status(),
-                    "process": process_status(),
-                    "lease": lease_status(self.lease),
-                    "network": network_status(self._server),
+                    **common_status(self.lease, self._server),
                 }
+                if self.certificate is not None:
+                    own["certificate"] = self.certificate.status()
                 request.reply(StatusReply({**self.status(), **own}))
             case ShutdownRequest(reason=reason, drain_s=drain_s):
                 request.reply(Empty())

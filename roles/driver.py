@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from adamctl.config.names import printable
 from adamctl.errors import AdamctlError, ConfigurationError, MembershipLostError, RunFailedError, UnreachableError
 from adamctl.importing import importing
 from adamctl.net import loop as event_loop
+from adamctl.net.tls.credentials import Credentials, environment_credentials
+from adamctl.roles.certificate import CertificateWatch
 from adamctl.roles.context import RoleContext
 from adamctl.roles.failure_detector import FailureDetector
 from adamctl.roles.health import serve_health
@@ -55,7 +57,8 @@ RESTART = 75
 def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]) -> int:
     """Runs a role until it ends and returns the process's exit code; messages go to stderr and the log file.
 
-    0 at the end of the run or when told by a SHUTDOWN request, 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP, the
+    0 at the end of the run or when told by a SHUTDOWN request, 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP (which
+    makes a role with a certificate read it again instead), the
     code of an `AdamctlError`, 1 with a traceback for any other exception. RESTART if the process is no longer a
     member and the role starts over in that case: the caller does that, with `adamctl.roles.process.restart_process`.
     """
@@ -63,12 +66,13 @@ def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]
     log = logging.getLogger("adamctl")
     os.umask(0o077)  # stores, checkpoints, logs and sockets are private to this user
     try:
-        node = node_name(role.name, options)
+        tls = environment_credentials(os.environ)
+        node = node_name(role.name, options, None if tls is None else tls.current.identity)
         report = ReadyReport(options.ready_fd, role.name, node, ServiceManager.of(os.environ, os.getpid()))
         with logging_to(role.name, node, options) as log:
             try:
                 with unix_socket_address(node, options.socket_folder) as socket_address:
-                    return event_loop.run(_run(role, options, role_options, node, socket_address, log, report))
+                    return event_loop.run(_run(role, options, role_options, node, socket_address, log, report, tls))
             except Exception as error:
                 return _tell(error, log, report)
             finally:
@@ -90,6 +94,7 @@ async def _run(
     socket_address: str | None,
     log: logging.Logger,
     report: ReadyReport,
+    tls: Credentials | None,
 ) -> int:
     from adamctl.net.stream import StreamTransport
 
@@ -99,17 +104,18 @@ async def _run(
         role=role.name,
         node=node,
         options=role_options,
-        transport=StreamTransport(),
+        transport=StreamTransport(tls=tls),
         controller=None,
         stopping=asyncio.Event(),
         log=log,
         token=options.token,
         common=options,
+        certificate=None if tls is None else CertificateWatch(tls, log),
         listen=(f"tcp://{host}:{port}", *((socket_address,) if socket_address else ())),
         ready_report=report,
     )
     health = await serve_health(options.health, context) if options.health else None
-    client = _client_for(context, options.controller) if role.needs_controller else None
+    client = _client_for(context, options.controller, tls) if role.needs_controller else None
     if options.lifeline_fd is not None:
         by_force = partial(end_by_force, socket_address, options.socket_folder)
         watch_lifeline(options.lifeline_fd, _failing(context), by_force)
@@ -121,7 +127,8 @@ async def _run(
     beating = asyncio.ensure_future(report.service_manager.beat())
     try:
         with signals_to(lambda number: _on_signal(context, task, number)):
-            await _until_ended(context, task, lambda: _tell_stopping(role, context, task, report))
+            async with nullcontext() if context.certificate is None else context.certificate.running():
+                await _until_ended(context, task, lambda: _tell_stopping(role, context, task, report))
         failure = _failure(context, task)
         # Before this process leaves: after that, others fail because of it.
         if isinstance(failure, MembershipLostError) and role.restarts:
@@ -142,7 +149,9 @@ async def _run(
     return exit_code
 
 
-def _client_for(context: RoleContext, controllers: Sequence[str]) -> ControllerClient | EtcdClient:
+def _client_for(
+    context: RoleContext, controllers: Sequence[str], tls: Credentials | None
+) -> ControllerClient | EtcdClient:
     """Gives a role the configuration service and its membership; returns their client, to be closed at the end."""
     from adamctl.net.stream import StreamTransport
     from adamctl.roles.configuration import configuration_addresses
@@ -158,7 +167,8 @@ def _client_for(context: RoleContext, controllers: Sequence[str]) -> ControllerC
 
     def make_beacon_sender(lease_s: float) -> ControllerClient | EtcdClient:
         attempt_s = min(BEACON_ATTEMPT_S_MAX, lease_s / 2)
-        return cluster_client(StreamTransport(), addresses, context.hello, attempt_s=attempt_s, log=context.log)
+        transport = StreamTransport(tls=tls)
+        return cluster_client(transport, addresses, context.hello, attempt_s=attempt_s, log=context.log)
 
     context.make_beacon_sender = make_beacon_sender
     return client
@@ -242,6 +252,9 @@ async def _until_ended(context: RoleContext, task: asyncio.Future[None], ending:
 
 
 def _on_signal(context: RoleContext, task: asyncio.Future[None], number: int) -> None:
+    if number == signal.SIGHUP and context.certificate is not None:
+        context.certificate.look(anew=True)
+        return
     if context.stopping.is_set():
         if number == signal.SIGHUP:
             return  # a closed terminal may cause two signals, from the system and from the shell

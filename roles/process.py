@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from adamctl.config.names import NAME_EXPECTED, is_name, printable
 from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.net.address import DEFAULT_CONTROLLER, UNIX_PATH_BYTES_MAX, parse_address
+from adamctl.net.tls.identity import Identity, allowed, command_for
 from adamctl.roles.configuration import configuration_places
 from adamctl.roles.log import Outlet, file_handler, formatter, stderr_handler
 from adamctl.roles.private_folder import private_folder, remove_if_left
@@ -81,15 +82,25 @@ class CommonOptions:
     wait_for_name: bool = False
 
 
-def node_name(role: str, options: CommonOptions) -> str:
-    """Returns the given name, or a generated one.
+def node_name(role: str, options: CommonOptions, identity: Identity | None = None) -> str:
+    """Returns the given name, or that in the process's certificate, or a generated one.
+
+    Args:
+        identity: what the certificate says; None without TLS.
 
     Raises:
-        ConfigurationError: no node can have this name.
+        ConfigurationError: no node can have this name, or the certificate allows neither the role nor the name.
     """
     name = options.name or f"{role}-{secrets.token_hex(3)}"
+    if identity is not None and not options.name:
+        name = identity.node if role == identity.role else identity.part(name)
     if not is_name(name):
         raise ConfigurationError(f"--name: expected {NAME_EXPECTED}; found {name!a}")
+    if identity is not None and not identity.speaks_for(role, name):
+        raise ConfigurationError(
+            f"this process is {role} {name}, but its certificate is for {identity}: {allowed(identity)}; give "
+            f"--tls-dir another one ({command_for(role, name)}), or --name another name"
+        )
     return name
 
 
@@ -110,18 +121,23 @@ def logging_to(role: str, node: str, options: CommonOptions) -> Iterator[logging
     handlers = [stderr_handler(), *([file_handler(options.log_file)] if options.log_file is not None else [])]
     for handler in handlers:
         handler.setFormatter(formatting)
-    root = logging.getLogger("adamctl")
-    before = (root.level, root.propagate)
+    root, loop = logging.getLogger("adamctl"), logging.getLogger("asyncio")  # the loop tells of tasks that failed
+    before = (root.level, root.propagate, loop.propagate, threading.excepthook)
     root.setLevel(level)
-    root.propagate = False
+    root.propagate = loop.propagate = False
     root.addHandler(outlet := Outlet(handlers))
+    loop.addHandler(outlet)
+    threading.excepthook = lambda failed: root.error(
+        "thread %s failed", getattr(failed.thread, "name", "?"), exc_info=failed.exc_value
+    )
     try:
         yield logging.getLogger(f"adamctl.{role}")
     finally:
         root.removeHandler(outlet)
+        loop.removeHandler(outlet)
         outlet.close()
         root.setLevel(before[0])
-        root.propagate = before[1]
+        root.propagate, loop.propagate, threading.excepthook = before[1:]
 
 
 # --- life and death -------------------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ SHORT = {
     "adamctl/launch/places/by_hand.py": "one engine, one file",
     "adamctl/launch/readings.py": "loads psutil, which only what shows readings needs",
     "adamctl/launch/sinks/*": "one sink, one file: whoever adds one copies it",
+    "adamctl/launch/scripts/*": "one kind of text, one file",
     "adamctl/launch/terminal.py": "is about this process alone; front.py is about the roles of a run",
     "adamctl/launch/troubles.py": "a loop of its own, which starts and stops nothing, beside those of front.py",
     "adamctl/launch/waits.py": "pure, as front.py is not",

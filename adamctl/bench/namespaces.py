@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.net.address import INSECURE_VARIABLE
 from adamctl.net.token_file import environment_token
 
 INSIDE = "ADAMCTL_BENCH_NAMESPACE"
@@ -69,8 +70,9 @@ def go_inside(arguments: Sequence[str], program: Sequence[str] = ("-m", "adamctl
 
 
 def settings() -> dict[str, str]:
-    """Returns the environment of a process inside, with a token, since no link there is loopback."""
-    return {INSIDE: "1", "ADAMCTL_TOKEN": environment_token(os.environ) or secrets.token_hex(16)}
+    """Returns the environment of a process inside, with a token, since no link there is loopback; nobody else is."""
+    token = environment_token(os.environ) or secrets.token_hex(16)
+    return {INSIDE: "1", "ADAMCTL_TOKEN": token, INSECURE_VARIABLE: "1"}
 
 
 def is_inside() -> bool:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -79,7 +80,7 @@ class Finding:
 
 def all_findings() -> list[Finding]:
     """Runs every check, cheap ones first."""
-    checks = (_versions, _machine, _limits, _network, _shared_memory, _data, _blas, _threads, _kernels)
+    checks = (_versions, _machine, _limits, _network, _certificate, _shared_memory, _data, _blas, _threads, _kernels)
     return [finding for check in checks for finding in check()]
 
 
@@ -151,6 +152,27 @@ def _network() -> Iterator[Finding]:
     except OSError as error:
         advice = "set TMPDIR to a short path on a local disk; until then TCP is used"
         yield Finding("Unix sockets", "slow", f"in {tempfile.gettempdir()}: {error}", advice)
+
+
+def _certificate() -> Iterator[Finding]:
+    from adamctl.errors import ConfigurationError
+    from adamctl.net.address import TLS_VARIABLE
+    from adamctl.net.tls.credentials import load
+    from adamctl.net.tls.expiry import duration
+
+    folder = os.environ.get(TLS_VARIABLE, "")
+    if not folder:
+        yield Finding("certificate", "-", "none", f"between machines: docs/tls.md; set {TLS_VARIABLE} to its folder")
+        return
+    try:
+        loaded = load(Path(folder))
+    except ConfigurationError as error:
+        yield Finding("certificate", "bad", str(error), f"adamctl tls check {folder}")
+        return
+    warning = loaded.lifetime.warning(time.time())
+    advice = f"adamctl tls renew {folder}" if warning else ""
+    found = f"{loaded.identity} {warning or 'is valid for ' + duration(loaded.lifetime.left_s(time.time()))}"
+    yield Finding("certificate", "slow" if warning else "ok", found, advice)
 
 
 def _shared_memory() -> Iterator[Finding]:

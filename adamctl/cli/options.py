@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from adamctl.cli import completing
-from adamctl.cli.number_types import BYTES_PER_S, FINITE, RUN_TIME_S, SECONDS, Hosts
+from adamctl.cli.number_types import BYTES_PER_S, FINITE, SECONDS
 from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.net.address import INSECURE_VARIABLE, TLS_VARIABLE
 from adamctl.net.token_file import environment_token, read_token_file
 
 if TYPE_CHECKING:
     from adamctl.config.load import LoadedExperiment
-    from adamctl.launch.hosts.asked import HostsAsked
     from adamctl.launch.live_runs import LiveRun
 
 _STORE = "adamctl.config_store"
@@ -33,8 +33,6 @@ SETTING_FLAGS = {
     "target": "train.target",
 }
 """Flags that are short for `--set KEY=VALUE`."""
-HOSTS_FLAGS = ("hosts", "engine", "cores", "time_s", "spares", "slurm_partition")
-"""Parameters of `hosts_options`."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 data_option = click.option(
@@ -78,10 +76,47 @@ def log_format_option(command: CommandT) -> CommandT:
 
 
 def token_option(command: CommandT) -> CommandT:
-    """Adds --token-file; the command receives the token itself, empty if there is none."""
-    for names, attributes in token_flags():
+    """Adds --tls-dir and --token-file; the command receives the token itself, empty if there is none."""
+    for names, attributes in (*token_flags(), tls_flag()):
         command = click.option(*names, **attributes)(command)
     return command
+
+
+def tls_flag() -> tuple[list[str], dict[str, Any]]:
+    """Returns names and attributes of --tls-dir: ADAMCTL_TLS for this command and the processes that it starts."""
+    text = f"Folder with ca.crt, node.crt and node.key, to speak TLS between machines. [{TLS_VARIABLE}]"
+    return ["--tls-dir"], {
+        "metavar": "DIR", "type": click.Path(), "expose_value": False, "callback": _set_tls, "help": text,
+    }  # fmt: skip
+
+
+def insecure_flag() -> tuple[list[str], dict[str, Any]]:
+    """Returns names and attributes of --insecure: ADAMCTL_INSECURE for this command and the processes it starts."""
+    text = f"Listen beyond loopback without TLS, with a token only, on a network that you trust. [{INSECURE_VARIABLE}]"
+    return ["--insecure"], {"is_flag": True, "expose_value": False, "callback": _set_insecure, "help": text}
+
+
+def _set_tls(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _set_variable(context, TLS_VARIABLE, str(Path(value).absolute()))
+
+
+def _set_insecure(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        _set_variable(context, INSECURE_VARIABLE, "1")
+
+
+def _set_variable(context: click.Context, name: str, value: str) -> None:
+    """Sets a variable of the environment until the command has ended."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+
+    def restore() -> None:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+    context.call_on_close(restore)
 
 
 def _token(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
@@ -178,43 +213,6 @@ def experiment_options(command: CommandT) -> CommandT:
     return command
 
 
-def hosts_options(command: CommandT) -> CommandT:
-    """Adds the flags that say on which hosts a run is placed; `hosts_asked` makes them one value."""
-    for option in (
-        click.option("--slurm-partition", metavar="P", help="Partition of Slurm, with --on slurm."),
-        click.option("--spares", type=int, help="Hosts that wait until another one is lost."),
-        click.option("--time", "time_s", type=RUN_TIME_S, help="How long the hosts are wanted, such as 4h."),
-        click.option("--cores", type=int, help="Cores of each host that the run may use; by default all of them."),
-        click.option(
-            "--on",
-            "engine",
-            metavar="ENGINE",
-            help="Who starts the agents of the hosts: you, by a command that is shown (agents, the default), ray, "
-            "slurm, or local, for processes of this machine.",
-        ),
-        click.option(
-            "--hosts",
-            type=Hosts(),
-            help="Run on so many hosts; 2:8 begins with two and takes up to eight as they come.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def hosts_asked(flags: Mapping[str, Any], default_hosts: int) -> HostsAsked | None:
-    """Returns what the values of `hosts_options` ask for; None if the run stays on this machine.
-
-    Raises:
-        ConfigurationError: a flag does not fit the others.
-    """
-    from adamctl.launch.hosts.asked import asked
-
-    hosts, engine, cores, time_s, spares, partition = (flags[name] for name in HOSTS_FLAGS)
-    own = {} if partition is None else {"slurm-partition": str(partition)}
-    return asked(hosts, engine, cores, time_s, spares, own, default_hosts)
-
-
 def machine_options(command: CommandT) -> CommandT:
     """Adds the flags that say on what machines partitions are priced."""
     for option in (
@@ -299,7 +297,7 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
     from adamctl.roles.controller.etcd.url import is_etcd
 
     named = str(click.get_current_context().meta.get(_RUN, "")) if click.get_current_context(silent=True) else ""
-    if named and not any(map(_is_flag, ("controller", "config_store"))):
+    if named and not any(map(is_flag, ("controller", "config_store"))):
         return configuration_addresses(_live_controllers())
     found = tuple(part for text in controller for part in text.replace(",", " ").split())
     store = config_store()
@@ -309,7 +307,7 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
             f"found {store or controller[0]!r}"
         )
     if store and found:
-        flags = {name for name in ("config_store", "controller", "join") if _is_flag(name)}
+        flags = {name for name in ("config_store", "controller", "join") if is_flag(name)}
         if len(flags) != 1:
             raise ConfigurationError(
                 f"expected controllers or --config-store, found both: {', '.join(found)} and {store}"
@@ -374,6 +372,7 @@ def _remember_store(context: click.Context, parameter: click.Parameter, value: s
     context.meta[_STORE] = value or ""
 
 
-def _is_flag(name: str) -> bool:
+def is_flag(name: str) -> bool:
+    """Returns whether an option of the running command stands on its command line."""
     source = click.get_current_context().get_parameter_source(name)
     return source == click.core.ParameterSource.COMMANDLINE

@@ -66,6 +66,8 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
         (["--port"], {"type": int, "help": "TCP port to listen on; by default a free one (controllers: 7070)."}),
         (["--advertise"], {"default": "", "help": "Host at which others reach this node."}),
         *options.token_flags(),
+        options.tls_flag(),
+        options.insecure_flag(),
         (
             ["--log-level"],
             {"default": "info", "envvar": "ADAMCTL_LOG_LEVEL", "help": "debug, info, warning or error."},

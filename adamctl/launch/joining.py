@@ -101,7 +101,7 @@ async def _find_etcd(transport: Transport, addresses: Sequence[str], hello: Hell
 
 
 async def _greet(transport: Transport, address: str, hello: Hello, deadline_s: float) -> None:
-    connection = await transport.connect(address, hello, deadline_s=deadline_s)
+    connection = await transport.connect(address, hello, deadline_s=deadline_s, expects=("controller", ""))
     peer = connection.peer
     await connection.close()
     if peer.role != "controller":

@@ -23,6 +23,7 @@ from adamctl.launch.joining import find_controller, listening
 from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.partitions import Place, check_memory, measure_here, settle, write_record
+from adamctl.launch.places.engines import SLURM
 from adamctl.launch.plan import COORDINATOR, STORES, controller_address, coordinator_role, local_roles
 from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
@@ -33,6 +34,8 @@ from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
 from adamctl.metrics.serving import check_port, metrics_of_run
+from adamctl.net.address import TLS_VARIABLE
+from adamctl.net.tls.credentials import environment_credentials
 from adamctl.optimizers.configured import check as check_algorithm
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
@@ -54,6 +57,7 @@ class TrainOptions:
         hosts: the hosts to run on; None: this machine, or the cluster of `join`.
         bind, advertise: with `hosts`, where the front and roles beside it listen, with `join`, where the coordinator
             does; and the host at which others reach them. Empty: as suits the hosts, or the cluster.
+        port: with `hosts`, where agents dial the front; 0: any free port.
         detached: whether no terminal shows the run.
         begun: called with the run folder when it is made.
         metrics_port: where the cluster's metrics are served on loopback while the run lasts; None: nowhere.
@@ -68,6 +72,7 @@ class TrainOptions:
     hosts: HostsAsked | None = None
     bind: str = ""
     advertise: str = ""
+    port: int = 0
     detached: bool = False
     begun: Callable[[Path], None] = lambda folder: None
     metrics_port: int | None = None
@@ -94,6 +99,9 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)
+    elif options.hosts is None:  # its roles have a token on loopback, and no certificates
+        outside = {name: value for name, value in options.environment.items() if name != TLS_VARIABLE}
+        options = replace(options, environment=outside)
     place = Place(Machine.here() if here else None)
     if place.machine is not None:
         check_sizes(experiment, place.machine)
@@ -121,7 +129,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         resolved, held = file.absolute(), _held_elsewhere(experiment)
         if options.hosts is not None:
             listen = where_to_listen(options.hosts, options.bind, options.advertise)
-            run = run_of(experiment, file, folder, sockets, resume, listen)
+            run = run_of(experiment, file, folder, sockets, resume, listen, options.port)
             outcome = _run_on_hosts(run, options.hosts, options, reporter, held, note)
         else:
             node, commands = _commands(experiment, options, resolved, folder.absolute(), sockets, resume, where)
@@ -153,6 +161,8 @@ def _commands(
     common = ("--socket-folder", str(sockets))
     controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
     node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
+    if (tls := environment_credentials(options.environment)) is not None:
+        node = tls.current.identity.part(node)
     return node, (coordinator_role(file, folder, resume, (*controllers, *common, *where), node),)
 
 
@@ -174,6 +184,7 @@ def _run(front: Front, beside: AbstractAsyncContextManager[None]) -> Outcome:
 def _run_on_hosts(
     run: HostsRun, asked: HostsAsked, options: TrainOptions, reporter: Reporter, stored: bool, note: Noted
 ) -> Outcome:
+    from adamctl.launch.places.slurm import stop_deadline_in_job_s
     from adamctl.net import loop
     from adamctl.net.stream import StreamTransport
 
@@ -184,6 +195,8 @@ def _run_on_hosts(
             lambda address: note.update(front=(address,)),
         )  # fmt: skip
         front = _front(roles, supervision, {"controller": "controller"}, COORDINATOR, options, reporter, note)
+        if asked.engine == SLURM:
+            front.stop_deadline_s = await stop_deadline_in_job_s(options.environment, front.stop_deadline_s)
         return await front.run()
 
     return loop.run(whole())
@@ -231,7 +244,7 @@ def _front(
         roles,
         supervision,
         node,
-        StreamTransport(),
+        StreamTransport() if options.join or options.hosts is not None else StreamTransport(tls=None),
         reporter,
         options.token,
         _reader(roles_of) if options.readings else lambda pids: {},

@@ -28,6 +28,10 @@ only TCP, `unix` Unix sockets without shared memory, `shared` Unix sockets with 
 map goes through the socket with `shared`, too."""
 
 TRANSPORT_VARIABLE = "ADAMCTL_TRANSPORT"
+TLS_VARIABLE = "ADAMCTL_TLS"
+"""Names the folder of this process's certificate; then it speaks TLS over TCP."""
+INSECURE_VARIABLE = "ADAMCTL_INSECURE"
+"""1: addresses beyond loopback are allowed without TLS, with a token."""
 
 _EXPECTED = "expected tcp://host:port, host:port or unix:///path"
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from adamctl.errors import ConfigurationError
-from adamctl.net.address import Address
+from adamctl.net.address import INSECURE_VARIABLE, Address
 
 UNIX_SEND_BUFFER_BYTES = 1 << 20
 """Unix sockets do not tune their buffers as TCP does: with the default of about 200 KiB, both ends sleep and wake up
@@ -24,9 +24,6 @@ UNPACED = b"reno"
 """Congestion control of TCP between two processes of one host, where no network must be shared fairly. With BBR,
 segments leave by a timer and out of order, which costs a third of the rate. Every Linux offers this one to every user.
 """
-
-
-INSECURE_VARIABLE = "ADAMCTL_INSECURE"
 
 
 def is_insecure(environment: Mapping[str, str]) -> bool:

@@ -118,7 +118,7 @@ class StreamTransport:
     async def _listen(self, server: StreamServer, target: Address) -> None:
         loop = server.loop
         if target.scheme == "tcp":
-            open_to = beyond_loopback(server.identity.token, tls=self._layers is not None, insecure=True)
+            open_to = beyond_loopback(server.identity.token, tls=self._layers is not None, insecure=self.insecure)
             sock, bound = await bind_tcp(target, only_loopback=open_to)
             make: Callable[[], asyncio.BaseProtocol] = server.protocol_factory(str(bound))
             if self._layers is not None:

@@ -296,7 +296,9 @@ class ControllerClient:
                 return self._connection
             self._address = address = self._choose_address()
             try:
-                self._connection = await self._transport.connect(address, self._hello(), deadline_s=deadline_s)
+                self._connection = await self._transport.connect(
+                    address, self._hello(), deadline_s=deadline_s, expects=("controller", "")
+                )
             except (UnreachableError, WrongClusterError) as error:  # a controller of another cluster is of no use
                 if isinstance(error, DeadlineError):
                     self._avoid(address)

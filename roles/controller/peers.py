@@ -128,7 +128,7 @@ class _Link:
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._connection = await self._transport.connect(
-                self._address, self._hello(), deadline_s=CONNECT_DEADLINE_S
+                self._address, self._hello(), deadline_s=CONNECT_DEADLINE_S, expects=("controller", "")
             )
             if self._lost:
                 self._log.info("controller at %s can be reached again", self._address)

@@ -372,14 +372,17 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
 
 def _ready_lines(context: RoleContext, addresses: tuple[str, ...]) -> tuple[str, ...]:
     address = next((text for text in addresses if text.startswith("tcp://")), addresses[0])
-    token = "ADAMCTL_TOKEN=... " if context.token else ""
+    if context.certificate is not None:
+        token = "ADAMCTL_TLS=... "
+    else:
+        token = "ADAMCTL_TOKEN=... " if context.token else ""
     lines = [
         f"controller {context.node} ready on {address}",
         f"join it with:  {token}adamctl ps start --controller {address}",
         "               (likewise worker, data and coordinator)",
     ]
     if context.common.bind in ("127.0.0.1", "::1", "localhost"):
-        lines.append("only this machine can join; for others: controller start --bind 0.0.0.0 --token-file FILE")
+        lines.append("only this machine can join; for others: controller start --bind 0.0.0.0 --tls-dir DIR")
     else:
         lines.append("on another machine, add:  --bind 0.0.0.0")
     return tuple(lines)

@@ -101,7 +101,8 @@ class CoordinatorClient:
         reasons: list[str] = []
         for address in addresses:
             try:
-                return cls(await transport.connect(address, hello, deadline_s=deadline_s))
+                connected = await transport.connect(address, hello, deadline_s=deadline_s, expects=("coordinator", ""))
+                return cls(connected)
             except UnreachableError as error:
                 reasons.append(f"{address}: {error}")
         raise UnreachableError(f"no address of the coordinator answered: {'; '.join(reasons) or 'none is known'}")

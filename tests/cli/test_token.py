@@ -78,8 +78,15 @@ def test_a_file_that_will_not_do(tmp_path: Path, content: bytes, mode: int, why:
     ],
     ids=" ".join,
 )
-def test_no_role_listens_beyond_loopback_without_a_token(flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_no_role_listens_beyond_loopback_without_tls(flags: tuple[str, ...], tmp_path: Path) -> None:
     around = {} if flags[0] == "controller" else {"ADAMCTL_CONTROLLER": "127.0.0.1:1"}
-    result = adamctl(*flags, cwd=tmp_path, **around)
+    result = adamctl(*flags, cwd=tmp_path, ADAMCTL_TOKEN="secret", **around)
+    assert result.returncode == 2, result.stderr
+    assert "without TLS" in result.stderr and "--tls-dir DIR" in result.stderr and "--insecure" in result.stderr
+
+
+def test_on_a_trusted_network_a_token_is_needed(tmp_path: Path) -> None:
+    flags = ("ps", "start", "--replication-listen", "0.0.0.0:0", "--insecure")
+    result = adamctl(*flags, cwd=tmp_path, ADAMCTL_CONTROLLER="127.0.0.1:1")
     assert result.returncode == 2, result.stderr
     assert "without a token" in result.stderr and "--token-file FILE or set ADAMCTL_TOKEN" in result.stderr

@@ -29,6 +29,7 @@ from adamctl.wire.messages import (
     PullRequest,
     StatusRequest,
 )
+from tests.net.tls.certificates import Authority
 from tests.net.world import World, everywhere, until
 from tests.wire.frames import raw_frame
 
@@ -354,19 +355,36 @@ async def test_a_server_listens_on_all_its_addresses_or_none(tmp_path: Path) -> 
 )
 async def test_an_address_that_cannot_be_had_says_why(address: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
-        await StreamTransport().serve([address], make_hello("ps", "a", token="t"), lambda request: None)
+        transport = StreamTransport(insecure=True)
+        await transport.serve([address], make_hello("ps", "a", token="t"), lambda request: None)
 
 
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:7070"])
-async def test_without_a_token_nobody_listens_beyond_loopback(address: str) -> None:
+async def test_without_tls_and_without_a_token_nobody_listens_beyond_loopback(address: str) -> None:
+    for token in ("", "t"):
+        with pytest.raises(ConfigurationError, match=r"without TLS.*--tls-dir DIR.*--insecure with a token"):
+            await StreamTransport().serve([address], make_hello("ps", "a", token=token), lambda request: None)
     with pytest.raises(ConfigurationError, match=r"without a token.*--token-file FILE or set ADAMCTL_TOKEN"):
-        await serve(address)
+        await StreamTransport(insecure=True).serve([address], make_hello("ps", "a"), lambda request: None)
 
 
-async def test_with_a_token_one_may_listen_beyond_loopback() -> None:
+@pytest.mark.parametrize("value", ["1", "0", "", "yes"])
+async def test_only_a_trusted_network_does_without_tls(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADAMCTL_INSECURE", value)
     identity = make_hello("ps", "a", token="t")
+    if value != "1":
+        why = "ADAMCTL_INSECURE: expected 1" if value == "yes" else "without TLS"
+        with pytest.raises(ConfigurationError, match=why):
+            await StreamTransport().serve(["tcp://0.0.0.0:0"], identity, lambda request: None)
+        return
     server = await StreamTransport().serve(["tcp://0.0.0.0:0"], identity, lambda request: None)
     assert server.addresses[0].startswith("tcp://0.0.0.0:")
+    await server.close()
+
+
+async def test_with_a_certificate_one_may_listen_beyond_loopback(tmp_path: Path) -> None:
+    transport = StreamTransport(tls=Authority(tmp_path).credentials("ps", "a"))
+    server = await transport.serve(["tcp://0.0.0.0:0"], make_hello("ps", "a"), lambda request: None)
     await server.close()
 
 

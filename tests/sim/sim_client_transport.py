@@ -232,7 +232,9 @@ class ClientTransport:
         self._process, self._watch, self._numbers = process, watch, numbers
         self.connections: list[ClientConnection] = []
 
-    async def connect(self, address: str, identity: Hello, *, deadline_s: float) -> ClientConnection:
+    async def connect(
+        self, address: str, identity: Hello, *, deadline_s: float, expects: tuple[str, str]
+    ) -> ClientConnection:
         process = self._process
         node, _, incarnation = address.removeprefix(SCHEME).partition("/")
         ours, theirs = connect(process.world, next(self._numbers), process.name, node)

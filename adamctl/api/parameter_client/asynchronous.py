@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from adamctl.errors import (
 from adamctl.model.rule import RuleConfig
 from adamctl.model.wire_types import WireType
 from adamctl.net.stream import StreamTransport
+from adamctl.net.tls.credentials import FROM_ENVIRONMENT, Credentials
 from adamctl.net.token_file import environment_token
 from adamctl.roles.coordinator.job import end_job
 from adamctl.roles.ps.client.parameter_client import ParameterClient as ServersClient
@@ -70,6 +72,7 @@ class AsyncParameterClient:
         wire_push: WireType = "float32",
         wire_pull: WireType = "float32",
         connections: int = 1,
+        tls_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         """Args:
         url: `adam://HOST:PORT/JOB`, the address of a controller (of several, separated by commas) and a job's name; or
@@ -82,6 +85,7 @@ class AsyncParameterClient:
             rounding error of a push is added to this client's next push of the same array.
         wire_pull: type of pulled values on the wire; `register` always returns float32.
         connections: connections to each server, 1 to 16; use several if one cannot fill the network.
+        tls_dir: folder of a certificate for a client or an operator, to speak TLS (docs/tls.md); default: ADAMCTL_TLS.
 
         Raises:
             ConfigurationError: the address is malformed, `deadline_s`, `pushes_max` or `connections` out of range, a
@@ -96,7 +100,7 @@ class AsyncParameterClient:
         self.job, self.created = "", False
         self._deadline_s, self._pushes_max = deadline_s, pushes_max
         self._wire: dict[str, Any] = {"wire_push": wire_push, "wire_pull": wire_pull, "connections": connections}
-        self._transport = StreamTransport()
+        self._transport = StreamTransport(tls=FROM_ENVIRONMENT if tls_dir is None else Credentials(Path(tls_dir)))
         token = environment_token(os.environ) if token is None else token
         self._identity = Identity(self._transport, self._addresses, token, deadline_s)
         self._store = self._identity.store

@@ -45,6 +45,7 @@ class ParameterClient:
         wire_push: WireType = "float32",
         wire_pull: WireType = "float32",
         connections: int = 1,
+        tls_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         """Connects to the controller at `url`, `adam://HOST:PORT/JOB`, or to etcd, `etcd://HOST:PORT/JOB`; takes the
         arguments of `AsyncParameterClient`.
@@ -61,7 +62,8 @@ class ParameterClient:
         atexit.register(self._stop)
         try:
             options = {"token": token, "deadline_s": deadline_s, "pushes_max": pushes_max, "connections": connections}
-            self._client = self._call(self._make(url, wire_push=wire_push, wire_pull=wire_pull, **options))
+            wire = {"wire_push": wire_push, "wire_pull": wire_pull, "tls_dir": tls_dir}
+            self._client = self._call(self._make(url, **wire, **options))
         except BaseException:
             self._stop()
             raise

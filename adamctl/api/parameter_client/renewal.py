@@ -61,6 +61,8 @@ class Identity:
         """Raises ConfigurationError: an address is malformed, or a package needed for etcd is not installed."""
         self._token, self._deadline_s, self._cluster = token, deadline_s, ""
         self.node, self.incarnation = _new_name(), 0
+        if transport.tls is not None:
+            self.node = transport.tls.current.identity.part(self.node)
         self.store = cluster_client(transport, addresses, self.hello)
         self._beacons: asyncio.Task[None] | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,22 @@ from adamctl.cli import completing, options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json, table
+from adamctl.net.address import TLS_VARIABLE
+
+
+def _without_certificate() -> None:
+    """What is measured starts its own processes on loopback, which have no certificates; `bench tls` makes its own."""
+    os.environ.pop(TLS_VARIABLE, None)
+
 
 command = TableGroup(
     name="bench",
+    callback=_without_certificate,
     help="Measure against the limits of this machine.",
     context_settings={"help_option_names": ["-h", "--help"]},
     table={
         "net": ("adamctl.cli.bench.bench:net", "1 MiB frames over one connection against plain blocking sockets"),
+        "tls": ("adamctl.cli.bench.tls:tls", "TLS against blocking SSLSockets, the cipher, and frames without it"),
         "kernels": (
             "adamctl.cli.bench.bench:kernels",
             "Each kernel against matrix product rate, memory bandwidth and PyTorch",
@@ -30,6 +40,7 @@ command = TableGroup(
         "replication": ("adamctl.cli.bench.replication:replication", "What three copies of every bucket cost"),
         "failover": ("adamctl.cli.bench.failover:failover", "How long pushes stall when a server is lost"),
         "metrics": ("adamctl.cli.bench.metrics:metrics", "What scraping metrics costs a run"),
+        "soak": ("adamctl.cli.bench.soak:soak", "Hours of faults, with an account of every push"),
         "store": (
             "adamctl.cli.bench.bench:store",
             "Parameter servers' store against the disk: flush, recovery, long runs",

@@ -106,14 +106,16 @@ class ClusterReader(ClusterAccess):
             return {}
         try:
             address = prefer(node.addresses_for("administration"), node.host)
-            return await self._ask((node.node, node.incarnation), address)
+            return await self._ask((node.node, node.incarnation), address, (node.role, node.node))
         except AdamctlError as error:
             return {"error": str(error)}
 
-    async def _ask(self, key: tuple[str, int], address: str) -> dict[str, Any]:
+    async def _ask(
+        self, key: tuple[str, int], address: str, expects: tuple[str, str] = ("controller", "")
+    ) -> dict[str, Any]:
         connection = self._connections.get(key)
         if connection is None or connection.closed:
-            connection = await self.transport.connect(address, self.hello, deadline_s=NODE_DEADLINE_S)
+            connection = await self.transport.connect(address, self.hello, deadline_s=NODE_DEADLINE_S, expects=expects)
             self._connections[key] = connection
         reply = await connection.request(StatusRequest(), deadline_s=NODE_DEADLINE_S)
         assert isinstance(reply.message, StatusReply)

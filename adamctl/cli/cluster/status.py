@@ -39,6 +39,7 @@ def print_cluster(cluster: dict[str, Any]) -> None:
         JOB_COLUMNS,
         NODE_COLUMNS,
         REPLICA_COLUMNS,
+        certificates,
         controller_rows,
         job_rows,
         node_rows,
@@ -59,6 +60,8 @@ def print_cluster(cluster: dict[str, Any]) -> None:
     echo()
     echo(table(JOB_COLUMNS, job_rows(cluster)) if cluster["jobs"] else "no jobs")
     for line in cluster.get("sharing", ()):
+        echo(line)
+    for line in certificates(cluster):
         echo(line)
 
 

@@ -20,16 +20,19 @@ NODE_COLUMNS = ("role", "node", "address", "version", "up", "last seen", "status
 CONTROLLER_COLUMNS = ("controller", "address", "version", "state")
 REPLICA_COLUMNS = ("job", "replica", "partition", "node", "host", "state", "flights", "waits", "cut")
 JOB_COLUMNS = ("job", "state", "rule", "coordinator")
-_STANDARD = frozenset({"role", "node", "incarnation", "uptime_s", "ready", "versions", "error"})
+_STANDARD = frozenset({"role", "node", "incarnation", "uptime_s", "ready", "versions", "error", "certificate"})
 _DETAILS_MAX = 5
 _LEFT_OUT_FIRST = ("version", "address", "up", "role", "last seen")
 """Columns that are left out on a narrow terminal, in this order."""
 _LEFT_OUT_OF_REPLICAS_FIRST = ("cut", "host", "job", "state")
 STATUS_WIDTH_MIN = 32
 
+COUNT_MAX = 1e15
 SILENT_S = 3.0
 """Seconds without an answer to the leader after which a controller is shown as silent."""
 
+NONSENSE = (KeyError, TypeError, AttributeError, ArithmeticError, IndexError, *UNREADABLE)
+"""What reading a status raises that is not one: it must not keep the others from being shown."""
 Values = Mapping[str, Any]
 
 
@@ -45,8 +48,8 @@ def node_rows(cluster: Values) -> list[tuple[str, ...]]:
                 node["node"],
                 _shown_address(node["addresses"]),
                 shown_version(status),
-                duration(status.get("uptime_s")),
-                duration(seen.get(node["node"])),
+                duration(_seconds(status.get("uptime_s"))),
+                duration(_seconds(seen.get(node["node"]))),
                 details(node["role"], status),
             )
         )
@@ -156,6 +159,17 @@ def proposals(cluster: Values) -> list[str]:
     ]
 
 
+def certificates(cluster: Values) -> list[str]:
+    """Returns a line for each certificate whose end is near, those that end first at the top."""
+    found = []
+    for status in (cluster["controller"], *(node["status"] for node in cluster["nodes"])):
+        told = status.get("certificate")
+        if isinstance(told, dict) and told.get("warning"):
+            line = f"{told.get('identity')}: the certificate {told['warning']}; adamctl tls renew"
+            found.append((str(told.get("not_after_s")), printable(line)))
+    return [line for _, line in sorted(found)]
+
+
 def _replicas(cluster: Values) -> Iterator[tuple[str, list[ReplicaRow]]]:
     """Yields the replicas of several partitions of each job."""
     for node in sorted(cluster["nodes"], key=lambda node: node["node"]):
@@ -199,7 +213,7 @@ def details(role: str, status: Values) -> str:
         return f"does not answer: {status['error']}"
     try:
         return _DETAILS[role](status) if role in _DETAILS else _any(status)
-    except (KeyError, TypeError, *UNREADABLE):  # another version of the role
+    except NONSENSE:  # another version of the role, or one that lies
         return _any(status)
 
 
@@ -283,12 +297,18 @@ _DETAILS: dict[str, Callable[[Values], str]] = {
 }
 
 
+def _seconds(value: object) -> float | None:
+    """Returns a time that a status has; None if it is none."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < COUNT_MAX
+    return float(value) if number else None  # type: ignore[arg-type]
+
+
 def _any(status: Values) -> str:
     parts = []
     for key, value in status.items():
         if key in _STANDARD or isinstance(value, (dict, list)) or value in ("", None):
             continue
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < COUNT_MAX
         parts.append(f"{key} {count(value) if number and abs(value) >= 1000 else value}")
     return ", ".join(parts[:_DETAILS_MAX])
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adamctl.cli import completing, options
+from adamctl.cli import completing, hosts_options, options
 from adamctl.cli.output import echo, print_json
 from adamctl.errors import ConfigurationError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--join", multiple=True, metavar="ADDR", help="Run on this controller's cluster instead of starting roles here."
 )
 @options.join_store_option
-@options.hosts_options
+@hosts_options.hosts_options
 @click.option(
     "--bind",
     default="",
@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     default="",
     metavar="HOST",
     help="With --hosts or --join: host at which others reach this machine; by default --bind.",
+)
+@click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="With --hosts: port of this machine that agents dial; by default any free one.",
 )
 @click.option(
     "--resume",
@@ -69,6 +75,7 @@ def command(
     join: tuple[str, ...],
     bind: str,
     advertise: str,
+    port: int,
     resume: str,
     run_dir: str,
     token: str,
@@ -87,12 +94,19 @@ def command(
     checkpoint and stops; a second Ctrl-C stops at once. With --detach the run continues in the background: adamctl
     attach shows it, adamctl run stop ends it.
     """
-    on = {name: flags.pop(name) for name in options.HOSTS_FLAGS}
+    on = {name: flags.pop(name) for name in hosts_options.HOSTS_FLAGS}
+    if options.is_flag("tls_dir") and not join and not options.config_store():
+        raise ConfigurationError(
+            "--tls-dir: a run by itself has its roles on this machine, with a token; give --join the cluster whose "
+            "certificate it is, or leave --tls-dir out"
+        )
     loaded = options.load(experiment, settings, data, flags)
-    hosts = options.hosts_asked(on, loaded.experiment.cluster.workers)
+    hosts = hosts_options.hosts_asked(on, loaded.experiment.cluster.workers)
     joins = options.addresses(join) if join or options.config_store() else ()
     if hosts is not None and joins:
         raise ConfigurationError("--hosts starts a cluster and --join uses one: give one of them")
+    if hosts is None and port:
+        raise ConfigurationError("--port: expected with --hosts or --on; nobody dials a run on this machine")
     if hosts is not None and metrics_port is not None:
         raise ConfigurationError(
             "--metrics-port serves a run on this machine; with --hosts, start adamctl metrics serve --controller ADDR, "
@@ -127,6 +141,7 @@ def command(
         metrics_port=metrics_port,
         bind=bind,
         advertise=advertise,
+        port=port,
     )
     try:
         outcome, folder = train(loaded.experiment, chosen, reporter)
@@ -165,6 +180,7 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
     if progress is not None and progress.final and not outcome.message:
         where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
         flags = [part for flag, host in where if host for part in (flag, host)]
+        flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
             say("INFO", line)
     if outcome.message:

@@ -11,18 +11,18 @@ import os
 import ssl
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from adamctl.errors import AdamctlError, ConfigurationError
+from adamctl.net.address import TLS_VARIABLE
 from adamctl.net.tls.engine import TlsEngine
 from adamctl.net.tls.expiry import Lifetime
 from adamctl.net.tls.identity import Identity, certificate_identity
 from adamctl.net.tls.refusals import Ends, failure
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "node.crt", "node.key"
-VARIABLE = "ADAMCTL_TLS"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _LOOK_AGAIN_S = 1.0
 _LOG = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def chosen_credentials(tls: Credentials | str | None, environment: Mapping[str, 
 
 def environment_credentials(environment: Mapping[str, str]) -> Credentials | None:
     """Returns the certificate in the folder that ADAMCTL_TLS names; None if it is not set. Raises as `Credentials`."""
-    folder = environment.get(VARIABLE, "")
+    folder = environment.get(TLS_VARIABLE, "")
     return Credentials(Path(folder)) if folder else None
 
 
@@ -123,18 +123,12 @@ def load(folder: Path) -> Loaded:
     """
     authority, certificate, key = (folder / name for name in (AUTHORITY, CERTIFICATE, KEY))
     for path in (authority, certificate, key):
-        try:
-            mode = path.stat().st_mode
-        except OSError as error:
+        if not path.exists():
             raise ConfigurationError(
-                f"{path}: {error.strerror}; expected {AUTHORITY}, {CERTIFICATE} and {KEY} there, as adamctl tls create "
+                f"{path}: No such file; expected {AUTHORITY}, {CERTIFICATE} and {KEY} there, as adamctl tls create "
                 "makes them"
-            ) from error
-        if path == key and mode & _OTHERS:
-            raise ConfigurationError(
-                f"{path}: other users may read it (mode {stat.S_IMODE(mode):04o}); expected 0600: chmod 600 {path}, "
-                "and make a new certificate if others may have read it"
             )
+    check_private(key)
     contexts = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         try:
@@ -145,6 +139,19 @@ def load(folder: Path) -> Loaded:
                 f"{folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} cannot be used: {what}; adamctl tls check says more"
             ) from error
     return _checked(folder, *contexts)
+
+
+def check_private(key: Path) -> None:
+    """Raises ConfigurationError: other users can read a key, or it cannot be looked at."""
+    try:
+        mode = key.stat().st_mode
+    except OSError as error:
+        raise ConfigurationError(f"{key}: {error.strerror}") from error
+    if mode & _OTHERS:
+        raise ConfigurationError(
+            f"{key}: other users may read it (mode {stat.S_IMODE(mode):04o}); expected 0600: chmod 600 {key}, and make "
+            "a new certificate if others may have read it"
+        )
 
 
 def _context(side: int, authority: Path, certificate: Path, key: Path) -> ssl.SSLContext:
@@ -187,11 +194,15 @@ def _checked(folder: Path, server: ssl.SSLContext, client: ssl.SSLContext) -> Lo
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    return stamp_of(folder / name for name in (AUTHORITY, CERTIFICATE, KEY))
+
+
+def stamp_of(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
     """Returns what changes when one of the files is replaced or written."""
     found = []
-    for name in (AUTHORITY, CERTIFICATE, KEY):
+    for path in paths:
         try:
-            state = os.stat(folder / name)
+            state = os.stat(path)
         except OSError:
             found.append((0, 0, 0))
         else:

@@ -16,7 +16,7 @@ from adamctl.net.tls.layer import TlsLayer
 from adamctl.net.tls.refusals import must_speak_tls
 from adamctl.wire.messages import Hello
 
-_NAMED_BY_CERTIFICATE = frozenset({"front", "operator", "bench"})
+_NAMED_BY_CERTIFICATE = frozenset({"front", "operator", "bench", "metrics"})
 """Roles that are never members: their nodes' names are no more than those of processes."""
 
 

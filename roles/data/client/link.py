@@ -82,7 +82,10 @@ def connector_of_node(context: RoleContext, node: str) -> Connector:
             raise UnreachableError(f"{node} is not registered with the controller")
         record, _ = found
         return await context.transport.connect(
-            prefer(record.addresses, record.host), context.hello(), deadline_s=_CONNECT_S
+            prefer(record.addresses, record.host),
+            context.hello(),
+            deadline_s=_CONNECT_S,
+            expects=(record.role, record.node),
         )
 
     return connect

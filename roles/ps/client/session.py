@@ -188,7 +188,9 @@ class Session:
                     await self.look()
             raise
         address = prefer(record.addresses_for(kind), record.host, self.transport.kind)
-        return await self.transport.connect(address, self.hello(), deadline_s=CONNECT_S)
+        return await self.transport.connect(
+            address, self.hello(), deadline_s=CONNECT_S, expects=(record.role, record.node)
+        )
 
     def settled(self) -> Numbers:
         """Returns, per shard, the number up to which all of our pushes are answered."""

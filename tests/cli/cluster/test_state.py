@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adamctl.cli.cluster.table import (
     NODE_COLUMNS,
     REPLICA_COLUMNS,
+    certificates,
     controller_rows,
     details,
     fitting_columns,
@@ -226,3 +228,19 @@ def test_what_is_wrong_with_controllers_of_which_none_leads() -> None:
     assert why_none_leads([one, two, two | {"name": "c"}]).startswith("1 of 3 controllers answer, 2 are needed")
     assert "none is confirmed as leader by 2" in why_none_leads([one, two, three])
     assert "have not formed a cluster yet" in why_none_leads([{"state": "forming"}, two])
+
+
+def test_certificates_that_end_soon_are_told_first_ends_first() -> None:
+    def told(name: str, end_s: float, warning: str) -> dict[str, Any]:
+        return {"certificate": {"identity": f"adam://c/ps/{name}", "not_after_s": end_s, "warning": warning}}
+
+    nodes = [told("late", 1.9e9, ""), told("b", 1.8e9, "expires in 7 days"), told("\x1b[2J", 1.7e9, "has expired")]
+    cluster = {"controller": told("head", 1.75e9, "expires in 24 hours"), "nodes": [{"status": one} for one in nodes]}
+    lines = certificates(cluster)
+    assert [line.partition(": the certificate ")[2] for line in lines] == [
+        "has expired; adamctl tls renew",
+        "expires in 24 hours; adamctl tls renew",
+        "expires in 7 days; adamctl tls renew",
+    ]
+    assert all(line.isprintable() for line in lines)
+    assert certificates({"controller": {}, "nodes": [{"status": {"certificate": "nonsense"}}]}) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from adamctl.cli import options
+from adamctl.cli import hosts_options
 from adamctl.errors import ConfigurationError
 from adamctl.launch.hosts.asked import HostsAsked, asked
 from adamctl.launch.places.engines import ENGINES
@@ -15,10 +15,10 @@ def parsed(*arguments: str) -> HostsAsked | None:
     found: list[HostsAsked | None] = []
 
     @click.command()
-    @options.hosts_options
+    @hosts_options.hosts_options
     def command(**flags: object) -> None:
-        found.append(options.hosts_asked(flags, default_hosts=3))
-        assert set(flags) == set(options.HOSTS_FLAGS), "a command can tell these flags from its own"
+        found.append(hosts_options.hosts_asked(flags, default_hosts=3))
+        assert set(flags) == set(hosts_options.HOSTS_FLAGS), "a command can tell these flags from its own"
 
     command.main(list(arguments), standalone_mode=False)
     return found[0]
@@ -60,3 +60,10 @@ def test_every_engine_can_be_asked_for() -> None:
     for name in ENGINES:
         found = asked(None, name, None, None, None, {}, 2)
         assert found is not None and found.engine == name
+
+
+def test_the_same_hosts_again() -> None:
+    given = ("--hosts", "2:8", "--on", "slurm", "--cores", "16", "--spares", "1", "--slurm-partition", "short")
+    found = parsed(*given, "--time", "4h")
+    assert found is not None and sorted(found.flags_again()) == sorted(given)
+    assert HostsAsked(3, 3).flags_again() == ["--hosts", "3", "--on", "agents"]

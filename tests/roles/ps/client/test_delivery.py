@@ -76,7 +76,9 @@ class TwoServers:
         }
         return 1, [ConfigEntry(key, value, 1) for key, value in values.items() if key.startswith(prefix)]
 
-    async def connect(self, address: str, identity: Hello, *, deadline_s: float) -> OneConnection:
+    async def connect(
+        self, address: str, identity: Hello, *, deadline_s: float, expects: tuple[str, str]
+    ) -> OneConnection:
         return OneConnection(self, address.removeprefix("memory://"))
 
     async def push(self, server: str, number: int) -> PushResult:
