@@ -89,7 +89,7 @@ class OnRay:
             self._cluster.add_node()
 
     def given(self) -> int:
-        return self._cluster.actors()
+        return self._cluster.given()
 
 
 class OnSlurm:
@@ -184,7 +184,7 @@ def controller_of(folder: Path) -> str:
 def begin(adamctl: Runner, machines: Machines, *more: str) -> Command:
     state = {"ADAMCTL_STATE": str(adamctl.folder / "state")}
     environment = {**machines.environment, **state}
-    hosts = ("--on", machines.engine, "--hosts", str(HOSTS))
+    hosts = ("--on", machines.engine, "--hosts", str(HOSTS), "--insecure")
     return adamctl.start("train", DIGITS, "--plain", *hosts, *LONG, *COPIES, *more, **environment)
 
 

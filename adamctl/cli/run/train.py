@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 )
 @options.runs_option
 @options.token_option
+@options.insecure_option
 @options.json_option
 @options.log_format_option
 @click.option("--plain", is_flag=True, help="Print plain progress lines even on a terminal.")
@@ -97,8 +98,8 @@ def command(
     on = {name: flags.pop(name) for name in hosts_options.HOSTS_FLAGS}
     if options.is_flag("tls_dir") and not join and not options.config_store():
         raise ConfigurationError(
-            "--tls-dir: a run by itself has its roles on this machine, with a token; give --join the cluster whose "
-            "certificate it is, or leave --tls-dir out"
+            "--tls-dir: a run that starts its own roles, here or with --hosts, has a token and no certificates; give "
+            "--join the cluster whose certificate it is, or leave --tls-dir out"
         )
     loaded = options.load(experiment, settings, data, flags)
     hosts = hosts_options.hosts_asked(on, loaded.experiment.cluster.workers)
@@ -181,6 +182,7 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
         where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
         flags = [part for flag, host in where if host for part in (flag, host)]
         flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
+        flags += ["--insecure"] if options.is_flag("insecure") else []
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
             say("INFO", line)
     if outcome.message:

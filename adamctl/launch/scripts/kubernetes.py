@@ -22,6 +22,8 @@ def kubernetes_description(wanted: Wanted, text: str, image: str) -> str:
         else ""
     )
     deadline = f"  activeDeadlineSeconds: {round(wanted.time_s)}\n" if wanted.time_s else ""
+    flags = ", ".join(f'"{flag}"' for flag in wanted.flags.split())
+    insecure = ', "--insecure"' if wanted.insecure else ""
     cores = f', "--cores", "{wanted.cores}"' if wanted.cores else ""
     return f"""# Trains {wanted.experiment} on {wanted.most} pods. Apply it with: kubectl apply -f THIS_FILE
 # First make the run's secret, which no file holds:
@@ -63,7 +65,7 @@ spec:
         - name: front
           image: {image}
           command: ["adamctl", "train", "/experiment/experiment.toml", "--on", "agents",
-                    "--hosts", "{wanted.hosts}"{cores}, "--port", "{FRONT_PORT}",
+                    {flags}{cores}, "--port", "{FRONT_PORT}",
                     "--run-dir", "{_RUN_DIR}", "--resume", "auto", "--plain"]
           env:
             - name: ADAMCTL_TOKEN
@@ -102,7 +104,7 @@ spec:
       containers:
         - name: agent
           image: {image}
-          command: ["adamctl", "host", "start", "--front", "{name}:{FRONT_PORT}", "--name", "$(POD_NAME)"]
+          command: ["adamctl", "host", "start", "--front", "{name}:{FRONT_PORT}", "--name", "$(POD_NAME)"{insecure}]
           env:
             - name: POD_NAME
               valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}

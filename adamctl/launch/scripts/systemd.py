@@ -37,6 +37,7 @@ def systemd_unit(role: str, program: str) -> str:
     return f"""# {name}.service: put it into /etc/systemd/system, then: systemctl enable --now {name}
 # /etc/adamctl/{role}.env says what differs by machine:
 {cluster}
+# ADAMCTL_TLS=/etc/adamctl/tls, with this node's certificate, which user adamctl can read (adamctl tls create)
 # /etc/adamctl/token holds the cluster's secret, for root alone: systemd hands it to the role.
 [Unit]
 Description=adamctl {unit.summary}
