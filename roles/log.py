@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from adamctl.config.names import printable
+from adamctl.config.names import in_short, printable
 from adamctl.errors import ConfigurationError
 from adamctl.net.sources import ELSEWHERE, LineQuota
 
@@ -29,6 +29,8 @@ OWN_LOG_BYTES_MAX: Final = 64 << 20
 LINES_MAX, WINDOW_S = 50, 10.0
 """Lines of one kind in so many seconds; more are counted."""
 KIND_CHARACTERS_MAX: Final = 200
+LINE_CHARACTERS_MAX: Final = 16_384
+"""Longest message: a peer must not fill the disk with one."""
 
 
 def now_text(unix_s: float | None = None) -> str:
@@ -56,7 +58,7 @@ class TextFormatter(logging.Formatter):
         super().__init__(f"%(asctime)s %(levelname)s {role} {node.replace('%', '%%')} %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        return printable(super().formatMessage(record))
+        return in_short(super().formatMessage(record), LINE_CHARACTERS_MAX)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         lines = printable(super().formatException(ei), keep="\n").split("\n")
@@ -76,7 +78,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         exception = self.formatException(record.exc_info) if record.exc_info else ""
         return json_line(
-            record.levelname, self._role, self._node, record.getMessage(),
+            record.levelname, self._role, self._node, record.getMessage()[:LINE_CHARACTERS_MAX],
             at=now_text(record.created), logger=record.name, exception=exception,
         )  # fmt: skip
 

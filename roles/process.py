@@ -121,18 +121,23 @@ def logging_to(role: str, node: str, options: CommonOptions) -> Iterator[logging
     handlers = [stderr_handler(), *([file_handler(options.log_file)] if options.log_file is not None else [])]
     for handler in handlers:
         handler.setFormatter(formatting)
-    root = logging.getLogger("adamctl")
-    before = (root.level, root.propagate)
+    root, loop = logging.getLogger("adamctl"), logging.getLogger("asyncio")  # the loop tells of tasks that failed
+    before = (root.level, root.propagate, loop.propagate, threading.excepthook)
     root.setLevel(level)
-    root.propagate = False
+    root.propagate = loop.propagate = False
     root.addHandler(outlet := Outlet(handlers))
+    loop.addHandler(outlet)
+    threading.excepthook = lambda failed: root.error(
+        "thread %s failed", getattr(failed.thread, "name", "?"), exc_info=failed.exc_value
+    )
     try:
         yield logging.getLogger(f"adamctl.{role}")
     finally:
         root.removeHandler(outlet)
+        loop.removeHandler(outlet)
         outlet.close()
         root.setLevel(before[0])
-        root.propagate = before[1]
+        root.propagate, loop.propagate, threading.excepthook = before[1:]
 
 
 # --- life and death -------------------------------------------------------------------------------------------------

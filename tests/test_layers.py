@@ -96,6 +96,7 @@ SHORT = {
     "roles/controller/core/service/validate.py": "above commands.py, as record_kinds.py is not",
     "roles/coordinator/batch_start.py": "above the cores, which know no experiment, and below the process",
     "roles/coordinator/data_reading.py": "a loop of its own, which decides nothing about the run",
+    "roles/coordinator/checkpoint/serving.py": "for other processes; writer.py and members.py make what it reads",
     "roles/coordinator/core/membership.py": "pure, as losses.py, which uses it, is not",
     "roles/data/augment/chance.py": "lies below the draws for images, for sound and for augmenters of other packages",
     "roles/data/memory.py": "one division of memory, which server.py is told and store.py uses",

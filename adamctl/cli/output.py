@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from adamctl.config.names import printable
+from adamctl.config.names import in_short, printable
 
 SCHEMA_VERSION = 1
+CELL_CHARACTERS_MAX = 1000
 EXIT_DEGRADED = 4
 """Exit status of a checking command that found a problem."""
 
@@ -57,7 +58,7 @@ def print_json(values: dict[str, Any]) -> None:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Returns aligned columns; those whose index is in `right` are aligned to the right. A cell is one line."""
-    rows = [[printable(cell) for cell in row] for row in rows]
+    rows = [[in_short(cell, CELL_CHARACTERS_MAX) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
     lines = []
     for row in (header, *rows):
@@ -76,4 +77,4 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)

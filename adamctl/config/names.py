@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 NAME_CHARACTERS_MAX: Final = 128
+SHORT_CHARACTERS_MAX: Final = 4096
 NAME_EXPECTED: Final = f"1 to {NAME_CHARACTERS_MAX} letters, digits, '.', '_' and '-'"
 """What the name of a node or a role may contain, in words."""
 
@@ -40,6 +41,15 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(
         character if character.isprintable() or character in keep else _escape(character) for character in text
     )
+
+
+def in_short(text: str, characters_max: int = SHORT_CHARACTERS_MAX) -> str:
+    """Returns foreign text as one printable line of at most about so many characters, which says if it is cut."""
+    shown = printable(text[: characters_max + 1])
+    if len(text) <= characters_max and len(shown) <= 4 * characters_max:
+        return shown
+    kept = shown[:characters_max]
+    return f"{kept}... (cut; {len(text)} characters)"
 
 
 def _escape(character: str) -> str:

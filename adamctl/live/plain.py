@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from adamctl.config.names import printable
+from adamctl.config.names import in_short, printable
 from adamctl.live.reading import ProcessReading
-from adamctl.live.view import evaluation_line, progress_line
+from adamctl.live.view import MESSAGE_CHARACTERS_MAX, evaluation_line, progress_line
 from adamctl.roles.coordinator.core.progress import RunProgress
 
 LINE_INTERVAL_S = 10.0
@@ -30,7 +30,7 @@ class PlainReporter:
         self._evaluations_shown = max(self._evaluations_shown, len(progress.evaluations))
         for message in progress.messages:
             if message not in self._messages_shown:
-                self._write(printable(f"{progress.job}: {message}"))
+                self._write(in_short(f"{progress.job}: {message}", MESSAGE_CHARACTERS_MAX))
         self._messages_shown = progress.messages
         now_s = self._clock()
         due = self._last_line_s is None or now_s - self._last_line_s >= LINE_INTERVAL_S

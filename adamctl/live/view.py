@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from adamctl.config.names import printable
+from adamctl.config.names import in_short, printable
 from adamctl.live.batch import batch_closing, batch_facts, batch_parts
 from adamctl.live.reading import ProcessReading, cpu_text, memory_text, total
 from adamctl.live.replicas import MemberLine, member_lines
@@ -17,6 +17,7 @@ from adamctl.live.units import count, duration, share
 from adamctl.roles.coordinator.core.progress import EvaluationResult, ReplicaRow, RunProgress
 
 MESSAGES_SHOWN_MAX = 3
+MESSAGE_CHARACTERS_MAX = 1000
 _ROLE_ORDER = ("controller", "coordinator", "ps", "data", "worker")
 _STATE_TEXT = {
     "warmstart": "warmstart: one replica alone",
@@ -82,12 +83,13 @@ class View:
 def view_of(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> View:
     """Returns what to show; `readings` are by node name and may lack any of them."""
     problems = [f"{node}: {one.problem}" for node, one in readings.items() if one.problem]
+    news = (*progress.messages, *problems)
     return View(
         title=printable(f"{progress.job}: {_STATE_TEXT.get(progress.state, progress.state)}"),
         share=min(max(progress.progress, 0.0), 1.0),
         facts=tuple(_facts(progress)),
         roles=tuple(_role_lines(progress, readings)),
-        messages=tuple(map(printable, (*progress.messages, *problems)[-MESSAGES_SHOWN_MAX:])),
+        messages=tuple(in_short(one, MESSAGE_CHARACTERS_MAX) for one in news[-MESSAGES_SHOWN_MAX:]),
         replicas=() if progress.final else progress.replicas,
         readings=readings,
     )

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from adamctl.config.names import is_name, printable
+from adamctl.config.names import in_short, is_name
 from adamctl.errors import AdamctlError, DeadlineError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.greeting import check_certificate, check_listener, greet
 from adamctl.net.handshake import SHARED_MEMORY, refusal
@@ -246,7 +246,7 @@ class ClientProtocol(FrameProtocol):
             self._answer(pending, StreamReply(message, body, None, target.token is pending))
 
     def _refused(self, error: ErrorReply) -> AdamctlError:
-        text = printable(error.message)
+        text = in_short(error.message)
         if error.code == ErrorCode.DEADLINE_PASSED:
             return DeadlineError(f"{self.address}: {text}")
         return RemoteError(error.code, text, error.details)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from adamctl.config.names import as_name, derived_name, is_name, printable
+from adamctl.config.names import as_name, derived_name, in_short, is_name, printable
 
 
 @pytest.mark.parametrize("name", ["ps-1", "w", "a.b_C-9", "x" * 128])
@@ -44,3 +44,11 @@ def test_what_is_not_printable_is_written_out(text: str, shown: str) -> None:
 
 def test_the_end_of_a_line_stays_where_it_is_ours() -> None:
     assert printable("a\n\x1bb", keep="\n") == "a\n\\x1bb"
+
+
+def test_a_text_in_short_says_that_it_was_cut() -> None:
+    assert in_short("a\x1bb", 10) == "a\\x1bb"
+    assert in_short("x" * 10, 10) == "x" * 10
+    assert in_short("x" * 11, 10) == "x" * 10 + "... (cut; 11 characters)"
+    assert in_short("\u202e" * 10, 10) == "\\u202e\\u202e\\u202e\\u202e"[:10] + "... (cut; 10 characters)"
+    assert len(in_short("\0" * 1_000_000)) < 5_000

@@ -10,6 +10,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.output import SCHEMA_VERSION, echo, print_json
+from adamctl.config.names import in_short
 from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def line(event: Event) -> str:
     from adamctl.model.layout import bucket_ranges
 
     when = datetime.fromtimestamp(event.unix_s).astimezone().isoformat(" ", "milliseconds")
-    return f"{when}  {event.job}, {bucket_ranges(event.buckets)}: {event.what} ({event.why})"
+    return in_short(f"{when}  {event.job}, {bucket_ranges(event.buckets)}: {event.what} ({event.why})")
 
 
 def administration_line(told: dict[str, Any]) -> str:
@@ -53,7 +54,7 @@ def administration_line(told: dict[str, Any]) -> str:
     what, named = told.get("what", ""), told.get("message", "")
     parts = what if isinstance(what, str) else " ".join(f"{key}={value}" for key, value in what.items())
     who = f"{told.get('who', '')} (by {told.get('by', '')})"
-    return f"{when}  {who} asked {told.get('to', '')}: {named} {parts}: {told.get('result', '')}"
+    return in_short(f"{when}  {who} asked {told.get('to', '')}: {named} {parts}: {told.get('result', '')}")
 
 
 async def _administration(reader: ClusterReader, job: str) -> list[dict[str, Any]]:

@@ -77,8 +77,8 @@ def _told(status: Mapping[str, Any], job: str, incarnation: int) -> dict[int, Ke
     """Returns what a server reports about its buckets; None if it does not, or another process answers in its name."""
     if status.get("incarnation") != incarnation:
         return None
-    kept = status.get("replication", {}).get("jobs", {}).get(job, {}).get("kept", {})
     try:
+        kept = status.get("replication", {}).get("jobs", {}).get(job, {}).get("kept", {})
         return {int(bucket): Kept.of_values(values) for bucket, values in kept.items()}
-    except (TypeError, ValueError):
-        return None  # the server has another version
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        return None  # the server has another version, or lies

@@ -27,9 +27,12 @@ _LEFT_OUT_FIRST = ("version", "address", "up", "role", "last seen")
 _LEFT_OUT_OF_REPLICAS_FIRST = ("cut", "host", "job", "state")
 STATUS_WIDTH_MIN = 32
 
+COUNT_MAX = 1e15
 SILENT_S = 3.0
 """Seconds without an answer to the leader after which a controller is shown as silent."""
 
+NONSENSE = (KeyError, TypeError, AttributeError, ArithmeticError, IndexError, *UNREADABLE)
+"""What reading a status raises that is not one: it must not keep the others from being shown."""
 Values = Mapping[str, Any]
 
 
@@ -45,8 +48,8 @@ def node_rows(cluster: Values) -> list[tuple[str, ...]]:
                 node["node"],
                 _shown_address(node["addresses"]),
                 shown_version(status),
-                duration(status.get("uptime_s")),
-                duration(seen.get(node["node"])),
+                duration(_seconds(status.get("uptime_s"))),
+                duration(_seconds(seen.get(node["node"]))),
                 details(node["role"], status),
             )
         )
@@ -210,7 +213,7 @@ def details(role: str, status: Values) -> str:
         return f"does not answer: {status['error']}"
     try:
         return _DETAILS[role](status) if role in _DETAILS else _any(status)
-    except (KeyError, TypeError, *UNREADABLE):  # another version of the role
+    except NONSENSE:  # another version of the role, or one that lies
         return _any(status)
 
 
@@ -294,12 +297,18 @@ _DETAILS: dict[str, Callable[[Values], str]] = {
 }
 
 
+def _seconds(value: object) -> float | None:
+    """Returns a time that a status has; None if it is none."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < COUNT_MAX
+    return float(value) if number else None  # type: ignore[arg-type]
+
+
 def _any(status: Values) -> str:
     parts = []
     for key, value in status.items():
         if key in _STANDARD or isinstance(value, (dict, list)) or value in ("", None):
             continue
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < COUNT_MAX
         parts.append(f"{key} {count(value) if number and abs(value) >= 1000 else value}")
     return ", ".join(parts[:_DETAILS_MAX])
 

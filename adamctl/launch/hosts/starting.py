@@ -91,8 +91,8 @@ def make_roles(
         line = (sys.executable, "-m", "adamctl", "host", "start", "--front", address, *flags)
         return AgentCommand(line, secret)
 
-    kept = ("ps",) if stored else ()
-    supervision = Supervision({}, stored=(*kept, "controller") if asked.most >= CONTROLLERS else kept)
+    kept = ("coordinator", *(("ps",) if stored else ()), *(("controller",) if asked.most >= CONTROLLERS else ()))
+    supervision = Supervision({}, stored=kept)
     local = LocalRoles((), run.folder / LOGS, {**environment, **secret})
     hello = make_hello("front", f"front-{COORDINATOR}", 0, token)
     table = HostTable(name, __version__)
