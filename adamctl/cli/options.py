@@ -82,12 +82,6 @@ def token_option(command: CommandT) -> CommandT:
     return command
 
 
-def insecure_option(command: CommandT) -> CommandT:
-    """Adds --insecure."""
-    names, attributes = insecure_flag()
-    return click.option(*names, **attributes)(command)
-
-
 def tls_flag() -> tuple[list[str], dict[str, Any]]:
     """Returns names and attributes of --tls-dir: ADAMCTL_TLS for this command and the processes that it starts."""
     text = f"Folder with ca.crt, node.crt and node.key, to speak TLS between machines. [{TLS_VARIABLE}]"
@@ -100,6 +94,12 @@ def insecure_flag() -> tuple[list[str], dict[str, Any]]:
     """Returns names and attributes of --insecure: ADAMCTL_INSECURE for this command and the processes it starts."""
     text = f"Listen beyond loopback without TLS, with a token only, on a network that you trust. [{INSECURE_VARIABLE}]"
     return ["--insecure"], {"is_flag": True, "expose_value": False, "callback": _set_insecure, "help": text}
+
+
+def insecure_option(command: CommandT) -> CommandT:
+    """Adds --insecure to a command that is no role."""
+    names, attributes = insecure_flag()
+    return click.option(*names, **attributes)(command)
 
 
 def _set_tls(context: click.Context, parameter: click.Parameter, value: str | None) -> None:

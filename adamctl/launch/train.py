@@ -99,7 +99,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)
-    elif options.hosts is None:  # its roles have a token on loopback, and no certificates
+    else:  # its roles have a token that is made for the run, and no certificates
         outside = {name: value for name, value in options.environment.items() if name != TLS_VARIABLE}
         options = replace(options, environment=outside)
     place = Place(Machine.here() if here else None)
@@ -189,7 +189,7 @@ def _run_on_hosts(
     from adamctl.net.stream import StreamTransport
 
     async def whole() -> Outcome:
-        transport = StreamTransport()
+        transport = StreamTransport(tls=None)
         roles, supervision = make_roles(
             run, asked, options.environment, options.token, transport, stored, reporter.note,
             lambda address: note.update(front=(address,)),
@@ -244,7 +244,7 @@ def _front(
         roles,
         supervision,
         node,
-        StreamTransport() if options.join or options.hosts is not None else StreamTransport(tls=None),
+        StreamTransport() if options.join else StreamTransport(tls=None),
         reporter,
         options.token,
         _reader(roles_of) if options.readings else lambda pids: {},

@@ -1,7 +1,7 @@
 """Which role may send which message, and about which node. Anything not listed is refused with NOT_ALLOWED.
 
-A role is what HELLO claims, and anyone with the cluster's token may claim any: the table stops mistakes and effects of
-one job on another, not an attacker who has the token.
+A role is what HELLO claims. Over TLS a certificate has proved it (`adamctl.net.tls.identity`). Anyone with only the
+cluster's token may claim any: then the table stops mistakes and effects of one job on another, not an attacker.
 """
 
 from __future__ import annotations

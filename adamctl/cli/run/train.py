@@ -98,8 +98,8 @@ def command(
     on = {name: flags.pop(name) for name in hosts_options.HOSTS_FLAGS}
     if options.is_flag("tls_dir") and not join and not options.config_store():
         raise ConfigurationError(
-            "--tls-dir: a run by itself has its roles on this machine, with a token; give --join the cluster whose "
-            "certificate it is, or leave --tls-dir out"
+            "--tls-dir: a run that starts its own roles, here or with --hosts, has a token and no certificates; give "
+            "--join the cluster whose certificate it is, or leave --tls-dir out"
         )
     loaded = options.load(experiment, settings, data, flags)
     hosts = hosts_options.hosts_asked(on, loaded.experiment.cluster.workers)
@@ -181,8 +181,8 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
     if progress is not None and progress.final and not outcome.message:
         where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
         flags = [part for flag, host in where if host for part in (flag, host)]
-        flags += ["--insecure"] if options.is_flag("insecure") else []
         flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
+        flags += ["--insecure"] if options.is_flag("insecure") else []
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
             say("INFO", line)
     if outcome.message:

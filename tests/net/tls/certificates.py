@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,22 @@ class Authority:
         if is_name(hello.role) and is_name(hello.node):
             return self.credentials(hello.role, hello.node.partition(".")[0])
         return self.credentials("worker", "nobody")
+
+
+def lasting(authority: Authority, lifetime_s: float) -> Callable[[Hello], Credentials]:
+    """Returns what gives certificates that OpenSSL takes for valid; when they end, the loop's clock decides.
+
+    Args:
+        lifetime_s: from a thousand seconds ago.
+    """
+    real_s = time.time()
+
+    def of(hello: Hello) -> Credentials:
+        loop = asyncio.get_running_loop()
+        folder = authority.write(hello.role, hello.node.partition(".")[0], begin_s=-1000.0, lifetime_s=lifetime_s)
+        return Credentials(folder, lambda: real_s + loop.time())
+
+    return of
 
 
 def place(path: Path, content: bytes) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,7 +24,7 @@ from adamctl.net.tls.engine import PIECE_BYTES, RECEIVED_BYTES
 from adamctl.net.tls.layer import RECORD_BYTES, TlsLayer
 from adamctl.net.transport import Request
 from adamctl.wire.messages import BenchBlockRequest, Empty
-from tests.net.tls.certificates import Authority
+from tests.net.tls.certificates import Authority, lasting
 from tests.net.world import until
 
 
@@ -226,18 +225,6 @@ async def test_a_handshake_that_never_ends_is_bounded_in_time_and_number(authori
     for peer in peers:
         peer.close()
     await server.close()
-
-
-def lasting(authority: Authority, lifetime_s: float, begin_s: float = -1000.0) -> Any:
-    """Returns certificates that OpenSSL takes for valid; when they end, the test's clock decides."""
-
-    def of(hello: Any) -> Credentials:
-        folder = authority.write(hello.role, hello.node, begin_s=begin_s, lifetime_s=lifetime_s)
-        loop = asyncio.get_running_loop()
-        return Credentials(folder, lambda: real_s + loop.time())
-
-    real_s = time.time()
-    return of
 
 
 def test_a_connection_ends_after_its_certificate_and_the_next_has_a_new_one(authority: Authority) -> None:
