@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".ci" / "requirements.lock"
-EXTRAS_LEFT_OUT = {"ray", "torch"}  # no test of the quick suite needs them
+EXTRAS_LEFT_OUT = {"docs", "ray", "torch"}  # no test of the quick suite needs them
 KNOWN_HOLE = f"pillow==9.0.0 --hash=sha256:{'0' * 64}\n"
 """A version of which every service knows holes: one that finds none there has not been asked, but a mirror."""
 SERVICE_S = 120.0

@@ -19,6 +19,16 @@ from adamctl.wire.constants import VERSION_HIGHEST, VERSION_LOWEST, ErrorCode
 _STATM = Path("/proc/self/statm")
 
 
+def common_status(lease: Lease, server: Server | None) -> dict[str, Any]:
+    """Returns what STATUS tells of any role's process, each part by its name."""
+    return {
+        "versions": version_status(),
+        "process": process_status(),
+        "lease": lease_status(lease),
+        "network": network_status(server),
+    }
+
+
 def version_status() -> dict[str, Any]:
     """Returns the version of adamctl, and the lowest and highest version of the wire format that it speaks."""
     return {"adamctl": __version__, "wire": [VERSION_LOWEST, VERSION_HIGHEST]}

@@ -23,7 +23,7 @@ from adamctl.roles.audit import Audit, is_audited
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
 from adamctl.roles.certificate import CertificateWatch
 from adamctl.roles.cluster_binding import bind, bound_to
-from adamctl.roles.common_status import lease_status, network_status, process_status, version_status
+from adamctl.roles.common_status import common_status
 from adamctl.roles.configuration import ConfigurationStore, Membership, read_record
 from adamctl.roles.failure_detector import FailureDetector
 from adamctl.roles.lease import Lease
@@ -42,6 +42,7 @@ from adamctl.wire.messages import (
 from adamctl.wire.permissions import refusal
 
 LEAVE_DEADLINE_S = 2.0
+DRAIN_S_MAX = 86_400.0
 LEASE_SHARE = 0.8
 """D as a share of the silence after which a node is lost, if the controllers do not give D."""
 
@@ -73,6 +74,9 @@ class RoleContext:
         ready_lines: makes the lines printed for a manually started role, from its addresses.
         failure: why the role must end, if it is an error; `run_role` raises it after `run` has returned.
         stop_reason: why `stopping` was set, for users.
+        drain_on_term_s: on SIGTERM, for how long it may move off what it holds before it ends; 0: it ends at once.
+        drain_s: for how long it may do so now, once `stopping` is set.
+        leaving: it serves on, and wants nothing more; STATUS says that it is not ready.
         exit_code: the process's exit code if there is no failure.
         lease: until when this process may consider itself a member, by `lease.clock`; endless without membership.
         make_beacon_sender: makes the sender of beacons for a separate thread, given a lease of D seconds; None: beacons
@@ -104,6 +108,9 @@ class RoleContext:
     ready_lines: Callable[[tuple[str, ...]], tuple[str, ...]] | None = None
     failure: AdamctlError | None = None
     stop_reason: str = ""
+    drain_on_term_s: float = 0.0
+    drain_s: float = 0.0
+    leaving: bool = False
     exit_code: int = 0
     addresses: tuple[str, ...] = ()
     lease: Lease = field(default_factory=Lease.endless)
@@ -252,9 +259,10 @@ class RoleContext:
         if self.failure_detector is not None:
             self.failure_detector.suspect(node, incarnation)
 
-    def stop(self, reason: str, *, exit_code: int = 0) -> None:
-        """Asks the role to end; the first reason is kept."""
+    def stop(self, reason: str, *, exit_code: int = 0, drain_s: float = 0.0) -> None:
+        """Asks the role to end; the first reason is kept. `drain_s`: for how long it may move off what it holds."""
         if not self.stopping.is_set():
+            self.drain_s = drain_s
             self.stop_reason = reason
             self.exit_code = exit_code
             self.log.info("stopping: %s", reason)
@@ -327,18 +335,16 @@ class RoleContext:
                     "node": self.node,
                     "incarnation": self.incarnation,
                     "uptime_s": round(asyncio.get_running_loop().time() - self._started_s, 3),
-                    "ready": self._ready,
-                    "versions": version_status(),
-                    "process": process_status(),
-                    "lease": lease_status(self.lease),
-                    "network": network_status(self._server),
+                    "ready": self._ready and not self.leaving,
+                    **common_status(self.lease, self._server),
                 }
                 if self.certificate is not None:
                     own["certificate"] = self.certificate.status()
                 request.reply(StatusReply({**self.status(), **own}))
-            case ShutdownRequest(reason=reason):
+            case ShutdownRequest(reason=reason, drain_s=drain_s):
                 request.reply(Empty())
-                self.stop(f"told by {request.peer.node}: {reason}")
+                drain_s = drain_s if 0 < drain_s <= DRAIN_S_MAX else 0.0
+                self.stop(f"told by {request.peer.node}: {reason}", drain_s=drain_s)
             case _ if not self._ready:
                 request.fail(ErrorCode.NOT_READY, f"{self.role} {self.node} has not joined the cluster yet")
             case _:

@@ -237,9 +237,10 @@ async def _until_ended(context: RoleContext, task: asyncio.Future[None], ending:
     ending()
     stopping.cancel()
     if not task.done() and context.ready:
-        await asyncio.wait({task}, timeout=context.common.stop_deadline_s)
+        deadline_s = context.drain_s + context.common.stop_deadline_s
+        await asyncio.wait({task}, timeout=deadline_s)
         if not task.done():
-            context.log.warning("did not end within %g s; cancelled", context.common.stop_deadline_s)
+            context.log.warning("did not end within %g s; cancelled", deadline_s)
     if not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=CANCEL_DEADLINE_S)
@@ -258,4 +259,5 @@ def _on_signal(context: RoleContext, task: asyncio.Future[None], number: int) ->
         if number == signal.SIGHUP:
             return  # a closed terminal may cause two signals, from the system and from the shell
         task.cancel()
-    context.stop(f"received {signal.Signals(number).name}", exit_code=128 + number)
+    drain_s = context.drain_on_term_s if number == signal.SIGTERM else 0.0
+    context.stop(f"received {signal.Signals(number).name}", exit_code=128 + number, drain_s=drain_s)

@@ -85,6 +85,11 @@ def _as_today(described: dict[str, Any]) -> dict[str, Any]:
     return described
 
 
+def content_checksum(content: bytes) -> str:
+    """Returns what tells a checkpoint from all others: the BLAKE2b-128 of its whole manifest, in hex."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
 def _last_lines(summed: bytes) -> bytes:
     return b' "checksum": "' + blake2b(summed, digest_size=16).hexdigest().encode() + b'"' + _OBJECT_END + b"\n"
 

@@ -57,7 +57,7 @@ ELSEWHERE = (
     Elsewhere("bench/data/test_data.py", ("bench/data/parts",), "a registry is tested by what runs it"),
     Elsewhere(
         "bench/net/test_net.py",
-        ("bench/report", "bench/child", "bench/net/plain_sockets"),
+        ("bench/report", "bench/child", "bench/net/plain_sockets", "bench/net/tls_sides"),
         "a benchmark is tested by running it on little",
     ),
     Elsewhere(
@@ -87,6 +87,8 @@ ELSEWHERE = (
         ("bench/failover/cluster",),
         "parts of one benchmark",
     ),
+    Elsewhere("bench/soak/test_soak.py", ("bench/soak/cluster",), "parts of one benchmark"),
+    Elsewhere("faults/test_controllers_killed.py", ("bench/soak/links",), "controllers are tested behind them, too"),
     Elsewhere("bench/ps/test_throughput.py", ("bench/ps/*", "bench/role_processes"), "parts of one benchmark"),
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
     Elsewhere("config/test_load.py", ("config/check", "config/conflicts"), "reached through what a file says"),

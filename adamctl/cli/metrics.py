@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 
 import click
@@ -53,8 +55,17 @@ def list_() -> None:
     show_default=True,
     help="Seconds that a scrape waits for nodes that do not answer.",
 )
+@click.option("--ready-fd", type=int, hidden=True)
+@click.option("--lifeline-fd", type=int, hidden=True)
 def serve(
-    controller: tuple[str, ...], token: str, bind: str, port: int, open_to_others: bool, node_deadline_s: float
+    controller: tuple[str, ...],
+    token: str,
+    bind: str,
+    port: int,
+    open_to_others: bool,
+    node_deadline_s: float,
+    ready_fd: int | None,
+    lifeline_fd: int | None,
 ) -> int:
     """Serve the metrics of a whole cluster at http://127.0.0.1:9464/metrics until Ctrl-C.
 
@@ -63,18 +74,25 @@ def serve(
     """
     from adamctl.metrics.serving import check_host
     from adamctl.net import loop
+    from adamctl.roles.process import ReadyReport, watch_lifeline
 
     addresses = options.addresses(controller)
     check_host(bind, open_to_others, "--open")
-    return loop.run(_serve(addresses, token, bind, port, node_deadline_s, echo))
+    if lifeline_fd is not None:
+        watch_lifeline(lifeline_fd, lambda: os.kill(os.getpid(), signal.SIGTERM), lambda: os._exit(1))
+    report = ReadyReport(ready_fd, "metrics", "metrics")
+
+    def serving(url: str) -> None:
+        address = f"tcp://{url.removeprefix('http://').partition('/')[0]}"
+        report.serving((address,), 0, (f"metrics at {url}",))
+
+    return loop.run(_serve(addresses, token, bind, port, node_deadline_s, serving))
 
 
 async def _serve(
-    addresses: Sequence[str], token: str, host: str, port: int, node_deadline_s: float, say: Callable[[str], None]
+    addresses: Sequence[str], token: str, host: str, port: int, node_deadline_s: float, serving: Callable[[str], None]
 ) -> int:
     import asyncio
-    import os
-    import signal
 
     from adamctl.launch.joining import find_controller
     from adamctl.launch.live_runs import state_folder
@@ -92,7 +110,7 @@ async def _serve(
             ended.set_result(number)
 
     async with serving_metrics(addresses, hello, host, port, node_deadline_s=node_deadline_s) as url:
-        say(f"metrics at {url}")
+        serving(url)
         with signals_to(end):
             number = await ended
     return 0 if number == signal.SIGINT else 128 + number

@@ -15,6 +15,8 @@ from adamctl.config.check import Problem, show, structure_problems
 from adamctl.config.data_conflicts import data_problems
 from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig
 from adamctl.config.partitioning import partition_problems
+from adamctl.config.urls import checked_url, is_any_url
+from adamctl.errors import ConfigurationError
 
 NAME_ALLOWED = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
 RULES_READING: dict[str, tuple[str, ...]] = {
@@ -51,6 +53,13 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     if train.patience is not None and experiment.evaluated_on != "validation":
         why = "the test part must not decide when a run ends; set data.validation, for example 0.1, or leave it out"
         refuse("train.patience", f"found {train.patience} without evaluations on a validation part; {why}")
+    for key in ("checkpoint_url", "warmstart_from"):
+        place = getattr(train, key)
+        try:
+            if (key == "checkpoint_url" and place) or is_any_url(place):
+                checked_url(place, f"train.{key}")
+        except ConfigurationError as error:
+            refuse(f"train.{key}", str(error).removeprefix(f"train.{key}: "))
     for key, message in _class_weight_problems(experiment):
         refuse(key, message)
     for key, message in _consistency_problems(experiment):

@@ -139,7 +139,7 @@ class TrainConfig(Section, frozen=True):
             feedback.
         wire_pull: type of fetched parameters on the wire. Servers always keep float32, and evaluations use it.
         warmstart_steps: steps that one replica trains alone before the others join (DistBelief 4.1).
-        warmstart_from: a checkpoint or run folder whose parameters the run starts from instead of fresh ones.
+        warmstart_from: a checkpoint or run folder whose parameters the run starts from instead of fresh ones; or a URL.
         pass_fraction: once all examples are handed out, a pass ends when this share of them is done (Adam 3.2.5).
         range_batches: batches in one range handed to a worker; fewer if several workers share a pass of few batches.
         evaluate_every: passes between evaluations, 0.25 for every quarter pass.
@@ -152,6 +152,8 @@ class TrainConfig(Section, frozen=True):
         target: stop when top-1 on that split reaches this share.
         checkpoint_every: passes between checkpoints; 0 writes only the last one.
         checkpoint_keep: how many of the newest checkpoints are kept.
+        checkpoint_url: a folder of this run alone to which finished checkpoints are copied, such as
+            `s3://bucket/runs/mnist`, by the coordinator; `--resume` takes the URL, too. Needs `adamctl[remote]`.
         consistency: `async`: replicas train and push independently (Downpour). `sync`: they go in step: one update per
             step, from the sum of all replicas' mean gradients, in the order of the replicas; to keep the step size of a
             single replica, divide lr by their number (docs/consistency.md). Each worker then has one thread.
@@ -179,6 +181,7 @@ class TrainConfig(Section, frozen=True):
     target: float | None = None
     checkpoint_every: float = 1.0
     checkpoint_keep: int = 3
+    checkpoint_url: str = ""
     consistency: Literal["async", "sync"] = "async"
     max_staleness: int | None = None
 

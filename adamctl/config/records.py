@@ -157,6 +157,8 @@ class JobRecord(_Record, frozen=True):
     that each bucket should have; under `acks` = `replicated` nothing is acknowledged by fewer than `min_in_sync`.
     `in_step`: number of replicas that go in step; servers hold each one's part until all have arrived; 0: none.
     `parameters_only`: of that checkpoint only the parameters are taken, rule state begins afresh (a warm start).
+    `restore_checksum`: the BLAKE2b-128 of its manifest in hex; who does not find that one in the folder reads the
+    checkpoint from the coordinator. Empty: everybody has the folder.
     """
 
     state: Literal["running", "ended"]
@@ -170,9 +172,10 @@ class JobRecord(_Record, frozen=True):
     min_in_sync: int = 1
     in_step: int = 0
     parameters_only: bool = False
+    restore_checksum: str = ""
 
     def __post_init__(self) -> None:
-        _expect_texts("layout_hash", (self.layout_hash,))
+        _expect_texts("layout_hash, restore_checksum", (self.layout_hash, self.restore_checksum))
         _expect(0 <= self.seed < 1 << 63, "seed", "at least 0 and below 2^63", self.seed)
         _expect(not self.coordinator or is_name(self.coordinator), "coordinator", NAME_EXPECTED, self.coordinator)
         _expect_texts("restore", (self.restore,))

@@ -47,8 +47,13 @@ def without_file_scheme(source: str) -> str:
     return unquote(source[found.end() :]) if found is not None and found[1].lower() in _LOCAL else source
 
 
-def checked_url(source: str) -> Url:
-    """Returns a URL that names one place.
+def is_any_url(place: str) -> bool:
+    """Returns whether a place is written as a URL, a `file://` one too."""
+    return _SCHEME.match(place) is not None
+
+
+def checked_url(source: str, key: str = "data.source") -> Url:
+    """Returns a URL that names one place; `key` gave it, for messages.
 
     Raises:
         ConfigurationError: it is chained, too long, or has parts such as `..` or a password.
@@ -67,7 +72,7 @@ def checked_url(source: str) -> Url:
     if wrong or not _SCHEME.match(source) or not rest.strip("/"):
         found = wrong or "none"
         raise ConfigurationError(
-            f"data.source: expected one URL such as s3://bucket/folder or https://host/set.parquet, found {found} in "
+            f"{key}: expected one URL such as s3://bucket/folder or https://host/set.parquet, found {found} in "
             f"{source[:200]!a}"
         )
     return Url(f"{scheme.lower()}://{rest.rstrip('/')}")

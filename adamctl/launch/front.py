@@ -107,6 +107,8 @@ class Front:
         if controllers:
             self._deaths.controllers_at(controllers)
         self._troubles = Troubles(transport, lambda: make_hello("front", f"front-{coordinator}", 0, token))
+        self.stop_deadline_s = STOP_DEADLINE_S
+        """Seconds that the last checkpoint may take after a signal."""
         self._signals: list[int] = []
         self._terminals = terminals()
         self._interrupted = asyncio.Event()
@@ -212,7 +214,7 @@ class Front:
         if self._client is not None and (self._progress is None or not self._progress.final):
             self._reporter.note(f"{name}: stopping with a checkpoint; press again to end at once")
             with suppress(AdamctlError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop_run(name), STOP_DEADLINE_S)
+                await asyncio.wait_for(self._stop_run(name), self.stop_deadline_s)
         return _Ending(128 + self._signals[0])
 
     async def _time_is_over(self) -> _Ending:
@@ -272,6 +274,8 @@ class Front:
                 if isinstance(decision, Restart):
                     who = self._roles.ends[decision.node].who
                     self._reporter.note(f"{who} ended: {decision.reason}; restarting it")
+                    if decision.node == self._coordinator:
+                        self._serving = asyncio.get_running_loop().create_future()
                     self._roles.start_one(decision.node)
                 elif isinstance(decision, Note):
                     self._reporter.note(decision.text)
@@ -315,23 +319,30 @@ class Front:
     # --- the coordinator --------------------------------------------------------------------------------------------
 
     async def _follow(self) -> _Ending:
-        """Shows the coordinator's progress; returns when the run is over."""
-        assert self._serving is not None
-        addresses = await self._serving
+        """Shows the coordinator's progress; returns when the run is over. Follows one that was started again, too."""
+        while True:
+            assert self._serving is not None
+            followed = self._serving
+            try:
+                return await self._follow_at(await followed)
+            except UnreachableError as error:
+                await asyncio.sleep(2 * FAILED_GRACE_S)  # its process has ended; `_watch` will notice
+                if self._serving is followed:
+                    text = f"the coordinator {self._coordinator} no longer answers: {error}"
+                    raise RunFailedError(text) from error
+
+    async def _follow_at(self, addresses: Sequence[str]) -> _Ending:
+        """Raises UnreachableError: the coordinator at these addresses no longer answers."""
         hello = make_hello("front", f"front-{self._coordinator}", 0, self._token)
-        try:
-            self._client = await CoordinatorClient.connect(
-                self._transport, nearest(addresses), hello, deadline_s=CONNECT_DEADLINE_S
-            )
-            while True:
-                self._progress = await self._client.status()
-                self._reporter.show(self._progress, self._readings())
-                if self._progress.final:
-                    return await self._ended(self._progress)
-                await asyncio.sleep(FOLLOW_INTERVAL_S)
-        except UnreachableError as error:
-            await asyncio.sleep(2 * FAILED_GRACE_S)  # its process has ended; `_watch` will notice
-            raise RunFailedError(f"the coordinator {self._coordinator} no longer answers: {error}") from error
+        self._client = await CoordinatorClient.connect(
+            self._transport, nearest(addresses), hello, deadline_s=CONNECT_DEADLINE_S
+        )
+        while True:
+            self._progress = await self._client.status()
+            self._reporter.show(self._progress, self._readings())
+            if self._progress.final:
+                return await self._ended(self._progress)
+            await asyncio.sleep(FOLLOW_INTERVAL_S)
 
     async def _ended(self, progress: RunProgress) -> _Ending:
         self._supervision.end()

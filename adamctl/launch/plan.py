@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from adamctl.config.experiment import Experiment
-from adamctl.config.urls import is_url, without_file_scheme
+from adamctl.config.urls import is_any_url, is_url, without_file_scheme
 from adamctl.roles.role_process import RoleCommand
 
 CONTROLLER = "controller"
@@ -58,7 +58,8 @@ def local_roles(
 
 def checkpoint_roots(experiment: Experiment, run_folder: Path, resume: str) -> tuple[str, ...]:
     """Returns the flags that let who holds parameters write into the run folder, and read what the run starts from."""
-    begun_from = [path for path in (resume, experiment.train.warmstart_from) if path not in ("", "auto", "none")]
+    given = (resume, experiment.train.warmstart_from)
+    begun_from = [path for path in given if path not in ("", "auto", "none") and not is_any_url(path)]
     folders = [run_folder.parent if resume == "auto" else run_folder, *(Path(path).expanduser() for path in begun_from)]
     return tuple(part for folder in folders for part in ("--checkpoint-root", str(folder.absolute())))
 

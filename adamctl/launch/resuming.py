@@ -15,8 +15,8 @@ def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, no
     """Returns the path of the checkpoint that a run continues from, or `none`.
 
     Args:
-        resume: `none`, `auto` (the newest run of the experiment's name), a checkpoint, or a run as other commands
-            accept it: a folder, NAME/NNN or NAME.
+        resume: `none`, `auto` (the newest run of the experiment's name), a checkpoint, a run as other commands
+            accept it: a folder, NAME/NNN or NAME; or a URL (`train.checkpoint_url`), from which it is fetched.
         runs: folder of run folders.
         state: folder of notes of live runs.
         note: called with what `auto` found.
@@ -24,6 +24,7 @@ def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, no
     Raises:
         ConfigurationError: there is no such checkpoint, or its run has already done all that is asked for.
         DamagedDataError: its manifest cannot be read.
+        UnreachableError: the URL cannot.
     """
     if resume == "none":
         return resume
@@ -36,7 +37,9 @@ def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, no
             return "none"
         note(f"--resume auto: continuing from {found}")
     else:
-        found = _find(resume, runs, state)
+        from adamctl.roles.coordinator.checkpoint.copies import fetched
+
+        found = _find(fetched(resume, "--resume", runs / experiment.name), runs, state)
     from adamctl.roles.coordinator.checkpoint.writer import (  # imports the servers' client, too
         check_goes_on,
         check_resumable,

@@ -23,6 +23,7 @@ from adamctl.launch.joining import find_controller, listening
 from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.partitions import Place, check_memory, measure_here, settle, write_record
+from adamctl.launch.places.engines import SLURM
 from adamctl.launch.plan import COORDINATOR, STORES, controller_address, coordinator_role, local_roles
 from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
@@ -56,6 +57,7 @@ class TrainOptions:
         hosts: the hosts to run on; None: this machine, or the cluster of `join`.
         bind, advertise: with `hosts`, where the front and roles beside it listen, with `join`, where the coordinator
             does; and the host at which others reach them. Empty: as suits the hosts, or the cluster.
+        port: with `hosts`, where agents dial the front; 0: any free port.
         detached: whether no terminal shows the run.
         begun: called with the run folder when it is made.
         metrics_port: where the cluster's metrics are served on loopback while the run lasts; None: nowhere.
@@ -70,6 +72,7 @@ class TrainOptions:
     hosts: HostsAsked | None = None
     bind: str = ""
     advertise: str = ""
+    port: int = 0
     detached: bool = False
     begun: Callable[[Path], None] = lambda folder: None
     metrics_port: int | None = None
@@ -126,7 +129,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         resolved, held = file.absolute(), _held_elsewhere(experiment)
         if options.hosts is not None:
             listen = where_to_listen(options.hosts, options.bind, options.advertise)
-            run = run_of(experiment, file, folder, sockets, resume, listen)
+            run = run_of(experiment, file, folder, sockets, resume, listen, options.port)
             outcome = _run_on_hosts(run, options.hosts, options, reporter, held, note)
         else:
             node, commands = _commands(experiment, options, resolved, folder.absolute(), sockets, resume, where)
@@ -181,6 +184,7 @@ def _run(front: Front, beside: AbstractAsyncContextManager[None]) -> Outcome:
 def _run_on_hosts(
     run: HostsRun, asked: HostsAsked, options: TrainOptions, reporter: Reporter, stored: bool, note: Noted
 ) -> Outcome:
+    from adamctl.launch.places.slurm import stop_deadline_in_job_s
     from adamctl.net import loop
     from adamctl.net.stream import StreamTransport
 
@@ -191,6 +195,8 @@ def _run_on_hosts(
             lambda address: note.update(front=(address,)),
         )  # fmt: skip
         front = _front(roles, supervision, {"controller": "controller"}, COORDINATOR, options, reporter, note)
+        if asked.engine == SLURM:
+            front.stop_deadline_s = await stop_deadline_in_job_s(options.environment, front.stop_deadline_s)
         return await front.run()
 
     return loop.run(whole())

@@ -92,7 +92,11 @@ EVERY_ROLE: Final = (
     Metric("adamctl_node_uptime_seconds", "Since the node began to serve.", path=("uptime_s",)),
     Metric("adamctl_lease_valid", "1 while the node may consider itself a member.", path=("lease", "valid")),
     Metric("adamctl_lease_left_seconds", "For how long its lease still holds.", path=("lease", "left_s")),
-    Metric("adamctl_certificate_left_seconds", "Until the node's certificate expires.", path=("certificate_left_s",)),
+    Metric(
+        "adamctl_certificate_left_seconds",
+        "Until the node's certificate expires.",
+        path=("certificate", "seconds_left"),
+    ),
     Metric("adamctl_process_cpu_seconds_total", "Processor time of the process.", path=("process", "cpu_s")),
     Metric(
         "adamctl_process_resident_memory_bytes", "Memory of the process in RAM.", path=("process", "resident_bytes")

@@ -153,12 +153,12 @@ def parse_head(data: bytes | bytearray | memoryview) -> FrameHead:
         ProtocolError: the first problem found; nothing after it has been trusted.
     """
     magic, *fields = FRAME_HEADER.unpack_from(data)
-    if bytes(magic).startswith(TLS_START):
-        raise ProtocolError(
-            "expected a frame, found the start of TLS: this port speaks without; start the role that listens here with "
-            "--tls-dir DIR or ADAMCTL_TLS, or leave both out at the other end"
-        )
     if magic != MAGIC:
+        if magic.startswith(TLS_START):
+            raise ProtocolError(
+                "expected a frame, found the start of TLS: this port speaks without; start the role that listens here "
+                "with --tls-dir DIR or ADAMCTL_TLS, or leave both out at the other end"
+            )
         raise ProtocolError(
             f"expected a frame that begins with {MAGIC!r}, found {bytes(magic)!r}; is the peer adamctl?"
         )

@@ -31,6 +31,8 @@ FRAME_HEADER_CHECKSUM: Final = Struct("<I")
 FRAME_HEADER_BYTES: Final = FRAME_HEADER.size + FRAME_HEADER_CHECKSUM.size
 TYPED_HEADER_BYTES_MAX: Final = 64 << 10
 BODY_BYTES_MAX: Final = 32 << 20
+CHECKPOINT_PART_BYTES_MAX: Final = 16 << 20
+"""Half of a body, so that two parts of checkpoints are in memory in place of one whole body."""
 BODY_ALIGNMENT_BYTES: Final = 64  # arrays inside a body start at multiples of this
 
 
@@ -74,6 +76,7 @@ class Opcode(IntEnum):
     PS_ROUND = 41
     PS_COMMIT = 42
     PS_CHECKPOINT_PART = 43
+    PS_CHECKPOINT_READ = 44
     DATA_OPEN = 48
     DATA_READ = 49
     RUN_JOIN = 64

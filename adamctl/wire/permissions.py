@@ -83,6 +83,7 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.PS_ROUND: _COORDINATOR,
     Opcode.PS_COMMIT: _COORDINATOR,
     Opcode.PS_CHECKPOINT_PART: _COORDINATOR,
+    Opcode.PS_CHECKPOINT_READ: Permission(frozenset({"ps", "worker"})),
     Opcode.DATA_OPEN: Permission(frozenset({"coordinator", "worker"})),
     Opcode.DATA_READ: Permission(frozenset({"worker"})),
     Opcode.RUN_JOIN: _RUN,

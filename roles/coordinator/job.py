@@ -154,10 +154,12 @@ async def create_job(
     coordinator: str,
     restore: str,
     parameters_only: bool = False,
+    restore_checksum: str = "",
 ) -> bool:
     """Writes all keys of a job at one revision; the servers then create their parts.
 
-    `parameters_only`: of the checkpoint in folder `restore`; rule state begins afresh.
+    `parameters_only`: of the checkpoint in folder `restore`; rule state begins afresh. `restore_checksum`: of its
+    manifest, if the coordinator gives it to servers that cannot read it.
     Returns False and writes nothing if another coordinator has taken the name since it was chosen.
     """
     cluster = experiment.cluster
@@ -173,6 +175,7 @@ async def create_job(
         cluster.least_in_sync,
         replicas_of(experiment) if experiment.train.in_step else 0,
         parameters_only,
+        restore_checksum,
     )
     changes = job_changes(job, record, layout, experiment.cluster.ps, servers)
     return not (await store.compare_and_set(changes)).conflicts

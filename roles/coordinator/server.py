@@ -22,6 +22,7 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.batch_service import BatchService
 from adamctl.roles.coordinator.batch_start import check_examples, make_batch
 from adamctl.roles.coordinator.checkpoint.members import MemberCheckpoints
+from adamctl.roles.coordinator.checkpoint.serving import ServedCheckpoint
 from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter, find_start
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.batch_job import BatchJob
@@ -210,6 +211,8 @@ class Coordinator:
         opening = asyncio.ensure_future(data_client.open(experiment.data, experiment.model.input, experiment.seed))
         try:
             restore, snapshot = ("", None) if resumed is None else (str(resumed[0]), resumed[1])
+            if resumed is not None:
+                service.began_from = await asyncio.to_thread(ServedCheckpoint, resumed[0])
             await self._create_job(servers, restore, parameters_only=bool(restore) and snapshot is None)
             await self._check_room(servers)  # another job may have begun at the same moment: the first one stays
             self._watch(servers)
@@ -217,7 +220,7 @@ class Coordinator:
                 self.folder, self.job, experiment, self.layout, await self._holders_of_parameters()
             )
             service.checkpoints = self._writer.folder
-            await self._writer.prepare()
+            await self._writer.prepare(goes_on=snapshot is not None)
             with Waiting("the data set to be opened", log=self.context.log):
                 data = await opening
             self._writer.classes = data.classes
@@ -244,7 +247,9 @@ class Coordinator:
             RunFailedError: the user chose the name, or other runs were faster each time.
         """
         for _ in range(NAMES_CHOSEN_MAX):
-            start = servers.parameter, self.context.node, restore, parameters_only
+            served = self.service.began_from
+            checksum = served.checksum if served is not None else ""
+            start = servers.parameter, self.context.node, restore, parameters_only, checksum
             if await create_job(self.store, self.job, self.experiment, self.layout, *start):
                 self._created = True
                 return

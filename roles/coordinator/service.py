@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,6 +21,7 @@ from adamctl.config.schedule import learning_rate
 from adamctl.net.transport import Request
 from adamctl.roles.coordinator.batch_service import BatchService
 from adamctl.roles.coordinator.checkpoint.manifest import checkpoint_folder
+from adamctl.roles.coordinator.checkpoint.serving import ServedCheckpoint
 from adamctl.roles.coordinator.client import encode_join_body
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.instructions import (
@@ -47,6 +48,7 @@ from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.roles.coordinator.data_reading import DataReading
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
+    CheckpointReadRequest,
     Empty,
     GroupDropRequest,
     GroupMember,
@@ -77,6 +79,7 @@ class RunService:
         rows: of the processes that are not workers, for the table of roles.
         waiting_for: what the run waits for now; the last of the messages.
         checkpoints: the folder that they are written to.
+        began_from: the checkpoint that the run begins from, for servers that cannot read it.
         batch: carries out a batch algorithm, from when the run is ready.
         final: set when the run is over.
         workers_told: set when, in addition, every worker has been told so or is gone.
@@ -96,6 +99,7 @@ class RunService:
         self.final_seen = asyncio.Event()
         self._readers: set[int] = set()
         self.checkpoints = Path()
+        self.began_from: ServedCheckpoint | None = None
         self.on_checkpoint: Callable[[WriteCheckpoint], None] = lambda order: None
         self.on_evaluated: Callable[[EvaluationResult], None] = lambda result: None
         self.on_finished: Callable[[RunProgress], None] = lambda progress: None
@@ -133,6 +137,8 @@ class RunService:
                 self.step(events.GroupWatched(self._park(request), _bounded(message)))
             case GroupDropRequest() as message:
                 self.step(events.GroupDropWanted(self._park(request), message))
+            case CheckpointReadRequest() as message:
+                self._read_checkpoint(request, message)
             case RunStatusRequest() as message:
                 self._status(request, message)
             case RunCheckpointRequest():
@@ -153,9 +159,19 @@ class RunService:
         elif self.batch is None:
             request.reply(NextBundlesReply(drain=True))
         else:
-            answering = self._loop.create_task(self._answer_bundles(self.batch, request, message))
-            self._answering.add(answering)
-            answering.add_done_callback(self._answering.discard)
+            self._answer(self._answer_bundles(self.batch, request, message))
+
+    def _read_checkpoint(self, request: Request, message: CheckpointReadRequest) -> None:
+        """Gives a server a piece of the checkpoint that the run begins from."""
+        if self.began_from is None or message.job != self.core.run.plan.job:
+            request.fail(ErrorCode.NOT_ALLOWED, f"job {message.job[:200]!a} does not begin from a checkpoint here")
+        else:
+            self._answer(self.began_from.answer(request, message))
+
+    def _answer(self, work: Coroutine[Any, Any, None]) -> None:
+        answering = self._loop.create_task(work)
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
 
     async def _answer_bundles(self, batch: BatchService, request: Request, message: NextBundlesRequest) -> None:
         request.reply(await batch.next_bundles(message))

@@ -69,6 +69,7 @@ class LocalProcesses:
             name: of this host, for messages.
         """
         self._logs, self._kept = root / LOGS, root / KEPT
+        self.forget()  # a host of this name in a run before may have been killed; controllers would take its store up
         for folder in (self._logs, self._kept):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         told = () if is_loopback(bind) else ("--advertise", advertise)

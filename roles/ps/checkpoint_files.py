@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
@@ -26,7 +26,6 @@ from adamctl.model.layout import Tensor
 from adamctl.roles.manifest_bytes import decode_manifest
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from adamctl.wire.checksum import crc32
-from adamctl.wire.messages import CheckpointFile
 from adamctl.wire.unreadable import UNREADABLE
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -75,89 +74,6 @@ class ShardImage:
     state: Sequence[Array]
 
 
-class ShardEncoder:
-    """Encodes one file, shard after shard; `write` takes the bytes."""
-
-    def __init__(self, name: str, descriptor: FileDescriptor, write: Callable[[bytes | memoryview], object]) -> None:
-        self.name, self.temporary_name, self._write = name, partial_name(name), write
-        self._hash = blake2b(digest_size=16)
-        self._size_bytes = 0
-        self._shards: list[int] = []
-        encoded = msgspec.msgpack.encode(descriptor)
-        self._write_checked(FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, len(encoded)), encoded)
-
-    def add(self, image: ShardImage) -> None:
-        """Appends one shard. Raises what `write` does."""
-        arrays = [np.ascontiguousarray(array, "<f4") for array in (image.values, *image.state)]
-        description = msgspec.msgpack.encode(image.record)
-        header = RECORD_HEADER.pack(RECORD_MAGIC, len(description), sum(array.nbytes for array in arrays))
-        self._write_checked(header, description)
-        self._write_checked(*(array.data.cast("B") for array in arrays))
-        self._shards.append(image.record.shard)
-
-    def end(self) -> CheckpointFile:
-        """Appends the end mark and returns what the file is like."""
-        self._write_checked(RECORD_HEADER.pack(END_MAGIC, 0, len(self._shards)))
-        return CheckpointFile(
-            self.name, self.temporary_name, self._size_bytes, self._hash.hexdigest(), tuple(self._shards)
-        )
-
-    def _write_checked(self, *pieces: bytes | memoryview) -> None:
-        checksum = 0
-        for piece in pieces:
-            checksum = crc32(piece, checksum)
-        for written in (*pieces, CHECKSUM.pack(checksum)):
-            self._write(written)
-            self._hash.update(written)
-            self._size_bytes += len(written)
-
-
-class CheckpointWriter(ShardEncoder):
-    """Writes one file under a temporary name; blocking, so use it in a thread."""
-
-    def __init__(self, folder: Path | int, name: str, descriptor: FileDescriptor) -> None:
-        """`folder`: its path, or an open descriptor, which the caller closes.
-
-        Replaces any file of the same temporary name. Raises OSError if the folder cannot be written to.
-        """
-        if isinstance(folder, Path):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        else:
-            self._folder = os.dup(folder)
-        try:
-            self._file = create_partial(self._folder, name)
-        except BaseException:
-            os.close(self._folder)
-            raise
-        super().__init__(name, descriptor, self._file.write)
-
-    def finish(self) -> CheckpointFile:
-        """Writes the end mark and syncs the file to disk. Raises OSError."""
-        file = self.end()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        os.close(self._folder)
-        return file
-
-    def abandon(self) -> None:
-        """Removes the unfinished file."""
-        self._file.close()
-        with suppress(FileNotFoundError):
-            os.unlink(self.temporary_name, dir_fd=self._folder)
-        os.close(self._folder)
-
-
-def create_partial(folder: int, name: str) -> BinaryIO:
-    """Creates a file's temporary form in an open folder, in place of any older one. Raises OSError."""
-    temporary_name = partial_name(name)
-    with suppress(FileNotFoundError):
-        os.unlink(temporary_name, dir_fd=folder)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.fdopen(os.open(temporary_name, flags, 0o600, dir_fd=folder), "wb")
-
-
 def partial_name(name: str) -> str:
     """Returns a file's name until its checkpoint is finished."""
     return f".{name}.partial"
@@ -181,18 +97,41 @@ class StoredShard:
     arrays: int
 
 
+@dataclass(frozen=True)
+class CheckpointPlace:
+    """Where a checkpoint is read: `folder` is for messages, `open` opens a file of it by name."""
+
+    folder: Path
+    open: Callable[[str], BinaryIO]
+
+    @classmethod
+    def of(cls, place: str | Path | CheckpointPlace) -> CheckpointPlace:
+        """Returns the place, or that of a folder here."""
+        if isinstance(place, CheckpointPlace):
+            return place
+        folder = Path(place)
+        return cls(folder, lambda name: open(folder / name, "rb"))
+
+
 class ShardFile:
     """Reads one file. Descriptions are checked when the file is opened, arrays when they are read."""
 
-    def __init__(self, path: Path, expected_bytes: int | None = None) -> None:
-        """Raises DamagedDataError naming the file, and the shard if one is concerned."""
+    def __init__(
+        self, path: Path, expected_bytes: int | None = None, opened: Callable[[], BinaryIO] | None = None
+    ) -> None:
+        """`opened` opens it, if it is not at `path` here.
+
+        Raises DamagedDataError naming the file, and the shard if one is concerned.
+        """
         self.path = path
+        self.opened = opened or partial(CheckpointPlace.of(path.parent).open, path.name)
         self.shards: list[StoredShard] = []
         try:
-            found_bytes = path.stat().st_size
-            if expected_bytes is not None and found_bytes != expected_bytes:
-                raise _damaged(path, f"expected {expected_bytes} bytes, found {found_bytes}")
-            with open(path, "rb") as file:
+            with self.opened() as file:
+                found_bytes = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                if expected_bytes is not None and found_bytes != expected_bytes:
+                    raise _damaged(path, f"expected {expected_bytes} bytes, found {found_bytes}")
                 self.descriptor = self._read_descriptor(file)
                 self._index(file, found_bytes)
         except FileNotFoundError as error:
@@ -253,7 +192,7 @@ class ShardFile:
 
     def read(self, stored: StoredShard) -> ShardImage:
         """Returns a shard. Raises DamagedDataError naming file and shard if the record's checksum is wrong."""
-        with open(self.path, "rb") as file:
+        with self.opened() as file:
             file.seek(stored.offset)
             content = file.read(stored.size * stored.arrays * 4)
             checksum = file.read(CHECKSUM.size)
@@ -319,19 +258,21 @@ class Checkpoint:
 
 
 def read_checkpoint(
-    folder: str | Path, manifest: Mapping[str, Any] | None = None, *, verify: bool = False
+    place: str | Path | CheckpointPlace, manifest: Mapping[str, Any] | None = None, *, verify: bool = False
 ) -> Checkpoint:
     """Opens a finished checkpoint.
 
     Args:
+        place: its folder, or how its files are opened where they are elsewhere.
         manifest: its `manifest.json` if already read; `files` lists name, size_bytes, checksum and shards.
         verify: also check every file's checksum against the manifest, and every shard's checksum.
 
     Raises:
         DamagedDataError: a file is missing, truncated or changed; the message names it, and the shard if known.
     """
-    folder = Path(folder)
-    described = read_manifest(folder) if manifest is None else manifest
+    place = CheckpointPlace.of(place)
+    folder = place.folder
+    described = read_manifest(place) if manifest is None else manifest
     entries = described.get("files")
     if not isinstance(entries, list) or not entries:
         raise _damaged(folder / MANIFEST_NAME, 'expected a list "files" that is not empty')
@@ -344,17 +285,19 @@ def read_checkpoint(
             raise _damaged(folder / MANIFEST_NAME, what) from error
         if Path(name).name != name:
             raise _damaged(folder / MANIFEST_NAME, f"expected the name of a file in this folder; found {name!r}")
-        files.append(ShardFile(folder / name, size_bytes))
+        files.append(ShardFile(folder / name, size_bytes, partial(place.open, name)))
         if verify:
             _verify(files[-1], checksum)
     return Checkpoint(folder, files)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(place: Path | CheckpointPlace) -> dict[str, Any]:
     """Raises DamagedDataError if the manifest is missing or unreadable: the checkpoint is unfinished or damaged."""
-    path = folder / MANIFEST_NAME
+    place = CheckpointPlace.of(place)
+    path = place.folder / MANIFEST_NAME
     try:
-        return decode_manifest(path.read_bytes())
+        with place.open(MANIFEST_NAME) as file:
+            return decode_manifest(file.read())
     except FileNotFoundError as error:
         raise _damaged(path, "it is missing, so this checkpoint was never finished; use an earlier one") from error
     except (OSError, DamagedDataError) as error:
@@ -378,7 +321,7 @@ def _verify(file: ShardFile, checksum: str) -> None:
     for stored in file.shards:  # first, because these errors name the shard
         file.read(stored)
     found = blake2b(digest_size=16)
-    with open(file.path, "rb") as opened:
+    with file.opened() as opened:
         while piece := opened.read(1 << 20):
             found.update(piece)
     if found.hexdigest() != checksum:

@@ -10,14 +10,8 @@ from pathlib import Path
 
 from adamctl.errors import RemoteError
 from adamctl.net.transport import Request
-from adamctl.roles.ps.checkpoint_files import (
-    CheckpointWriter,
-    FileDescriptor,
-    ShardEncoder,
-    ShardImage,
-    ShardRecord,
-    file_name,
-)
+from adamctl.roles.ps.checkpoint_encoder import CheckpointWriter, ShardEncoder
+from adamctl.roles.ps.checkpoint_files import FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core.admission import save_refusal
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.server_core import ServerCore

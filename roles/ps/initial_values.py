@@ -12,7 +12,7 @@ from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import Rule
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
-from adamctl.roles.ps.checkpoint_files import Checkpoint, read_checkpoint
+from adamctl.roles.ps.checkpoint_files import Checkpoint, CheckpointPlace, read_checkpoint
 from adamctl.roles.ps.core.exactly_once import ClientMemory
 from adamctl.roles.ps.core.job import ShardContent
 from adamctl.roles.ps.memory_budget import side_by_side
@@ -32,17 +32,17 @@ def build_buckets(
     buckets: Sequence[int],
     rule: Rule,
     seed: int,
-    restore: str,
+    restore: str | CheckpointPlace,
     parameters_only: bool = False,
     stored: Callable[[int], Mapping[int, ShardContent]] = lambda bucket: {},
 ) -> dict[int, list[ShardContent]]:
     """Returns the contents of buckets by index; shards that `stored` returns for a bucket are taken from there.
 
     `stored` is called for one bucket at a time, so that at most one bucket is in memory twice. If it returns all
-    shards, the checkpoint in folder `restore` need not exist any more. `parameters_only`: of the checkpoint's arrays.
+    shards, the checkpoint `restore` need not exist any more. `parameters_only`: of the checkpoint's arrays.
 
     Raises:
-        DamagedDataError: the checkpoint in folder `restore` is damaged, or belongs to another model.
+        DamagedDataError: the checkpoint `restore` is damaged, or belongs to another model.
     """
     checkpoint: Checkpoint | None = None
     contents: dict[int, list[ShardContent]] = {}
@@ -61,7 +61,12 @@ def build_buckets(
 
 
 def build_shards(
-    layout: ParameterLayout, shards: Sequence[int], rule: Rule, seed: int, restore: str, parameters_only: bool = False
+    layout: ParameterLayout,
+    shards: Sequence[int],
+    rule: Rule,
+    seed: int,
+    restore: str | CheckpointPlace,
+    parameters_only: bool = False,
 ) -> Iterator[ShardContent]:
     """Yields the contents of some shards, in their order, one at a time.
 
@@ -106,14 +111,14 @@ def _initial(layout: ParameterLayout, index: int, rule: Rule, seed: int) -> Shar
     return ShardContent(index, np.ascontiguousarray(values.reshape(-1)), rule.initial_state(shard.size))
 
 
-def _open(folder: str, layout: ParameterLayout, rule: Rule) -> Checkpoint:
-    checkpoint = read_checkpoint(folder)
+def _open(place: str | CheckpointPlace, layout: ParameterLayout, rule: Rule) -> Checkpoint:
+    checkpoint = read_checkpoint(place)
     ours = [(tensor.name, tensor.shape) for tensor in layout.tensors]
     theirs = [(tensor.name, tensor.shape) for tensor in checkpoint.tensors]
     if ours != theirs:
         different = next((pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (ours, theirs))
         raise DamagedDataError(
-            f"checkpoint {folder} belongs to another model: expected {different[0]}, found {different[1]}; "
+            f"checkpoint {checkpoint.folder} belongs to another model: expected {different[0]}, found {different[1]}; "
             "resume with the experiment that wrote it"
         )
     return checkpoint

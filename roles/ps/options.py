@@ -14,6 +14,7 @@ from adamctl.config.names import NAME_EXPECTED, is_name
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.threads import available_cores
 from adamctl.net.address import parse_address
+from adamctl.roles.context import DRAIN_S_MAX
 from adamctl.roles.ps.core.flush import FlushConfig
 
 CHECKPOINT_ROOT = "runs"
@@ -33,6 +34,7 @@ class ServerOptions:
 
     `forget_after_s`: a job that has not ended is freed after no controller has known it for this many seconds.
     `checkpoint_roots`: folders in which clients may have the server write and read checkpoints.
+    `drain_on_term_s`: for how long SIGTERM has it move off what it holds before it ends; 0: it ends at once.
     `failure_domain`: name of what fails together with the server; empty: its machine.
 
     An empty address means the default: `--bind` and `--port` for clients, and the clients' address for everything else
@@ -49,6 +51,7 @@ class ServerOptions:
     forget_after_s: float = FORGET_AFTER_S
     checkpoint_roots: tuple[str, ...] = (CHECKPOINT_ROOT,)
     failure_domain: str = ""
+    drain_on_term_s: float = 0.0
 
     @property
     def applies_arriving(self) -> bool:
@@ -77,7 +80,17 @@ def server_options(options: Mapping[str, Any]) -> ServerOptions:
         forget_after_s=_seconds("--forget-after-s", options.get("forget_after_s", FORGET_AFTER_S)),
         checkpoint_roots=tuple(options.get("checkpoint_root") or (CHECKPOINT_ROOT,)),
         failure_domain=_domain(str(options.get("failure_domain") or "")),
+        drain_on_term_s=_drain_s(options.get("drain_on_term")),
     )
+
+
+def _drain_s(text: Any) -> float:
+    if text is None or text == "":
+        return 0.0
+    seconds = _seconds("--drain-on-term", text)
+    if seconds > DRAIN_S_MAX:
+        raise ConfigurationError(f"--drain-on-term: expected at most {DRAIN_S_MAX:g} seconds; found {text}")
+    return seconds
 
 
 def _domain(name: str) -> str:

@@ -11,16 +11,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import Any, Final
+from typing import Any
 
 from adamctl.errors import RemoteError
 from adamctl.net.transport import Request
 from adamctl.wire.checksum import crc32
-from adamctl.wire.constants import ErrorCode
+from adamctl.wire.constants import CHECKPOINT_PART_BYTES_MAX, ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointPartReply, CheckpointPartRequest
-
-PART_BYTES_MAX: Final = 16 << 20
-"""Half of a body, so that two files can be received in the time of one body's memory."""
 
 
 class OutgoingFile:
@@ -73,7 +70,7 @@ class OutgoingFile:
         if offset != self.position:
             raise RemoteError(ErrorCode.BAD_MESSAGE, f"expected offset {self.position}; found {offset}")
         part: list[memoryview] = []
-        room = PART_BYTES_MAX
+        room = CHECKPOINT_PART_BYTES_MAX
         while self._pieces and room:
             piece = self._pieces.popleft()
             if len(piece) > room:
@@ -81,7 +78,7 @@ class OutgoingFile:
                 piece = piece[:room]
             part.append(piece)
             room -= len(piece)
-        self.position += PART_BYTES_MAX - room
+        self.position += CHECKPOINT_PART_BYTES_MAX - room
         self._changed.set()
         last = self._ended and not self._pieces
         return part, last, self._files if last else ()

@@ -13,6 +13,13 @@ ROLE = Role(
         Option("admin-listen", "address only for status, shutdown and checkpoints (Adam 3.3.4)", str, ""),
         Option("replication-listen", "address only for traffic between copies of buckets (Adam 3.3.4)", str, ""),
         Option(
+            "drain-on-term",
+            "seconds in which SIGTERM has what it holds moved to other servers before it ends; what cannot be moved is "
+            "said, and the exit code is then 1, else 0; by default it ends at once",
+            str,
+            "",
+        ),
+        Option(
             "failure-domain",
             "name of what fails together with it, such as a rack: copies of a bucket do not share one while another "
             "has room; by default its machine",

@@ -52,6 +52,7 @@ from adamctl.roles.ps.core.instructions import (
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.jobs.copy_builder import Copies
 from adamctl.roles.ps.jobs.keeper import JobKeeper
+from adamctl.roles.ps.leaving import move_off
 from adamctl.roles.ps.options import ServerOptions, server_options
 from adamctl.roles.ps.replication.shell import ReplicationShell
 from adamctl.roles.ps.retired_clients import follow_retired, keep_retired
@@ -155,6 +156,7 @@ class ParameterServer:
             stopping.cancel()
             if following in done:
                 following.result()
+            await move_off(self._context, self._keeper)
         finally:
             for task in (tasks := (following, *self._background.tasks)):
                 task.cancel()
@@ -173,7 +175,7 @@ class ParameterServer:
         options = self._options
         common = self._context.common
         self._context.stores = self._storing is not None
-        self._context.failure_domain = options.failure_domain
+        self._context.failure_domain, self._context.drain_on_term_s = options.failure_domain, options.drain_on_term_s
         self._context.kept_in = self._options.store
         if not common.capacity_bytes:  # so that no copies are placed here that do not fit
             self._context.common = replace(common, capacity_bytes=options.memory_bytes_max)

@@ -17,7 +17,8 @@ from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestTens
 from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
-from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
+from adamctl.roles.ps.checkpoint_encoder import CheckpointWriter
+from adamctl.roles.ps.checkpoint_files import FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 
 SMALL = Model((6, 6, 2), (Conv2D(3, 3, activation="relu"), MaxPool2D(2), Dense(5, "tanh"), Softmax(4)))

@@ -20,7 +20,8 @@ from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
-from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord
+from adamctl.roles.ps.checkpoint_encoder import CheckpointWriter
+from adamctl.roles.ps.checkpoint_files import FileDescriptor, ShardImage, ShardRecord
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from tests.roles.data.speech.sounds import RATE_HZ, wav_bytes, write_recordings
 from tests.roles.manifests_for_tests import change_manifest

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from adamctl.config.urls import Url, checked_url, is_inside, is_url, without_file_scheme
 from adamctl.errors import ConfigurationError
+from tests.config.small_network import load
 
 
 def test_urls_and_paths() -> None:
@@ -51,3 +54,14 @@ def test_only_what_is_below_a_root_is_inside() -> None:
     for text in ("s3://bucket", "s3://bucket/sets2", "http://host/x", "https://host.evil/x", "gs://bucket/sets"):
         assert not is_inside(checked_url(text), roots)
     assert not is_inside(checked_url("s3://bucket"), ())
+
+
+@pytest.mark.parametrize("key", ["checkpoint_url", "warmstart_from"])
+def test_urls_of_checkpoints_are_checked_before_a_run(tmp_path: Path, key: str) -> None:
+    for fits in ("s3://bucket/runs/one", "file:///runs/one", ""):
+        load(tmp_path, f"train.{key}={fits}")
+    with pytest.raises(ConfigurationError, match=rf"train\.{key}.*a user or a password"):
+        load(tmp_path, f"train.{key}=s3://me:secret@bucket/one")
+    if key == "checkpoint_url":
+        with pytest.raises(ConfigurationError, match=r"train\.checkpoint_url.*expected one URL"):
+            load(tmp_path, "train.checkpoint_url=runs/one")

@@ -41,6 +41,8 @@ SERVERS = ("ps-1", "ps-2", "ps-3")
 WORKERS = ("worker-1", "worker-2")
 TOP1_MIN = 0.9
 LOOK_S = 0.05
+LEASE_S = 16.0
+"""So long that no node of a crowded machine is taken for lost; a node that is stopped takes its leave."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,8 @@ class Cluster:
         match role:
             case "controller":
                 peers = ",".join(f"{name}=127.0.0.1:{port}" for name, port in self._ports.items())
-                return [role, "start", "--dir", folder, "--peers", peers, "--port", str(self._ports[node])]
+                limits = ("--lease", str(LEASE_S))
+                return [role, "start", "--dir", folder, "--peers", peers, "--port", str(self._ports[node]), *limits]
             case "ps":
                 return [role, "start", "--store", folder, "--apply-threads", "1"]
             case "worker":

@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -139,3 +140,63 @@ def test_a_signal_makes_a_role_take_its_new_certificate_and_go_on(tmp_path: Path
             assert time.monotonic() < deadline
         assert process.poll() is None
         assert "was read again" in (tmp_path / f"{folder.name}.log").read_text()
+
+
+@pytest.mark.slow
+def test_certificates_that_expire_while_a_client_pushes_are_replaced_without_a_failure(tmp_path: Path) -> None:
+    """Certificates of 9 seconds, each renewed every 2 seconds, for half a minute: every push is acknowledged."""
+    authority = Authority(tmp_path / "tls")
+    members = (("controller", "head"), ("ps", "ps-1"), ("client", "app"))
+    done = threading.Event()
+
+    def renew() -> None:
+        while True:
+            for role_name, node in members:
+                authority.write(role_name, node, lifetime_s=9.0)
+            if done.wait(2.0):
+                return
+
+    folders = {node: authority.write(role_name, node, lifetime_s=9.0) for role_name, node in members}
+    renewing = threading.Thread(target=renew)
+    renewing.start()
+    with ExitStack() as stack:
+        stack.callback(renewing.join, 30)
+        stack.callback(done.set)
+        _, controller = stack.enter_context(role(tmp_path, "controller", folders["head"], "--dir", "state"))
+        stack.enter_context(role(tmp_path, "ps", folders["ps-1"], "--controller", controller))
+        host = controller.removeprefix("tcp://")
+        client = stack.enter_context(adam.ParameterClient(f"adam://{host}/job", tls_dir=folders["app"]))
+        client.register({"w": np.zeros(1000, np.float32)}, rule=RuleConfig("sgd"))
+        pushes, longest_s = 0, 0.0
+        began_s = time.monotonic()
+        while (now_s := time.monotonic()) < began_s + 30:
+            client.push({"w": np.full(1000, -1.0, np.float32)}, 1.0)
+            client.wait()
+            pushes += 1
+            longest_s = max(longest_s, time.monotonic() - now_s)
+        assert np.allclose(client.pull()["w"], pushes), "an acknowledged push is missing, or was applied twice"
+        print(f"{pushes} pushes, the longest took {longest_s:.3f} s")
+        told = (tmp_path / "ps-ps-1.log").read_text()
+        assert "Traceback" not in told
+
+
+@pytest.mark.slow
+def test_a_person_trains_on_a_cluster_over_tls(tmp_path: Path) -> None:
+    """Every byte goes by TLS: a run that joins, with a coordinator that an operator's certificate vouches for."""
+    authority = Authority(tmp_path / "tls")
+    experiment = Path(__file__).resolve().parents[2] / "examples" / "digits.toml"
+    with ExitStack() as stack:
+        head = authority.write("controller", "head")
+        _, controller = stack.enter_context(role(tmp_path, "controller", head, "--dir", "state"))
+        for name in ("ps", "data", "worker"):
+            flags = ("--threads", "1") if name == "worker" else ()
+            tls = authority.write(name, f"{name}-1")
+            stack.enter_context(role(tmp_path, name, tls, "--controller", controller, *flags))
+        anna = authority.write("operator", "anna")
+        settings = ("--passes", "2", "--workers", "1", "--ps", "1", "--set", "cluster.replication=1")
+        done = command(tmp_path, anna, "train", str(experiment), "--join", controller, "--plain", "--json", *settings)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["exit_code"] == 0
+        status = command(tmp_path, anna, "status", "--controller", controller, "--json")
+        (job,) = json.loads(status.stdout)["jobs"]
+        assert "anna.coordinator-digits-" in json.dumps(job)

@@ -12,11 +12,11 @@ from random import Random
 from typing import Any
 
 from adamctl.bench.role_processes import role_hello
+from adamctl.bench.soak.links import Links
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.wire.messages import ConfigChanges, StatusReply, StatusRequest
-from tests.faults.links import Links
 from tests.roles.controller.members import MemberProcess, free_addresses
 from tests.sim.history import History
 

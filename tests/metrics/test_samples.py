@@ -52,8 +52,15 @@ def test_what_a_status_does_not_say_is_no_metric() -> None:
     for name in ("adamctl_lease_left_seconds", "adamctl_certificate_left_seconds", "adamctl_store_file_bytes"):
         assert name not in shown
     assert not any(name.startswith(("adamctl_worker", "adamctl_data", "adamctl_run")) for name in shown)
-    later = found(NodeReading("ps", "ps-1", {**PS, "certificate_left_s": 60}))
+    later = found(NodeReading("ps", "ps-1", {**PS, "certificate": {"seconds_left": 60}}))
     assert later["adamctl_certificate_left_seconds"] == {("ps", "ps-1"): 60.0}
+
+
+def test_what_is_no_number_is_no_metric() -> None:
+    for wrong in (math.nan, math.inf, 10**400, "5", None, [1], {"a": 1}):
+        shown = found(NodeReading("ps", "ps-1", {"uptime_s": wrong, "network": {"refusals": {"A": wrong, "B": 1}}}))
+        assert "adamctl_node_uptime_seconds" not in shown
+        assert shown["adamctl_refusals_total"] == {("ps", "ps-1", "B"): 1.0}
 
 
 def test_who_does_not_answer_is_down_and_nothing_else() -> None:

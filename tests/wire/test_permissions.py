@@ -78,6 +78,7 @@ MAY: dict[str, set[str]] = {
     "PS_ROUND": {"coordinator"},
     "PS_COMMIT": {"coordinator"},
     "PS_CHECKPOINT_PART": {"coordinator"},
+    "PS_CHECKPOINT_READ": {"ps", "worker"},
     "DATA_OPEN": {"coordinator", "worker"},
     "DATA_READ": {"worker"},
     "RUN_JOIN": {"worker"},

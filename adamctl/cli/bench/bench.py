@@ -28,6 +28,7 @@ command = TableGroup(
     context_settings={"help_option_names": ["-h", "--help"]},
     table={
         "net": ("adamctl.cli.bench.bench:net", "1 MiB frames over one connection against plain blocking sockets"),
+        "tls": ("adamctl.cli.bench.tls:tls", "TLS against blocking SSLSockets, the cipher, and frames without it"),
         "kernels": (
             "adamctl.cli.bench.bench:kernels",
             "Each kernel against matrix product rate, memory bandwidth and PyTorch",
@@ -39,6 +40,7 @@ command = TableGroup(
         "replication": ("adamctl.cli.bench.replication:replication", "What three copies of every bucket cost"),
         "failover": ("adamctl.cli.bench.failover:failover", "How long pushes stall when a server is lost"),
         "metrics": ("adamctl.cli.bench.metrics:metrics", "What scraping metrics costs a run"),
+        "soak": ("adamctl.cli.bench.soak:soak", "Hours of faults, with an account of every push"),
         "store": (
             "adamctl.cli.bench.bench:store",
             "Parameter servers' store against the disk: flush, recovery, long runs",

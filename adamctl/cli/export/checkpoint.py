@@ -18,7 +18,8 @@ from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestTensor
 from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
-from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
+from adamctl.roles.ps.checkpoint_encoder import CheckpointWriter
+from adamctl.roles.ps.checkpoint_files import FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 
 NODE = "import"

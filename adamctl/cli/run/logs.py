@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -15,6 +15,8 @@ from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError
 
 _FOLLOW_INTERVAL_S = 0.2
+_FETCH_EVERY_S = 2.0
+"""How often the ends of logs on other hosts are asked for."""
 _SILENT_S = 10.0
 """Seconds without a new line after which a run without a summary and without a note counts as over."""
 
@@ -27,24 +29,67 @@ _SILENT_S = 10.0
 def command(run: str | None, role: str | None, follow: bool, run_dir: str) -> None:
     """Print the logs of RUN in order of time: a run folder, NAME/NNN, or NAME for its newest run.
 
-    Without RUN, uses the run in progress on this machine, or the newest one in --run-dir.
+    Without RUN, uses the run in progress on this machine, or the newest one in --run-dir. Of a live run on many hosts,
+    whose logs stay on the hosts, it shows the last lines, and with --follow what is added to them.
     """
+    from tempfile import TemporaryDirectory
+
     from adamctl.launch.finding import find_any_run
     from adamctl.launch.live_runs import state_folder
     from adamctl.launch.run_folder import LOGS
 
     state = state_folder(os.environ)
     folder = find_any_run(run, Path(run_dir), state)
-    merged = Merged(folder / LOGS, role)
-    for line in merged.added(complete=not follow):
-        echo(line)
-    while follow:
-        over = _is_over(folder, state, merged.silent_s)
-        time.sleep(0.0 if over else _FOLLOW_INTERVAL_S)
-        for line in merged.added(complete=over):
+    with TemporaryDirectory(prefix="adamctl-logs-") as fetched:
+        places = [folder / LOGS, *sorted(folder.glob(f"hosts/*/{LOGS}")), Path(fetched)]
+        remote = _Remote(folder, state, Path(fetched), {file.stem for place in places for file in place.glob("*.log")})
+        remote.fetch()
+        merged = Merged(places, role)
+        for line in merged.added(complete=not follow):
             echo(line)
-        if over:
+        while follow:
+            over = _is_over(folder, state, merged.silent_s)
+            time.sleep(0.0 if over else _FOLLOW_INTERVAL_S)
+            remote.fetch(again=True)
+            for line in merged.added(complete=over):
+                echo(line)
+            if over:
+                return
+
+
+class _Remote:
+    """The logs of a live run that lie on other hosts; those of a run that is over stay there."""
+
+    def __init__(self, folder: Path, state: Path, fetched: Path, here: set[str]) -> None:
+        from adamctl.launch.hosts.tails import Tails
+        from adamctl.launch.live_runs import live_runs
+
+        path = str(folder.absolute())
+        self._front = next((run.front for run in live_runs(state) if run.folder == path and run.front), ())
+        self._folder, self._tails, self._asked_s = folder, Tails(fetched, here), float("-inf")
+
+    def fetch(self, again: bool = False) -> None:
+        """Fetches them; `again`: only if the last time was some seconds ago. Says what does not answer, once."""
+        from adamctl.errors import AdamctlError
+        from adamctl.launch.run_token import read_token
+        from adamctl.net import loop
+        from adamctl.net.stream import StreamTransport
+
+        if not self._front or (again and time.monotonic() - self._asked_s < _FETCH_EVERY_S):
             return
+        self._asked_s = time.monotonic()
+
+        async def ask() -> None:
+            await self._tails.fetch(StreamTransport(), self._front[0], read_token(self._folder))
+
+        try:
+            loop.run(ask())
+        except AdamctlError as error:
+            if not again:
+                echo(f"logs of other hosts cannot be fetched: {error}", err=True)
+            return
+        for node, problem in self._tails.problems.items() if not again else ():
+            echo(f"the log of {node} cannot be fetched: {problem}", err=True)
 
 
 def _is_over(folder: Path, state: Path, silent_s: float) -> bool:
@@ -58,15 +103,15 @@ def _is_over(folder: Path, state: Path, silent_s: float) -> bool:
 class Merged:
     """The merged logs of a run: `node | line`, ordered by the time at the start of each record."""
 
-    def __init__(self, folder: Path, role: str | None) -> None:
-        """Raises ConfigurationError if there is no such log."""
-        self._folder, self._role = folder, role
+    def __init__(self, folders: Sequence[Path], role: str | None) -> None:
+        """`folders` hold the logs, the run folder's own first. Raises ConfigurationError if there is no such log."""
+        self._folders, self._role = folders, role
         self._positions: dict[Path, int] = {}
         self._last: dict[Path, str] = {}
         self._heard_s = time.monotonic()
         if not self._files():
-            names = ", ".join(file.stem for file in sorted(folder.glob("*.log"))) or "none"
-            raise ConfigurationError(f"no log {f'of {role!r} ' if role else ''}in {folder}; logs there: {names}")
+            names = ", ".join(sorted(file.stem for folder in folders for file in folder.glob("*.log"))) or "none"
+            raise ConfigurationError(f"no log {f'of {role!r} ' if role else ''}in {folders[0]}; logs there: {names}")
 
     @property
     def silent_s(self) -> float:
@@ -82,7 +127,7 @@ class Merged:
             yield f"{file.stem:<{width}} | {line}"
 
     def _files(self) -> list[Path]:
-        role, files = self._role, sorted(self._folder.glob("*.log"))
+        role, files = self._role, [file for folder in self._folders for file in sorted(folder.glob("*.log"))]
         return [file for file in files if role is None or file.stem == role or file.stem.rpartition("-")[0] == role]
 
     def _records(self, file: Path, complete: bool) -> Iterator[tuple[str, Path, str]]:

@@ -94,9 +94,8 @@ def draw(panels: Sequence[Panel], names: Sequence[str], path: Path) -> None:
 def _panel(axes: Any, panel: Panel, runs: int) -> None:
     from matplotlib.ticker import LogLocator, PercentFormatter, StrMethodFormatter
 
-    few = max(len(line.x) for line in panel.lines) < FEW
     for line in panel.lines:
-        axes.plot(line.x, line.y, **_style(line.run, runs, held_out=line.held_out, few=few))
+        axes.plot(line.x, line.y, **_style(line.run, runs, held_out=line.held_out, few=len(line.x) < FEW))
     axes.grid(alpha=0.3)
     axes.set_xlim(left=0)
     axes.set_xlabel(panel.over)

@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     help="With --hosts or --join: host at which others reach this machine; by default --bind.",
 )
 @click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="With --hosts: port of this machine that agents dial; by default any free one.",
+)
+@click.option(
     "--resume",
     default="none",
     metavar="auto|RUN",
@@ -69,6 +75,7 @@ def command(
     join: tuple[str, ...],
     bind: str,
     advertise: str,
+    port: int,
     resume: str,
     run_dir: str,
     token: str,
@@ -98,6 +105,8 @@ def command(
     joins = options.addresses(join) if join or options.config_store() else ()
     if hosts is not None and joins:
         raise ConfigurationError("--hosts starts a cluster and --join uses one: give one of them")
+    if hosts is None and port:
+        raise ConfigurationError("--port: expected with --hosts or --on; nobody dials a run on this machine")
     if hosts is not None and metrics_port is not None:
         raise ConfigurationError(
             "--metrics-port serves a run on this machine; with --hosts, start adamctl metrics serve --controller ADDR, "
@@ -132,6 +141,7 @@ def command(
         metrics_port=metrics_port,
         bind=bind,
         advertise=advertise,
+        port=port,
     )
     try:
         outcome, folder = train(loaded.experiment, chosen, reporter)
@@ -170,6 +180,7 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
     if progress is not None and progress.final and not outcome.message:
         where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
         flags = [part for flag, host in where if host for part in (flag, host)]
+        flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
             say("INFO", line)
     if outcome.message:

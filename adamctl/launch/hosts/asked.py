@@ -34,6 +34,13 @@ class HostsAsked:
     spares: int = 0
     flags: Mapping[str, str] = field(default_factory=dict)
 
+    def flags_again(self) -> list[str]:
+        """Returns the flags of a command that asks for the same hosts once more, but for how long."""
+        hosts = str(self.least) if self.least == self.most else f"{self.least}:{self.most}"
+        given = {"cores": str(self.cores or ""), "spares": str(self.spares or ""), **self.flags}
+        others = [part for flag, value in given.items() if value for part in (f"--{flag}", value)]
+        return ["--hosts", hosts, "--on", self.engine, *others]
+
     @property
     def needs(self) -> HostNeeds:
         """What each host must offer."""

@@ -36,6 +36,7 @@ class Run:
         sockets: folder for Unix sockets of roles beside the front, and for the controller's store.
         resume: `auto`, `none` or a path.
         bind, advertise: where roles beside the front listen, and the host at which others reach them.
+        port: where agents dial the front; 0: any free port.
     """
 
     experiment: Experiment
@@ -45,6 +46,7 @@ class Run:
     resume: str
     bind: str
     advertise: str
+    port: int = 0
 
     @property
     def listening(self) -> tuple[str, ...]:

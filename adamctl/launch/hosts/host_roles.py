@@ -36,6 +36,7 @@ from adamctl.launch.hosts.starter import Starter, bracketed
 from adamctl.launch.hosts.table import Arrived, Event, HostTable, Lost
 from adamctl.launch.places.engines import BY_HAND
 from adamctl.launch.places.places import AgentCommand, Draining, Places
+from adamctl.launch.plan import COORDINATOR
 from adamctl.launch.roles import POLL_S, Ask, LocalRoles
 from adamctl.launch.supervision import Fail, Note, RoleEnd, Supervision
 from adamctl.live.reading import ProcessReading
@@ -114,7 +115,7 @@ class HostRoles:
         Raises:
             ConfigurationError: the address to listen on is taken.
         """
-        (bound,) = await self._server.listen((f"tcp://{bracketed(self._run.bind)}:0",))
+        (bound,) = await self._server.listen((f"tcp://{bracketed(self._run.bind)}:{self._run.port}",))
         address = str(parse_address(bound)._replace(host=self._run.advertise))
         self._on_listening(address)
         self._spawn(self._use_engine(address))
@@ -289,7 +290,11 @@ class HostRoles:
     def start_one(self, node: str) -> None:
         """Starts a reaped role again where it was; if its host is lost meanwhile, the keeper has seen to it."""
         placed = self._keeper.placed.get(node)
-        if placed is None or placed.host == FRONT:
+        if node == COORDINATOR:
+            if not self._starter.resume_coordinator():
+                self._news.append(Fail(node, "it ended before the first checkpoint", 1))
+                self._told.set()
+        elif placed is None or placed.host == FRONT:
             self._local.start_one(node)
         elif node not in self._there.roles and not self._table.hosts[placed.host].lost:
             self._supervision.add(node, placed.role)

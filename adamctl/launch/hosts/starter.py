@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adamctl.errors import RunFailedError
 from adamctl.launch.hosts.commands import Run, beside_front, on_host
 from adamctl.launch.hosts.placement import FRONT, Placed
 from adamctl.launch.hosts.roles_there import RolesThere
+from adamctl.launch.plan import COORDINATOR
 from adamctl.launch.roles import LocalRoles
+from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.host.processes import free_ports
 from adamctl.wire.messages import HostStart
 
@@ -67,6 +69,15 @@ class Starter:
             lambda number: HostStart(number, placed.role, placed.node, start.arguments, start.folder, start.needs),
         )
         self.there.started(placed, attempt)
+
+    def resume_coordinator(self) -> bool:
+        """Starts the coordinator again from the newest checkpoint of its run; whether there is one."""
+        if not checkpoints(self.run.folder):
+            return False
+        again = replace(self.run, resume=str(self.run.folder))
+        self.local.add(beside_front(again, Placed("coordinator", COORDINATOR, FRONT), self.controllers, 0))
+        self.local.start_one(COORDINATOR)
+        return True
 
     async def _form_controllers(self) -> None:
         """Asks the hosts of the controllers for ports; then their addresses are known, and all others start.

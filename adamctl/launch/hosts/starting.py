@@ -89,8 +89,8 @@ def make_roles(
         line = (sys.executable, "-m", "adamctl", "host", "start", "--front", address, *own, *cores, *agent_flags(run))
         return AgentCommand(line, secret)
 
-    kept = ("ps",) if stored else ()
-    supervision = Supervision({}, stored=(*kept, "controller") if asked.most >= CONTROLLERS else kept)
+    kept = ("coordinator", *(("ps",) if stored else ()), *(("controller",) if asked.most >= CONTROLLERS else ()))
+    supervision = Supervision({}, stored=kept)
     local = LocalRoles((), run.folder / LOGS, {**environment, **secret})
     hello = make_hello("front", f"front-{COORDINATOR}", 0, token)
     table = HostTable(name, __version__)
@@ -102,7 +102,13 @@ def make_roles(
 
 
 def run_of(
-    experiment: Experiment, file: Path, folder: Path, sockets: Path, resume: str, listen: tuple[str, str]
+    experiment: Experiment,
+    file: Path,
+    folder: Path,
+    sockets: Path,
+    resume: str,
+    listen: tuple[str, str],
+    port: int = 0,
 ) -> Run:
     """Returns what the roles of a run need to know; `listen` is what `where_to_listen` returns."""
-    return Run(experiment, file.absolute(), folder.absolute(), sockets, resume, *listen)
+    return Run(experiment, file.absolute(), folder.absolute(), sockets, resume, *listen, port)

@@ -17,11 +17,12 @@ from adamctl.importing import importing
 from adamctl.launch.places.places import Places
 
 BY_HAND = "agents"
+SLURM = "slurm"
 ENGINES = {
     BY_HAND: "adamctl.launch.places.by_hand:ByHand",
     "local": "adamctl.launch.places.local:LocalPlaces",
     "ray": "adamctl.launch.places.ray:RayPlaces",
-    "slurm": "adamctl.launch.places.slurm:SlurmPlaces",
+    SLURM: "adamctl.launch.places.slurm:SlurmPlaces",
 }
 """Name -> `module:Class`. Each class takes one `EngineOptions`."""
 

@@ -14,7 +14,10 @@ from typing import Protocol, TypeAlias
 
 @dataclass(frozen=True)
 class HostNeeds:
-    """What each host must offer. `time_s` is for how long, 0 if the engine has no limit; so is `memory_bytes`."""
+    """What each host must offer. `time_s` is for how long, 0 if the engine has no limit; so is `memory_bytes`.
+
+    `cores` 0 is all cores of a host, however many these are.
+    """
 
     cores: int
     memory_bytes: int = 0

@@ -106,7 +106,7 @@ class SlurmPlaces:
         except AdamctlError as error:
             self._note(f"Slurm gives no further host: {error}")
             return False
-        self._note(f"{printable(why)}: submitted Slurm job {job} for one more host")
+        self._note(f"submitted Slurm job {job} for one more host ({printable(why)})")
         return True
 
     async def notices(self) -> AsyncIterator[Notice]:
@@ -128,10 +128,6 @@ class SlurmPlaces:
                 await asyncio.to_thread(self._warden.wait, COMMAND_DEADLINE_S)
         if self._step is not None and self._step.returncode is None:
             await _end_step(self._step)
-
-    async def stop_deadline_s(self) -> float:
-        """Returns how many seconds a last checkpoint may take within this job, once Slurm has asked it to end."""
-        return stop_deadline_s(kill_wait_s(await self._ask("scontrol", "show", "config")))
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -180,8 +176,8 @@ class SlurmPlaces:
         if there < hosts:
             in_it = f"partition {self._partition}" if self._partition else "this Slurm cluster"
             raise UnreachableError(
-                f"expected {hosts} hosts with {self._each.cores} cores; {in_it} has {there} such nodes that can be "
-                "used; ask for fewer with --hosts, or for fewer cores with --cores"
+                f"expected {hosts} hosts with {self._each.cores or 1} cores; {in_it} has {there} such nodes that can "
+                "be used; ask for fewer with --hosts, or for fewer cores with --cores"
             )
 
     async def _start_step(self, hosts: int) -> None:
@@ -247,29 +243,45 @@ class SlurmPlaces:
     async def _run(
         self, line: Sequence[str], text: str = "", environment: Mapping[str, str] | None = None, *, lent: bool = False
     ) -> tuple[int, str, str]:
-        """Runs a command and returns its status, output and errors; status 124 if it has not ended by the deadline.
+        """As `_command`; `lent`: the command holds the end of the pipe that the warden waits for."""
+        chosen = self._environment if environment is None else environment
+        return await _command(line, chosen, text, (self._alive,) if lent else ())
 
-        `lent`: it holds the end of the pipe that the warden waits for.
-        """
+
+async def stop_deadline_in_job_s(environment: Mapping[str, str], usual_s: float) -> float:
+    """Returns how many seconds a last checkpoint may take; within a job as many as Slurm leaves it when it ends it."""
+    if "SLURM_JOB_ID" not in environment:
+        return usual_s
+    status, out, _ = await _command(("scontrol", "show", "config"), environment)
+    return usual_s if status else min(usual_s, stop_deadline_s(kill_wait_s(out)))
+
+
+async def _command(
+    line: Sequence[str], environment: Mapping[str, str], text: str = "", passed: tuple[int, ...] = ()
+) -> tuple[int, str, str]:
+    """Runs a command and returns its status, output and errors; status 124 if it has not ended by the deadline."""
+    try:
         process = await asyncio.create_subprocess_exec(
             *line,
-            stdin=subprocess.PIPE,
+            stdin=subprocess.PIPE if text else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(environment if environment is not None else self._environment),
-            pass_fds=(self._alive,) if lent else (),
+            env=dict(environment),
+            pass_fds=passed,
             start_new_session=True,
         )
-        try:
-            async with asyncio.timeout(COMMAND_DEADLINE_S):
-                out, errors = await process.communicate(text.encode())
-        except TimeoutError:
-            return 124, "", f"Socket timed out: {line[0]} did not end within {COMMAND_DEADLINE_S:.0f} s"
-        finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
-        return process.returncode or 0, out.decode(errors="replace"), errors.decode(errors="replace")
+    except OSError as error:
+        return 127, "", f"{line[0]}: {error.strerror}"
+    try:
+        async with asyncio.timeout(COMMAND_DEADLINE_S):
+            out, errors = await process.communicate(text.encode() or None)
+    except TimeoutError:
+        return 124, "", f"Socket timed out: {line[0]} did not end within {COMMAND_DEADLINE_S:.0f} s"
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+    return process.returncode or 0, out.decode(errors="replace"), errors.decode(errors="replace")
 
 
 def _refusal(said: str) -> AdamctlError:

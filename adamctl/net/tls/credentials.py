@@ -11,7 +11,7 @@ import os
 import ssl
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,18 +123,12 @@ def load(folder: Path) -> Loaded:
     """
     authority, certificate, key = (folder / name for name in (AUTHORITY, CERTIFICATE, KEY))
     for path in (authority, certificate, key):
-        try:
-            mode = path.stat().st_mode
-        except OSError as error:
+        if not path.exists():
             raise ConfigurationError(
-                f"{path}: {error.strerror}; expected {AUTHORITY}, {CERTIFICATE} and {KEY} there, as adamctl tls create "
+                f"{path}: No such file; expected {AUTHORITY}, {CERTIFICATE} and {KEY} there, as adamctl tls create "
                 "makes them"
-            ) from error
-        if path == key and mode & _OTHERS:
-            raise ConfigurationError(
-                f"{path}: other users may read it (mode {stat.S_IMODE(mode):04o}); expected 0600: chmod 600 {path}, "
-                "and make a new certificate if others may have read it"
             )
+    check_private(key)
     contexts = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         try:
@@ -145,6 +139,19 @@ def load(folder: Path) -> Loaded:
                 f"{folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} cannot be used: {what}; adamctl tls check says more"
             ) from error
     return _checked(folder, *contexts)
+
+
+def check_private(key: Path) -> None:
+    """Raises ConfigurationError: other users can read a key, or it cannot be looked at."""
+    try:
+        mode = key.stat().st_mode
+    except OSError as error:
+        raise ConfigurationError(f"{key}: {error.strerror}") from error
+    if mode & _OTHERS:
+        raise ConfigurationError(
+            f"{key}: other users may read it (mode {stat.S_IMODE(mode):04o}); expected 0600: chmod 600 {key}, and make "
+            "a new certificate if others may have read it"
+        )
 
 
 def _context(side: int, authority: Path, certificate: Path, key: Path) -> ssl.SSLContext:
@@ -187,11 +194,15 @@ def _checked(folder: Path, server: ssl.SSLContext, client: ssl.SSLContext) -> Lo
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    return stamp_of(folder / name for name in (AUTHORITY, CERTIFICATE, KEY))
+
+
+def stamp_of(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
     """Returns what changes when one of the files is replaced or written."""
     found = []
-    for name in (AUTHORITY, CERTIFICATE, KEY):
+    for path in paths:
         try:
-            state = os.stat(folder / name)
+            state = os.stat(path)
         except OSError:
             found.append((0, 0, 0))
         else:

@@ -59,13 +59,13 @@ class TlsEngine:
         """
         if self._failure is not None:
             raise self._failure
-        filled, size = 0, len(window)
+        filled, size, read = 0, len(window), self._ssl.read
         try:
             while filled < size:
-                count = self._ssl.read(size - filled, window[filled:])
+                count: int = read(size - filled, window[filled:])  # type: ignore[assignment]
                 if not count:
                     raise ssl.SSLZeroReturnError(ssl.SSL_ERROR_ZERO_RETURN, "the peer has ended its stream")
-                filled += int(count)
+                filled += count
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
@@ -89,6 +89,11 @@ class TlsEngine:
             with suppress(ssl.SSLError):  # the peer's own end has not come, and need not
                 self._ssl.unwrap()
         return self.take()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the next `decrypt` raises."""
+        return self._failure is not None
 
     @property
     def undecrypted_bytes(self) -> int:

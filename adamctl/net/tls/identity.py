@@ -23,8 +23,8 @@ CLAIMS: Final[Mapping[str, frozenset[str]]] = {
     OPERATOR: frozenset({OPERATOR, "front", "bench", "metrics", "coordinator", CLIENT}),
     "host": frozenset({"host", "ps", "data", "worker"}),
 }
-"""Role of a certificate -> roles that its holder may name in HELLO: a person's front, benchmark, figures, or run that
-joins a cluster; what an agent starts on its host. Any other certificate allows its own role only."""
+"""Role of a certificate -> roles that its holder may name in HELLO: a person's front, benchmark, metrics server, or run
+that joins a cluster; what an agent starts on its host. Any other certificate allows its own role only."""
 
 PART: Final = "."
 """Between a node's name and that of a part of it: a process or a connection of its own. No certificate has it."""

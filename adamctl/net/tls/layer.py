@@ -250,10 +250,12 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._delivering = True
         try:
             while self._reading and not self._closing:
-                count = self._engine.decrypt(memoryview(self.inner.get_buffer(-1)))
-                if not count:
-                    return
-                self.inner.buffer_updated(count)
+                window = memoryview(self.inner.get_buffer(-1))
+                count = self._engine.decrypt(window)
+                if count:
+                    self.inner.buffer_updated(count)
+                if count < len(window) and not self._engine.failed:
+                    return  # all that has been received is decrypted, but for a part of a record
         finally:
             self._delivering = False
 

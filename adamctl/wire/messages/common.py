@@ -81,9 +81,14 @@ class StatusReply(Message, frozen=True):
 
 
 class ShutdownRequest(Message, frozen=True):
-    """Asks a role to leave and exit 0."""
+    """Asks a role to leave and exit 0.
+
+    `drain_s`: a parameter server first has what it holds moved to others, for at most so many seconds; what cannot be
+    moved makes its exit code 1. 0: it leaves at once.
+    """
 
     reason: str
+    drain_s: float = 0.0
 
 
 class MemoryRegisterRequest(Message, frozen=True):

@@ -200,6 +200,25 @@ class CheckpointPartRequest(Message, frozen=True):
     offset: int
 
 
+class CheckpointReadRequest(Message, frozen=True):
+    """A server that cannot read the folder of the checkpoint that a job begins from asks for a piece of a file.
+
+    `name`: the manifest, or a file that it lists; `size`: at most so many bytes from `offset`.
+    """
+
+    job: str
+    name: str
+    offset: int
+    size: int
+
+
+class CheckpointReadReply(Message, frozen=True):
+    """The body holds the piece, shorter only where the file ends; `file_bytes`: its length; `checksum`: CRC-32."""
+
+    file_bytes: int
+    checksum: int
+
+
 class CheckpointPartReply(Message, frozen=True):
     """The body holds the part; `checksum` is its CRC-32. `last`: the file ends with it, and `files` describes it."""
 

@@ -13,11 +13,13 @@ import ssl
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from adamctl.errors import AdamctlError, ConfigurationError, DeadlineError, RemoteError, UnreachableError
+from adamctl.net.tls.credentials import check_private, stamp_of
 from adamctl.roles.configuration import SILENCE_S, Waiting
 from adamctl.roles.controller.etcd.url import PASSWORD_VARIABLE, USER_VARIABLE, EtcdUrl
 from adamctl.wire.constants import ErrorCode
@@ -81,6 +83,8 @@ class Gateway:
         self.attempt_s = attempt_s
         self._log = log
         self._session: aiohttp.ClientSession | None = None
+        self._context: ssl.SSLContext | None = None
+        self._stamp: object = None  # of the client certificate's files
         self._member = 0
         self._login = ""  # the token that a log-in gave
         self._logging_in = asyncio.Lock()
@@ -240,20 +244,41 @@ class Gateway:
 
         if self._session is None:
             # This class tries the members in turn itself; proxy settings of the environment are not meant for them.
-            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls() if self._where().startswith("https") else True)
+            self._context = self._tls() if self._where().startswith("https") else None
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._context or True)
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.attempt_s)
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False)
+        else:
+            self._renew()
         return self._session
 
     def _tls(self) -> ssl.SSLContext:
+        """Raises ConfigurationError: the certificates cannot be used, or others may read the key."""
         url = self.url
         try:
             context = ssl.create_default_context(cafile=url.authority or None)
             if url.certificate:
+                check_private(Path(url.key or url.certificate))
+                self._stamp = stamp_of(self._files)
                 context.load_cert_chain(url.certificate, url.key or None)
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(f"cannot use the certificates for {url.text}: {error}") from error
         return context
+
+    @property
+    def _files(self) -> tuple[Path, ...]:
+        return tuple(Path(file) for file in (self.url.certificate, self.url.key) if file)
+
+    def _renew(self) -> None:
+        """Makes new connections with a client certificate that has changed; the old one stays if it cannot be used."""
+        if self._context is None or not self.url.certificate or stamp_of(self._files) == self._stamp:
+            return
+        self._stamp = stamp_of(self._files)
+        try:
+            check_private(Path(self.url.key or self.url.certificate))
+            self._context.load_cert_chain(self.url.certificate, self.url.key or None)
+        except (ConfigurationError, OSError, ssl.SSLError) as error:
+            self._log.error("the certificate for %s stays as it was: %s", self.url.text, error)
 
     def _where(self) -> str:
         return self.url.members[self._member % len(self.url.members)]

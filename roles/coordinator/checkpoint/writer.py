@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from adamctl.config.experiment import Experiment, OptimizerConfig
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.model.layout import ParameterLayout
 from adamctl.optimizers.descent import CHANGE, GRADIENT, PRECISION
 from adamctl.optimizers.execution import BUDGET
 from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.coordinator.checkpoint.copies import CheckpointCopies, fetched
 from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestFile, ManifestTensor
 from adamctl.roles.coordinator.checkpoint.members import MemberCheckpoints
 from adamctl.roles.coordinator.core.evaluate import best_of
@@ -51,10 +52,19 @@ class CheckpointWriter:
         self.folder = (run_folder / manifest.CHECKPOINTS_NAME).absolute()
         self._job, self._experiment, self._layout = job, experiment, layout
         self._parameters = parameters
+        url = experiment.train.checkpoint_url
+        self._copies = CheckpointCopies(url, "train.checkpoint_url") if url else None
         self.classes: tuple[str, ...] = ()
 
-    async def prepare(self) -> None:
-        """Removes what a crash left unfinished, so that numbers can be reused."""
+    async def prepare(self, goes_on: bool = True) -> None:
+        """Removes what a crash left unfinished, so that numbers can be reused.
+
+        Raises:
+            ConfigurationError: a run that does not go on from another one would mix its copies with those of another.
+            UnreachableError: what there is behind `train.checkpoint_url` cannot be read.
+        """
+        if self._copies is not None and not goes_on:
+            await asyncio.to_thread(self._copies.expect_none)
         train = self._experiment.train
         await asyncio.to_thread(manifest.clean, self.folder, train.checkpoint_keep, train.keep_best)
 
@@ -66,6 +76,7 @@ class CheckpointWriter:
         Raises:
             UnreachableError, RemoteError: a server did not write its part.
             DamagedDataError, OSError: the files could not be finished. In all these cases nothing of it remains.
+            UnreachableError: it is finished, and could not be copied to `train.checkpoint_url`.
         """
         folder = manifest.checkpoint_folder(self.folder, number)
 
@@ -95,7 +106,18 @@ class CheckpointWriter:
             raise
         train = self._experiment.train
         await asyncio.to_thread(manifest.clean, self.folder, max(train.checkpoint_keep, 1), train.keep_best)
+        if self._copies is not None:
+            await asyncio.to_thread(self._copy, self._copies, folder)
         return folder
+
+    def _copy(self, copies: CheckpointCopies, folder: Path) -> None:
+        """Raises UnreachableError; the checkpoint itself stays."""
+        try:
+            copies.put(folder)
+            keep = max(self._experiment.train.checkpoint_keep, 1)
+            copies.keep({path.name for path in manifest.finished(self.folder)}, keep)
+        except UnreachableError as error:
+            raise UnreachableError(f"{folder} is finished, but its copy is not: {error}") from error
 
     async def _write_shards(self, folder: Path, snapshot: RunSnapshot) -> tuple[CheckpointFile, ...]:
         if isinstance(self._parameters, MemberCheckpoints):
@@ -118,7 +140,7 @@ def find_start(
         ConfigurationError: the named checkpoint does not exist or does not fit, or its run has nothing left to do.
         DamagedDataError: it is damaged.
     """
-    found = manifest.find_resume(resume, run_folder)
+    found = manifest.find_resume(fetched(resume, "--resume", run_folder), run_folder)
     if found is not None:
         described = manifest.verify(found)
         check_resumable(described, found, experiment, layout)
@@ -127,6 +149,7 @@ def find_start(
     start = experiment.train.warmstart_from
     if not start:
         return None
+    start = fetched(start, "train.warmstart_from", run_folder)
     found = manifest.find_checkpoint(start, "train.warmstart_from")
     check_model(manifest.verify(found), found, layout)
     return found.absolute(), None

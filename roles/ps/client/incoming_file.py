@@ -11,7 +11,8 @@ from typing import Final
 
 from adamctl.errors import DamagedDataError, RemoteError
 from adamctl.net.transport import Connection
-from adamctl.roles.ps.checkpoint_files import create_partial, file_name, partial_name
+from adamctl.roles.ps.checkpoint_encoder import create_partial
+from adamctl.roles.ps.checkpoint_files import file_name, partial_name
 from adamctl.wire.checksum import crc32
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointPartReply, CheckpointPartRequest

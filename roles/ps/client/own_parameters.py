@@ -18,7 +18,8 @@ from adamctl.kernels.native import address_of
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules import Rule, make_rule
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
-from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
+from adamctl.roles.ps.checkpoint_encoder import CheckpointWriter
+from adamctl.roles.ps.checkpoint_files import FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from adamctl.roles.ps.initial_values import build_shards
 from adamctl.roles.ps.options import CHECKPOINT_ROOT

@@ -180,7 +180,13 @@ class Session:
 
     async def reach(self, node: str, kind: AddressKind) -> Connection:
         """Looks a server up and connects to its address for this kind of request."""
-        record = await read_node(self.store, node)
+        try:
+            record = await read_node(self.store, node)
+        except UnreachableError:
+            if not self.copies:  # its buckets may have moved before it left, and it can tell nobody any more
+                with suppress(RemoteError):
+                    await self.look()
+            raise
         address = prefer(record.addresses_for(kind), record.host, self.transport.kind)
         return await self.transport.connect(
             address, self.hello(), deadline_s=CONNECT_S, expects=(record.role, record.node)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from adamctl.errors import AdamctlError, DamagedDataError
 from adamctl.roles.context import RoleContext
+from adamctl.roles.ps.checkpoint_files import CheckpointPlace
 from adamctl.roles.ps.core.flush import Entry
 from adamctl.roles.ps.core.instructions import Build, Holds, Instruction, LetGo, Load
 from adamctl.roles.ps.core.job import Job, ShardContent
@@ -16,12 +17,16 @@ from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.initial_values import build_buckets, bytes_needed
 from adamctl.roles.ps.jobs.keeper import JobKeeper, stored_identity
+from adamctl.roles.ps.remote_checkpoint import checkpoint_place
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
 from adamctl.roles.ps.replication.core.recovery import Kept
 from adamctl.roles.ps.replication.shell import ReplicationShell
 from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.recovered_jobs import FoundJob, entries_that_count, found_contents
 from adamctl.wire.constants import ErrorCode
+
+Start: TypeAlias = str | CheckpointPlace
+"""What a job begins from: a checkpoint's folder, one that is elsewhere, or "" for the values of the seed."""
 
 
 class Copies:
@@ -37,7 +42,7 @@ class Copies:
         carry_out: Callable[[list[Instruction]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        self._node, self._log = context.node, context.log
+        self._context, self._node, self._log = context, context.node, context.log
         self._core, self._storing, self._keeper, self._replicating = core, storing, keeper, replicating
         self._carry_out, self._spawn = carry_out, spawn
         self._loaded: dict[tuple[str, int], dict[int, Entry]] = {}
@@ -55,7 +60,7 @@ class Copies:
     def _begin(
         self,
         instruction: Build | Load,
-        work: Callable[[Job, JobView, Sequence[int]], Coroutine[Any, Any, list[Instruction]]],
+        work: Callable[[Job, JobView, Sequence[int], Start], Coroutine[Any, Any, list[Instruction]]],
     ) -> None:
         job, view = self._core.jobs.get(instruction.job), self._keeper.view(instruction.job)
         if job is None or view is None or job.failed is not None:
@@ -66,15 +71,22 @@ class Copies:
             self._keeper.fail(job, ErrorCode.OVER_QUOTA, problem)
             return
         self._keeper.memory.begin(job.name, needed_bytes)  # before anybody else asks what there is
-        self._spawn(self._make(job, needed_bytes, view, lambda: work(job, view, instruction.buckets)))
+        self._spawn(self._make(job, needed_bytes, view, lambda start: work(job, view, instruction.buckets, start)))
 
     async def _make(
-        self, job: Job, needed_bytes: int, view: JobView, work: Callable[[], Coroutine[Any, Any, list[Instruction]]]
+        self,
+        job: Job,
+        needed_bytes: int,
+        view: JobView,
+        work: Callable[[Start], Coroutine[Any, Any, list[Instruction]]],
     ) -> None:
         try:
-            if view.record.restore:
-                await asyncio.to_thread(self._keeper.roots.check, view.record.restore)
-            instructions = await work()
+            start, remote = await checkpoint_place(self._context, job.name, view.record, self._keeper.roots)
+            try:
+                instructions = await work(start)
+            finally:
+                if remote is not None:
+                    await remote.close()
         except (AdamctlError, OSError) as error:
             self._keeper.not_made(job, error)
         except Exception as error:
@@ -85,14 +97,14 @@ class Copies:
         finally:
             self._keeper.memory.end(job.name, needed_bytes)
 
-    async def _build(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
-        contents, _ = await self._as_begun(job, view, buckets)
+    async def _build(self, job: Job, view: JobView, buckets: Sequence[int], start: Start) -> list[Instruction]:
+        contents, _ = await self._as_begun(job, view, buckets, start)
         instructions = self._replicating.built(job.name, contents) if self._keeper.keeping.wanted(job) else []
         self._free_unwanted(job, view, buckets)
         return instructions
 
-    async def _begin_again(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
-        contents, first = await self._as_begun(job, view, buckets)
+    async def _begin_again(self, job: Job, view: JobView, buckets: Sequence[int], start: Start) -> list[Instruction]:
+        contents, first = await self._as_begun(job, view, buckets, start)
         instructions: list[Instruction] = []
         if self._keeper.keeping.wanted(job):
             self._log.info("job %s: %d buckets that nobody has served are made as it began", job.name, len(buckets))
@@ -102,15 +114,15 @@ class Copies:
         return instructions
 
     async def _as_begun(
-        self, job: Job, view: JobView, buckets: Sequence[int]
+        self, job: Job, view: JobView, buckets: Sequence[int], start: Start
     ) -> tuple[dict[int, list[ShardContent]], bool]:
         """Makes buckets as their job began; on return, disk and configuration say that they are about to be served.
 
         Also returns whether no earlier process of our name was about to serve buckets of the job.
         """
         record = view.record
-        start = record.seed, record.restore, record.parameters_only
-        contents = await asyncio.to_thread(build_buckets, job.layout, buckets, job.rule, *start)
+        begun = record.seed, start, record.parameters_only
+        contents = await asyncio.to_thread(build_buckets, job.layout, buckets, job.rule, *begun)
         if self._storing is not None and self._keeper.keeping.wanted(job):
             identity = stored_identity(job.name, view)
             self._storing.holdings.free_found(identity, [job.layout.buckets[bucket] for bucket in buckets])
@@ -124,12 +136,12 @@ class Copies:
             for bucket in set(buckets) - held:
                 self._storing.holdings.let_go(stored_identity(job.name, view), bucket)
 
-    async def _load(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
+    async def _load(self, job: Job, view: JobView, buckets: Sequence[int], start: Start) -> list[Instruction]:
         found = self._found(job.name, view)
         there = [bucket for bucket in buckets if found is not None and bucket in found.holding.buckets]
         contents: dict[int, Sequence[ShardContent] | None] = dict.fromkeys(buckets)
         if found is not None and there:
-            contents |= await asyncio.to_thread(self._read_back, job, view, there, found)
+            contents |= await asyncio.to_thread(self._read_back, job, view, there, found, start)
             there = [bucket for bucket in there if contents[bucket] is not None]
         if self._core.jobs.get(job.name) is not job:
             return []
@@ -143,7 +155,7 @@ class Copies:
         return self._storing.holdings.found.get(stored_identity(name, view)) if self._storing is not None else None
 
     def _read_back(
-        self, job: Job, view: JobView, buckets: Sequence[int], found: FoundJob
+        self, job: Job, view: JobView, buckets: Sequence[int], found: FoundJob, start: Start
     ) -> dict[int, list[ShardContent] | None]:
         """Reads buckets from the store; blocking. None of those that are not all there, and no checkpoint has the rest.
 
@@ -158,8 +170,8 @@ class Copies:
         contents: dict[int, list[ShardContent] | None] = {}
         for bucket in buckets:
             try:
-                start = record.seed, record.restore, record.parameters_only
-                contents |= build_buckets(layout, [bucket], job.rule, *start, stored)
+                begun = record.seed, start, record.parameters_only
+                contents |= build_buckets(layout, [bucket], job.rule, *begun, stored)
             except DamagedDataError as error:
                 described = layout.buckets[bucket]
                 shards = described.shard_stop - described.shard_start

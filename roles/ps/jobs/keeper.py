@@ -123,6 +123,11 @@ class JobKeeper:
         if self._storing is not None:
             self._storing.holdings.unload_all()
 
+    def views(self) -> dict[str, JobView]:
+        """Returns the running jobs that can be read."""
+        found = {name: self._keys.view(name) for name in self._keys.jobs}
+        return {name: view for name, view in found.items() if view is not None and view.record.state == "running"}
+
     def view(self, name: str) -> JobView | None:
         """Returns what is known of a job."""
         return self._keys.view(name)

@@ -157,6 +157,10 @@ class ReplicationShell:
         """Reads the key of a server that has been silent for long."""
         self._neighbours.read(instruction.node, self._configure_all)
 
+    def others(self) -> frozenset[str]:
+        """Returns the live servers that may be given copies."""
+        return frozenset(self._neighbours.nodes) - self._neighbours.draining - {self._context.node}
+
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _do(self, instructions: list[Instruction]) -> None:

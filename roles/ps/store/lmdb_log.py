@@ -255,9 +255,11 @@ class LogStore:
     def _trouble(self, error: lmdb.Error, needed_bytes: int) -> NoSpaceError | RunFailedError:
         """Distinguishes a full disk from a failure.
 
-        If a file system has space for part of a page, it writes that part, and LMDB reports an input/output error.
+        If a file system has space for part of a page, it writes that part, and LMDB reports an input/output error. A
+        quota and a limit on the length of files (RLIMIT_FSIZE) count as a full disk.
         """
-        full = isinstance(error, (lmdb.DiskError, lmdb.MapFullError)) or os.strerror(errno.EDQUOT) in str(error)
+        full = isinstance(error, (lmdb.DiskError, lmdb.MapFullError))
+        full = full or any(os.strerror(number) in str(error) for number in (errno.EDQUOT, errno.EFBIG))
         if not full and os.strerror(errno.EIO) in str(error):
             found = os.statvfs(self.folder)
             full = found.f_bavail * found.f_frsize < needed_bytes + SPARE_BYTES

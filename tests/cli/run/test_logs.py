@@ -95,7 +95,7 @@ def test_what_was_put_aside_is_read_first(folder: Path) -> None:
 def test_a_log_that_began_anew_is_followed_without_a_gap(folder: Path) -> None:
     log = folder / "logs" / "ps-1.log"
     log.write_text(record(1, "first") + record(2, "second"))
-    merged = Merged(folder / "logs", None)
+    merged = Merged([folder / "logs"], None)
     assert len(list(merged.added(complete=False))) == 2
     log.with_name("ps-1.log.1").write_text(log.read_text() + record(3, "third"))
     log.write_text(record(4, "fourth"))

@@ -42,6 +42,7 @@ def picture(tmp_path: Path, runs: Sequence[Curves], names: Sequence[str]) -> str
     return (tmp_path / "a.svg").read_text()
 
 
+@pytest.mark.slow
 def test_of_a_batch_algorithm_over_evaluations_and_seconds(tmp_path: Path) -> None:
     found = picture(tmp_path, [lbfgs()], ["digits/001"])
     for text in ("digits/001", "evaluations of the whole batch", "seconds of training", "with the L2 term"):
@@ -99,13 +100,13 @@ def test_the_command(tmp_path: Path, folders: list[Path]) -> None:
     assert isinstance(found.exception, ConfigurationError) and "metrics.jsonl cannot be read" in str(found.exception)
     for folder in folders:
         written(folder, iteration(1, 2.0), iteration(2, 0.1))
-    found = plot(tmp_path, "digits", "--output", str(image))
-    assert found.stdout == f"wrote {image}\n" and image.read_bytes()[:4] == b"\x89PNG", found.output
+    found = plot(tmp_path, "digits", "--output", str(image), "--terminal")
+    assert found.stdout.startswith(f"wrote {image}\n") and ".  digits/002: training" in found.stdout
+    assert image.read_bytes()[:4] == b"\x89PNG", found.output
     found = plot(tmp_path, "mnist", "digits/*", "mnist/001")
     names = [line.partition(":")[0] for line in found.stdout.splitlines()[-3:]]
     assert names == ["a  mnist/001", "b  digits/001", "c  digits/002"], found.output
     assert "digits/002" in plot(tmp_path, "digits").stdout, "its newest run"
-    assert plot(tmp_path, "mnist", "--terminal", "-o", str(image)).stdout.count("mnist/001: training") == 1
 
 
 @pytest.mark.parametrize(

@@ -60,3 +60,10 @@ def test_every_engine_can_be_asked_for() -> None:
     for name in ENGINES:
         found = asked(None, name, None, None, None, {}, 2)
         assert found is not None and found.engine == name
+
+
+def test_the_same_hosts_again() -> None:
+    given = ("--hosts", "2:8", "--on", "slurm", "--cores", "16", "--spares", "1", "--slurm-partition", "short")
+    found = parsed(*given, "--time", "4h")
+    assert found is not None and sorted(found.flags_again()) == sorted(given)
+    assert HostsAsked(3, 3).flags_again() == ["--hosts", "3", "--on", "agents"]

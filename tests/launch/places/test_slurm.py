@@ -18,7 +18,9 @@ import pytest
 from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.launch.places.engines import EngineOptions
 from adamctl.launch.places.places import Draining, HostNeeds, Lost
-from adamctl.launch.places.slurm import SlurmPlaces
+from adamctl.launch.places.slurm import SlurmPlaces, stop_deadline_in_job_s
+from adamctl.launch.scripts.slurm import slurm_script
+from adamctl.launch.scripts.wanted import Wanted
 from tests.launch.places.agents import PROGRAM, Following, Front, becomes, listening, none_left
 from tests.launch.places.slurm_cluster import CORES, SlurmCluster, slurm_cluster
 
@@ -199,7 +201,9 @@ FRONT = """
     from pathlib import Path
     from adamctl.launch.places.engines import EngineOptions
     from adamctl.launch.places.places import AgentCommand, HostNeeds
-    from adamctl.launch.places.slurm import SlurmPlaces
+    from adamctl.launch.places.slurm import SlurmPlaces, stop_deadline_in_job_s
+from adamctl.launch.scripts.slurm import slurm_script
+from adamctl.launch.scripts.wanted import Wanted
 
     async def main(program, front, hosts):
         places = SlurmPlaces(EngineOptions("digits/001", Path.cwd(), os.environ, print), 0.3)
@@ -266,6 +270,70 @@ async def test_a_job_with_too_few_nodes_or_cores_is_said(cluster: SlurmCluster) 
         await places.end()
 
 
-async def test_a_last_checkpoint_gets_the_time_that_slurm_leaves(cluster: SlurmCluster) -> None:
-    places = SlurmPlaces(EngineOptions("digits/001", cluster.folder, cluster.environment))
-    assert await places.stop_deadline_s() == 0.0  # KillWait is 5 s here
+# --- the script of `adamctl launch slurm` ---------------------------------------------------------------------------
+
+TRAINS = """#!/bin/bash
+echo "begin $*" >> {log}
+trap 'echo checkpoint >> {log}; exit 143' TERM
+sbatch --quiet -N1 --exclusive --job-name="adamctl-hosts-$SLURM_JOB_ID" --wrap="sleep 1000" > /dev/null
+for i in $(seq 600); do sleep 0.1; done
+"""
+"""Stands for `adamctl`: asks for a replacement, and writes a checkpoint when it is told to end."""
+
+
+def submit(cluster: SlurmCluster, folder: Path, *options: str) -> Path:
+    """Submits the script with a stand-in for `adamctl`; returns the file that it writes to."""
+    log = folder / "log"
+    program = folder / "adamctl"
+    program.write_text(TRAINS.format(log=log))
+    program.chmod(0o755)
+    script = folder / "run.sbatch"
+    script.write_text(slurm_script(Wanted("digits", "digits.toml", 2, 4, CORES)))
+    environment = {**cluster.environment, "PATH": f"{folder}:{cluster.environment['PATH']}"}
+    line = ("sbatch", *options, f"--chdir={folder}", str(script))
+    subprocess.run(line, env=environment, check=True, capture_output=True, timeout=60)
+    return log
+
+
+def lines(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_a_script_goes_on_from_its_checkpoint_after_the_time_limit(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """Slurm holds a requeued job back for two minutes."""
+    log = submit(cluster, tmp_path, "--time=1")
+    try:
+        cluster.until(lambda: "checkpoint" in lines(log))
+        assert lines(log)[0] == "begin train digits.toml --on slurm --hosts 2:4 --cores 2 --resume none --plain"
+        cluster.until(lambda: [job.split()[1] for job in cluster.jobs()] == ["PENDING"])
+        cluster.until(lambda: len(lines(log)) > 2, 240)
+        assert lines(log)[2] == "begin train digits.toml --on slurm --hosts 2:4 --cores 2 --resume auto --plain"
+    finally:
+        cancel_all(cluster)
+
+
+def test_a_cancelled_script_writes_its_checkpoint_and_does_not_come_back(cluster: SlurmCluster, tmp_path: Path) -> None:
+    log = submit(cluster, tmp_path)
+    try:
+        cluster.until(lambda: len(cluster.jobs()) == 2)
+        cluster.command("scancel", "--name=adamctl-digits")  # not the job of one more node
+        cluster.until(lambda: not cluster.jobs())
+        assert lines(log)[1:] == ["checkpoint"]
+    finally:
+        cancel_all(cluster)
+
+
+def cancel_all(cluster: SlurmCluster) -> None:
+    for job in cluster.jobs():
+        cluster.command("scancel", job.split()[0])
+    cluster.until(lambda: not cluster.jobs())
+
+
+async def test_a_last_checkpoint_gets_the_time_that_slurm_leaves(
+    cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_CONF", "LD_LIBRARY_PATH"):
+        monkeypatch.setenv(name, cluster.environment[name])
+    assert await stop_deadline_in_job_s(cluster.environment, 20.0) == 20.0
+    inside = {**cluster.environment, "SLURM_JOB_ID": "7"}
+    assert await stop_deadline_in_job_s(inside, 20.0) == 0.0  # KillWait is 5 s here

@@ -7,7 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from adamctl.cli.main import application
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.launch.sinks import BUILT_IN, SINKS
 from adamctl.launch.sinks.measurement import Measurement
@@ -78,6 +80,18 @@ def test_a_sink_of_another_package_takes_what_is_measured(tmp_path: Path) -> Non
     sink.flush()
     sink.close()
     assert (tmp_path / "diary" / "diary.txt").read_text() == "add 5 {'loss/train': 0.5}\nback 3\n"
+
+
+@pytest.mark.usefixtures("package")
+def test_the_command_hands_a_run_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADAMCTL_STATE", str(tmp_path / "state"))
+    run = tmp_path / "runs" / "a" / "001"
+    run.mkdir(parents=True)
+    (run / "experiment.toml").touch()
+    (run / "metrics.jsonl").write_text('{"kind": "progress", "state": "ended", "examples": 7, "loss": 0.25}\n')
+    arguments = ["run", "follow", "a", "--to", "diary", "--run-dir", str(tmp_path / "runs")]
+    assert CliRunner().invoke(application, arguments, catch_exceptions=False).exit_code == 0
+    assert (run / "diary" / "diary.txt").read_text() == "add 7 {'loss/train': 0.25}\n"
 
 
 @pytest.mark.usefixtures("package")

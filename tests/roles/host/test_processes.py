@@ -60,6 +60,17 @@ def test_a_role_serves_is_killed_and_keeps_its_folder(processes: LocalProcesses,
     assert not (tmp_path / "kept").exists() and (tmp_path / "logs").is_dir()
 
 
+def test_what_a_host_of_the_same_name_has_left_is_gone_before_a_role_starts(tmp_path: Path) -> None:
+    """A controller would go on with the store of another run, and never find that run's others."""
+    left = tmp_path / "kept" / "controller-1" / "paxos.log"
+    left.parent.mkdir(parents=True)
+    left.write_text("of another run")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "controller-1.log").write_text("what it said")
+    LocalProcesses(tmp_path, tmp_path, "127.0.0.1", "127.0.0.1", dict(os.environ), "host-1").close()
+    assert not left.exists() and (tmp_path / "logs" / "controller-1.log").exists()
+
+
 def test_a_role_that_refuses_to_start_says_why(processes: LocalProcesses) -> None:
     found: list[Report] = []
     what = StartProcess("controller", "controller-1", 1, ("--port", "0", "--lease", "0"), True, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from adamctl.kernels.rules import make_rule
 from adamctl.model.layout import cut_layout
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
+from adamctl.roles.ps.checkpoint_encoder import CheckpointWriter
 from adamctl.roles.ps.checkpoint_files import (
-    CheckpointWriter,
+    CheckpointPlace,
     FileDescriptor,
     ShardImage,
     ShardRecord,
@@ -162,14 +164,14 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [flips, cuts])
 def test_every_flipped_bit_and_every_cut_of_the_manifest_is_found(
-    tmp_path: Path, damaged: Callable[[bytes], Iterable[bytes]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, damaged: Callable[[bytes], Iterable[bytes]]
 ) -> None:
     write(tmp_path)
     read_checkpoint(tmp_path)
     for content in damaged((tmp_path / "manifest.json").read_bytes()):
-        monkeypatch.setattr(Path, "read_bytes", lambda path, content=content: content)
+        place = CheckpointPlace(tmp_path, lambda name, content=content: BytesIO(content))
         with pytest.raises(DamagedDataError, match=r"manifest\.json"):
-            read_checkpoint(tmp_path)
+            read_checkpoint(place)
 
 
 def test_reading_without_verification_finds_damage_in_what_it_reads_and_names_the_shard(tmp_path: Path) -> None:

@@ -11,6 +11,24 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.ps.options import server_options, size_bytes, thread_count
 
 
+@pytest.mark.parametrize(("given", "found"), [(None, 0.0), ("", 0.0), ("25", 25.0), ("86400", 86400.0)])
+def test_how_long_a_server_may_drain(given: str | None, found: float) -> None:
+    assert server_options({"drain_on_term": given}).drain_on_term_s == found
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "soon", "inf", "90000"])
+def test_for_how_long_no_server_may_drain(given: str) -> None:
+    with pytest.raises(ConfigurationError, match="--drain-on-term: expected"):
+        server_options({"drain_on_term": given})
+
+
+def test_failure_domains_have_names() -> None:
+    assert server_options({"failure_domain": "rack-7"}).failure_domain == "rack-7"
+    assert server_options({}).failure_domain == ""
+    with pytest.raises(ConfigurationError, match="--failure-domain: expected"):
+        server_options({"failure_domain": "rack 7"})
+
+
 @pytest.mark.parametrize(("text", "expected"), [("1", 1), ("16", 16), ("0", 0)])
 def test_apply_threads(text: str, expected: int) -> None:
     assert thread_count(text) == expected

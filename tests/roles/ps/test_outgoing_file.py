@@ -45,7 +45,7 @@ def streams() -> Streams:
 
 
 async def test_every_byte_comes_once_and_the_last_part_says_what_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing_file, "PART_BYTES_MAX", 4)
+    monkeypatch.setattr(outgoing_file, "CHECKPOINT_PART_BYTES_MAX", 4)
     portions: list[int] = []
 
     async def save(file: OutgoingFile) -> tuple[CheckpointFile, ...]:

@@ -41,7 +41,7 @@ def submit_options(job: SlurmJob, each: HostNeeds) -> tuple[str, ...]:
         f"--job-name={job.name}",
         f"--nodes={job.hosts}",
         "--ntasks-per-node=1",
-        f"--cpus-per-task={each.cores}",
+        *((f"--cpus-per-task={each.cores}",) if each.cores else ()),
         *((f"--mem={mebibytes(each.memory_bytes)}M",) if each.memory_bytes else ()),
         *((f"--time={slurm_time(each.time_s)}",) if each.time_s else ()),
         *((f"--partition={job.partition}",) if job.partition else ()),
@@ -70,8 +70,8 @@ def step_line(line: Sequence[str], each: HostNeeds, suffix: str = "", hosts: int
     """
     count = (f"--nodes={hosts}", f"--ntasks={hosts}") if hosts else ()
     named = f'exec "$@" --name "$SLURMD_NODENAME{suffix}"'
-    cores = f"--cpus-per-task={each.cores}"
-    return ("srun", *STEP_OPTIONS, cores, "--overlap", *count, "bash", "-c", named, "agent", *line)
+    cores = (f"--cpus-per-task={each.cores}",) if each.cores else ()
+    return ("srun", *STEP_OPTIONS, *cores, "--overlap", *count, "bash", "-c", named, "agent", *line)
 
 
 def outer_environment(environment: Mapping[str, str]) -> dict[str, str]:

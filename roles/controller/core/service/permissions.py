@@ -5,7 +5,7 @@
     /jobs/{id}/served/{node}     that parameter server
     /jobs/{id}, and all under it its coordinator; whoever creates it (coordinator, client); operators
     /jobs/{id}, to end it        any client where no coordinator keeps it: the client that made it may have died
-    /drains/{node}               operators
+    /drains/{node}               operators; that parameter server
     /retired                     nobody: the controllers do it themselves
 
 Nobody may change any other key. Whoever changes a bucket raises its epoch: with an older one, what a server has already
@@ -24,6 +24,7 @@ from adamctl.config.records import (
     JobRecord,
     NodeRecord,
     decode,
+    drain_key,
     job_key,
     layout_key,
     node_key,
@@ -121,7 +122,7 @@ def _may_change(state: KeyState, role: str, node: str, key: str, changes: Config
     if role in OPERATORS:
         return of_job is not None or _DRAIN.fullmatch(key) is not None
     if of_job is None:
-        return False
+        return role == "ps" and key == drain_key(node)
     job = of_job[1]
     if role == "ps":
         return _BUCKET.fullmatch(key) is not None or key == served_key(job, node)

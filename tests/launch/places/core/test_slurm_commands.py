@@ -44,8 +44,9 @@ def test_a_job_asks_for_whole_nodes_and_outlives_the_loss_of_one() -> None:
 
 
 def test_what_is_not_asked_for_is_left_to_slurm() -> None:
-    options = " ".join(submit_options(SlurmJob("digits-1", 1, PurePath("/runs/1")), HostNeeds(2)))
-    assert not any(word in options for word in ("--mem", "--time", "--partition"))
+    options = " ".join(submit_options(SlurmJob("digits-1", 1, PurePath("/runs/1")), HostNeeds(0)))
+    assert not any(word in options for word in ("--mem", "--time", "--partition", "--cpus-per-task"))
+    assert "--cpus-per-task" not in " ".join(step_line(LINE, HostNeeds(0)))
 
 
 def test_one_step_starts_all_agents_and_none_ends_with_another() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import ssl
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +18,7 @@ from adamctl.roles.controller.etcd.client import EtcdClient
 from adamctl.roles.controller.etcd.gateway import Gateway, encoded
 from adamctl.roles.controller.etcd.url import parse_etcd_url
 from adamctl.wire.messages import ConfigChanges
+from tests.net.tls.certificates import Authority, place
 from tests.roles.controller.conformance import put
 from tests.roles.controller.etcd_server import ENOUGH, EtcdCluster, etcd_cluster
 
@@ -104,6 +107,10 @@ async def test_certificates_are_checked(
         await client.compare_and_set(ConfigChanges({"/t/a": 0}, {"/t/a": b"1"}))
         assert len((await client.read("/t/"))[1]) == 1
         await client.close()
+        certificate[1].chmod(0o640)
+        with pytest.raises(ConfigurationError, match=r"other users may read it \(mode 0640\)"):
+            await EtcdClient(cluster.url).read("/")
+        certificate[1].chmod(0o600)
         monkeypatch.setenv("ADAMCTL_ETCD_CA", str(tmp_path / "none.pem"))
         with pytest.raises(ConfigurationError, match="cannot use the certificates"):
             await EtcdClient(cluster.url).read("/")
@@ -123,6 +130,40 @@ async def test_a_server_of_another_kind_is_told_as_such() -> None:
     await client.close()
     server.close()
     await server.wait_closed()
+
+
+async def test_a_renewed_certificate_is_used_without_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New connections load it; while it cannot be used, the old one stays, and the log says why, once."""
+    folder = Authority(tmp_path).write("operator", "anna")
+    environment = {"ADAMCTL_ETCD_CERT": str(folder / "node.crt"), "ADAMCTL_ETCD_KEY": str(folder / "node.key")}
+    url = parse_etcd_url("etcds://a:1", environment)
+    gateway = Gateway(url, attempt_s=1.0, log=logging.getLogger("adamctl.test"))
+    gateway._opened()
+    loaded: list[object] = []
+    assert gateway._context is not None
+    real = gateway._context.load_cert_chain
+
+    def load(*files: object) -> None:
+        real(*files)  # type: ignore[arg-type]
+        loaded.append(files)
+
+    monkeypatch.setattr(gateway, "_context", SimpleNamespace(load_cert_chain=load))
+    gateway._opened()
+    assert loaded == []
+    Authority(tmp_path).write("operator", "anna")
+    gateway._opened()
+    gateway._opened()
+    assert loaded == [(url.certificate, url.key)]
+    place(folder / "node.crt", b"half")
+    gateway._opened()
+    gateway._opened()
+    assert len(loaded) == 1 and caplog.text.count("stays as it was") == 1
+    (folder / "node.key").chmod(0o644)
+    with pytest.raises(ConfigurationError, match=r"other users may read it \(mode 0644\)"):
+        gateway._tls()
+    await gateway.close()
 
 
 def test_tls_checks_who_answers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -144,6 +145,23 @@ def test_without_space_nothing_of_the_group_is_there_and_smaller_ones_go_on(tmp_
     store.close()
     store = LogStore(tmp_path)
     assert contents(store) == {0: 2}
+    store.close()
+
+
+def test_a_limit_on_the_length_of_files_is_a_full_disk(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.write([writing(1, 0, 1, 20_000)], 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    try:
+        with pytest.raises(NoSpaceError, match="File too large"):
+            store.write([writing(2, 0, 2, 20_000)], 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    store.write([writing(2, 0, 3, 20_000)], 2)
+    store.close()
+    store = LogStore(tmp_path)
+    assert contents(store) == {0: 3}
     store.close()
 
 

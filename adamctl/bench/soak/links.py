@@ -1,4 +1,4 @@
-"""Links that can be cut one way: a proxy in front of each controller that knows, from its HELLO, who dials.
+"""Links that can be cut: a proxy in front of each process that knows, from its HELLO, who dials.
 
 What is sent over a cut link is kept, as TCP keeps it, and arrives when the link is healed; connections that are made
 meanwhile stay silent.
@@ -24,10 +24,12 @@ class Links:
 
     Attributes:
         cut: (from, to) names between which nothing passes, in that direction.
+        cut_off: names to and from which nothing passes at all.
     """
 
     def __init__(self) -> None:
         self.cut: set[tuple[str, str]] = set()
+        self.cut_off: set[str] = set()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -44,8 +46,11 @@ class Links:
         for server in self._servers:
             await server.wait_closed()
 
-    async def before(self, name: str, port: int) -> str:
-        """Returns the address of a proxy for the controller that listens on a port."""
+    async def before(self, name: str, port: int, host: str = "127.0.0.1", at: int = 0) -> str:
+        """Returns the address of a proxy for the process that listens on a port of loopback.
+
+        The proxy listens on `host` at port `at`, 0 for any free one.
+        """
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
@@ -56,9 +61,9 @@ class Links:
                 await self._serve(name, port, reader, writer)
             writer.close()
 
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        server = await asyncio.start_server(accept, host, at)
         self._servers.append(server)
-        return f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return f"tcp://{host}:{server.sockets[0].getsockname()[1]}"
 
     def isolate(self, names: Collection[str], others: Collection[str]) -> None:
         """Cuts some off from others, both ways."""
@@ -93,5 +98,5 @@ class Links:
         raise ConnectionResetError  # one side has ended: so does the other
 
     async def _passing(self, source: str, to: str) -> None:
-        while (source, to) in self.cut:  # noqa: ASYNC110
+        while (source, to) in self.cut or not self.cut_off.isdisjoint((source, to)):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)

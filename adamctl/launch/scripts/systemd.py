@@ -1,0 +1,86 @@
+"""`adamctl launch systemd ROLE`: a unit for a role that runs for as long as its machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ROLES = ("controller", "ps", "data", "worker", "host")
+
+
+@dataclass(frozen=True)
+class _Unit:
+    summary: str
+    flags: str
+    state: bool
+    stop_s: int = 60
+
+
+_UNITS = {
+    "controller": _Unit("controller", "--bind 0.0.0.0 --dir %S/adamctl/controller", True),
+    "ps": _Unit("parameter server", "--bind 0.0.0.0 --store %S/adamctl/ps", True, 300),
+    "data": _Unit("data server", "--bind 0.0.0.0", False),
+    "worker": _Unit("worker", "--bind 0.0.0.0", False),
+    "host": _Unit("host agent", "--front ${ADAMCTL_FRONT}", False),
+}
+
+
+def systemd_unit(role: str, program: str) -> str:
+    """Returns the unit of a role, one of `ROLES`; `program` is the path of adamctl on the machines."""
+    unit = _UNITS[role]
+    name = f"adamctl-{role}"
+    cluster = (
+        "# ADAMCTL_FRONT=host:port of the front that this machine works for"
+        if role == "host"
+        else "# ADAMCTL_CONTROLLER=host:port[,host:port...] of the controllers"
+    )
+    state = "StateDirectory=adamctl\nStateDirectoryMode=0700\n" if unit.state else ""
+    return f"""# {name}.service: put it into /etc/systemd/system, then: systemctl enable --now {name}
+# /etc/adamctl/{role}.env says what differs by machine:
+{cluster}
+# /etc/adamctl/token holds the cluster's secret, for root alone: systemd hands it to the role.
+[Unit]
+Description=adamctl {unit.summary}
+Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=300
+StartLimitBurst=10
+
+[Service]
+# The role says itself when it serves, and after that, from its event loop, that it lives.
+Type=notify
+NotifyAccess=main
+WatchdogSec=30
+TimeoutStartSec=300
+EnvironmentFile=-/etc/adamctl/{role}.env
+LoadCredential=token:/etc/adamctl/token
+ExecStart={program} {role} start --name %l --token-file %d/token --socket-folder %t/{name} {unit.flags}
+# SIGTERM to the role, which ends in order; what is left of it after that is killed.
+KillMode=mixed
+TimeoutStopSec={unit.stop_s}
+Restart=on-failure
+RestartSec=5
+# Wrong configuration (2) and damaged data (5) do not mend themselves.
+RestartPreventExitStatus=2 5
+
+User=adamctl
+Group=adamctl
+UMask=0077
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=read-only
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectControlGroups=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+LimitNOFILE=65536
+RuntimeDirectory={name}
+RuntimeDirectoryMode=0700
+{state}# Compiled kernels are kept, so that the next start is fast.
+CacheDirectory=adamctl
+CacheDirectoryMode=0700
+Environment=XDG_CACHE_HOME=%C/adamctl TMPDIR=%t/{name}
+
+[Install]
+WantedBy=multi-user.target
+"""

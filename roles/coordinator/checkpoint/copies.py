@@ -1,0 +1,160 @@
+"""Copies of finished checkpoints behind a URL (`train.checkpoint_url`), by fsspec: s3://, gs:// and the like.
+
+    URL/000012/shards-ps-0.adam    the same bytes as in the run folder
+    URL/000012/manifest.json       last, so that a copy without one does not count
+
+The coordinator alone reads and writes there, so servers need no credentials. All functions block.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from adamctl.config.urls import Url, checked_url, is_any_url
+from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.coordinator.checkpoint.manifest import MANIFEST_NAME
+from adamctl.roles.manifest_bytes import decode_manifest
+
+FETCHED: Final = "fetched"
+"""The folder below a run's, or a name's, into which a checkpoint is fetched that a run begins from."""
+_PIECE_BYTES: Final = 8 << 20
+
+
+class CheckpointCopies:
+    """The folder behind one URL."""
+
+    def __init__(self, url: str, key: str) -> None:
+        """`key` gave the URL, for messages.
+
+        Raises:
+            ConfigurationError: it is no URL, or fsspec or the package for its scheme is not installed.
+        """
+        self._url = checked_url(url, key)
+        self._system = _system(self._url, key)
+
+    def put(self, folder: Path) -> None:
+        """Copies a finished checkpoint, its manifest last.
+
+        Raises:
+            UnreachableError: it cannot be written there; what is there does not count.
+        """
+        target = f"{self._url}/{folder.name}"
+        with _reaching(target):
+            self._remove(target)
+            self._system.makedirs(target, exist_ok=True)
+            names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST_NAME)
+            for name in (*names, MANIFEST_NAME):
+                with open(folder / name, "rb") as source, self._system.open(f"{target}/{name}", "wb") as copy:
+                    shutil.copyfileobj(source, copy, _PIECE_BYTES)
+
+    def keep(self, names: set[str], newest: int) -> None:
+        """Removes all copies but those of these names and the newest ones. Raises UnreachableError."""
+        with _reaching(str(self._url)):
+            found = self._names()
+            for name in found - names - set(sorted(found)[-newest:]):
+                self._remove(f"{self._url}/{name}")
+
+    def expect_none(self) -> None:
+        """Raises ConfigurationError if there are checkpoints: a run that begins anew would be mixed up with theirs."""
+        with _reaching(str(self._url)):
+            found = sorted(self._names())
+        if found:
+            raise ConfigurationError(
+                f"train.checkpoint_url: found checkpoint {found[-1]} of another run in {self._url}; expected a folder "
+                f"of this run alone; choose another one, or go on from it with --resume {self._url}"
+            )
+
+    def fetch(self, into: Path) -> Path:
+        """Fetches the checkpoint that the URL names, or the newest finished one below it, and checks every byte of it.
+
+        `into` is emptied before. Returns the folder below it.
+
+        Raises:
+            ConfigurationError: there is none.
+            DamagedDataError: it is damaged.
+            UnreachableError: it cannot be read.
+        """
+        with _reaching(str(self._url)):
+            base, found = str(self._url), self._read(str(self._url))
+            for name in () if found is not None else sorted(self._names(), reverse=True):
+                base = f"{self._url}/{name}"
+                found = self._read(base)
+                if found is not None:
+                    break
+            if found is None:
+                raise ConfigurationError(f"{self._url}: expected a checkpoint or a folder with one; found none")
+            shutil.rmtree(into, ignore_errors=True)
+            folder = into / Path(base).name
+            folder.mkdir(parents=True)
+            for entry in decode_manifest(found)["files"]:
+                name = str(entry["name"])
+                if Path(name).name != name:
+                    raise DamagedDataError(f"{base}/{MANIFEST_NAME}: {name!a} is not the name of a file in its folder")
+                with self._system.open(f"{base}/{name}", "rb") as source, open(folder / name, "xb") as copy:
+                    shutil.copyfileobj(source, copy, _PIECE_BYTES)
+        (folder / MANIFEST_NAME).write_bytes(found)
+        manifest.verify(folder)
+        return folder
+
+    def _names(self) -> set[str]:
+        self._system.invalidate_cache()
+        try:
+            paths = self._system.ls(str(self._url), detail=False)
+        except FileNotFoundError:
+            return set()
+        names = {str(path).rstrip("/").rpartition("/")[2] for path in paths}
+        return {name for name in names if name.isdecimal()}
+
+    def _read(self, base: str) -> bytes | None:
+        try:
+            with self._system.open(f"{base}/{MANIFEST_NAME}", "rb") as file:
+                content: bytes = file.read()
+                return content
+        except FileNotFoundError:
+            return None
+
+    def _remove(self, target: str) -> None:
+        with suppress(FileNotFoundError):
+            self._system.rm(f"{target}/{MANIFEST_NAME}")
+        with suppress(FileNotFoundError):
+            self._system.rm(target, recursive=True)
+
+
+def fetched(place: str, key: str, folder: Path) -> str:
+    """Returns a path as it is, and for a URL that of the checkpoint behind it, fetched into `FETCHED` of `folder`.
+
+    Raises like `CheckpointCopies.fetch`.
+    """
+    if not is_any_url(place):
+        return place
+    return str(CheckpointCopies(place, key).fetch(folder / FETCHED))
+
+
+def _system(url: Url, key: str) -> Any:
+    try:
+        import fsspec
+
+        return fsspec.filesystem(url.scheme)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{key}: {url} needs {error.name}: pip install 'adamctl[remote]' {error.name}"
+        ) from error
+    except ValueError as error:
+        raise ConfigurationError(f"{key}: {url}: {error}; expected a scheme such as s3 or gs") from error
+
+
+@contextmanager
+def _reaching(address: str) -> Iterator[None]:
+    """Turns what file systems raise into our errors, which name the URL."""
+    try:
+        yield
+    except AdamctlError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise UnreachableError(f"{address}: {said}; check the network, the address and credentials") from error
