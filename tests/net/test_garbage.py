@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,24 +19,9 @@ from adamctl.net.transport import Request
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.decoder import FrameDecoder
 from adamctl.wire.messages import BenchBlockRequest, Empty, StatusRequest
+from tests.garbage import collected
 from tests.net.tls.certificates import Authority
 from tests.ports import free_ports
-
-
-@contextmanager
-def collected() -> Iterator[list[object]]:
-    """Yields what the collector finds of the block, filled at its end."""
-    found: list[object] = []
-    gc.collect()
-    before = gc.get_debug()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        yield found
-        gc.collect()
-        found += gc.garbage
-    finally:
-        gc.set_debug(before)
-        gc.garbage.clear()
 
 
 def handle(request: Request) -> None:
