@@ -137,9 +137,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.let_go()
 
     def let_go(self) -> None:
-        """Ends the circles of this with its decoder and transport; nothing more comes or goes, or ever did."""
+        """Ends the circles of this with its decoder, transport and failure; nothing more comes or goes, or ever did."""
         self.decoder.let_go()
         self._transport = None
+        for error in (self.reason, self.decoder.failure):
+            if error is not None:
+                error.__traceback__ = None  # it has the frames that it passed, and they have this
 
     def pause_writing(self) -> None:
         self._write_paused = True

@@ -16,6 +16,7 @@ from adamctl.net.server import ServerProtocol
 from adamctl.net.stream import StreamTransport
 from adamctl.net.tls.layer import TlsLayer
 from adamctl.net.transport import Request
+from adamctl.wire.codec import encode_request
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.decoder import FrameDecoder
 from adamctl.wire.messages import BenchBlockRequest, Empty, StatusRequest
@@ -119,3 +120,50 @@ async def test_a_connection_that_is_refused_leaves_no_circle() -> None:
             with suppress(UnreachableError):
                 await transport.connect(f"tcp://127.0.0.1:{port}", make_hello("bench", "b"), deadline_s=10)
     assert not [one for one in found if isinstance(one, CIRCLES)]
+
+
+@pytest.mark.parametrize(
+    "said", [b"GET / HTTP/1.1" + bytes(100), encode_request(StatusRequest(), 1)], ids=["other", "request"]
+)
+async def test_a_peer_that_breaks_the_format_leaves_no_circle(said: bytes) -> None:
+    """Anybody may send anything, again and again."""
+    server = await StreamTransport().serve(["tcp://127.0.0.1:0"], make_hello("ps", "ps"), handle)
+    port = int(server.addresses[0].rpartition(":")[2])
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await reader.read()
+        writer.close()
+
+    wrong = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        with collected() as found:
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(said)
+                await reader.read()
+                writer.close()
+                with suppress(AdamctlError):
+                    address = f"tcp://127.0.0.1:{wrong.sockets[0].getsockname()[1]}"
+                    await StreamTransport().connect(address, make_hello("bench", "b"), deadline_s=10)
+            await asyncio.sleep(0.05)
+        assert not [one for one in found if isinstance(one, CIRCLES)]
+    finally:
+        wrong.close()
+        await server.close()
+
+
+async def test_a_peer_with_a_certificate_of_others_leaves_no_circle(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    transport = StreamTransport(tls=str(ours.write("ps", "ps")))
+    server = await transport.serve(["tcp://127.0.0.1:0"], make_hello("ps", "ps"), handle)
+    stranger = StreamTransport(tls=str(theirs.write("worker", "w")))
+    try:
+        with collected() as found:
+            for _ in range(3):
+                with suppress(AdamctlError):
+                    await stranger.connect(server.addresses[0], make_hello("worker", "w"), deadline_s=10)
+            await asyncio.sleep(0.05)
+        assert not [one for one in found if isinstance(one, CIRCLES)]
+    finally:
+        await server.close()
