@@ -81,6 +81,7 @@ ELSEWHERE = (
         ("bench/partition/program", "bench/partition/started"),
         "parts of one benchmark",
     ),
+    Elsewhere("bench/hosts/test_hosts.py", ("bench/hosts/*",), "parts of one benchmark"),
     Elsewhere("bench/kernels/test_kernels.py", ("bench/kernels/*",), "parts of one benchmark"),
     Elsewhere(
         "bench/failover/test_failover.py",

@@ -113,7 +113,6 @@ SHORT = {
     "roles/ps/statistics.py": "rates of any counters: a server's, and those of its copies",
     "roles/ps/store/writer_thread.py": "an executor, for any work; flusher.py gives it the store's",
     "roles/service_manager.py": "talks to systemd, about a role or anything else",
-    "roles/coordinator/checkpoint/members.py": "in place of the servers' client, which has files of its own",
     "roles/worker/core/shares.py": "one decision, with its reasons",
     "roles/worker/partition/group.py": "pure, and lies below links.py and all that runs in a group",
     "roles/worker/divergence.py": "lies below session.py, which raises it and has no room for it",

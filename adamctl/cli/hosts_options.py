@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adamctl.cli.number_types import RUN_TIME_S, Hosts
-from adamctl.cli.options import CommandT
+from adamctl.cli.options import CommandT, insecure_flag
 
 if TYPE_CHECKING:
     from adamctl.launch.hosts.asked import HostsAsked
@@ -19,7 +19,9 @@ HOSTS_FLAGS = ("hosts", "engine", "cores", "time_s", "spares", "slurm_partition"
 
 def hosts_options(command: CommandT) -> CommandT:
     """Adds the flags that say on which hosts a run is placed; `hosts_asked` makes them one value."""
+    names, attributes = insecure_flag()
     for option in (
+        click.option(*names, **attributes),
         click.option("--slurm-partition", metavar="P", help="Partition of Slurm, with --on slurm."),
         click.option("--spares", type=int, help="Hosts that wait until another one is lost."),
         click.option("--time", "time_s", type=RUN_TIME_S, help="How long the hosts are wanted, such as 4h."),

@@ -109,8 +109,11 @@ class NodeRecord(_Record, frozen=True):
 
     @property
     def fails_with(self) -> str:
-        """The failure domain: equal for nodes that are lost together."""
-        return self.failure_domain or self.host
+        """The failure domain: equal for nodes that are lost together.
+
+        Without a name it is the machine, by its boot: containers with host names of their own are not kept apart.
+        """
+        return self.failure_domain or self.host.partition("/")[2] or self.host
 
     def can_keep(self, acks: Acks) -> bool:
         """Returns whether copies of a job may be placed here: durable acknowledgements need a disk."""

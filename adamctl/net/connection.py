@@ -91,6 +91,10 @@ class ClientProtocol(FrameProtocol):
         finally:
             pending.timer.cancel()
             self._forget(pending)
+            # Circles that only the garbage collector would free, with bodies and connections in them: through what is
+            # called when a one-way request is sent, and through this frame in the traceback of a request's failure.
+            pending.outgoing = None
+            del pending
 
     def _admitted(self, pending: Pending) -> bool:
         if max(len(self._pending), len(self._in_flight)) >= self._limits.requests_per_connection_max:

@@ -10,7 +10,7 @@ ROLE = Role(
     run="adamctl.roles.host.server:run",
     options=(
         Option("front", "address of the run's front, tcp://host:port, as adamctl train --hosts shows it"),
-        Option("root", "folder for logs and stores of roles; by default adamctl/host in your state folder"),
+        Option("root", "folder for logs and stores of roles; by default adamctl/host/FRONT in your state folder"),
         Option(
             "data-root",
             "folder or URL in which the run's data servers may read; by default the one it is started in "

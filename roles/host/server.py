@@ -17,6 +17,7 @@ import platformdirs
 import psutil
 
 from adamctl import __version__
+from adamctl.config.names import as_name
 from adamctl.config.urls import is_url
 from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.kernels.threads import available_cores
@@ -189,7 +190,7 @@ async def run(context: RoleContext) -> None:
         memory_bytes = int(psutil.virtual_memory().total)
         return HostJoinRequest(context.node, process, host_id(), usable, memory_bytes, address, run, __version__)
 
-    root = _root(context)
+    root = _root(context, front)
     lock = FolderLock(root, "--root", "an agent")
     try:
         with private_folder() as sockets:
@@ -212,9 +213,10 @@ def _given(context: RoleContext) -> str:
     return front
 
 
-def _root(context: RoleContext) -> Path:
+def _root(context: RoleContext, front: str) -> Path:
+    """Returns this agent's folder; by default another one for each run that this machine is a host of."""
     given = context.options.get("root")
-    usual = platformdirs.user_state_path("adamctl", appauthor=False) / "host"
+    usual = platformdirs.user_state_path("adamctl", appauthor=False) / "host" / as_name(front)
     return (Path(given).expanduser().absolute() if given else usual) / context.node
 
 

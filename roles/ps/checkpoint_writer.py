@@ -10,13 +10,13 @@ from pathlib import Path
 
 from adamctl.errors import RemoteError
 from adamctl.net.transport import Request
+from adamctl.roles.outgoing_file import OutgoingFile, Streams
 from adamctl.roles.ps.checkpoint_encoder import CheckpointWriter, ShardEncoder
 from adamctl.roles.ps.checkpoint_files import FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core.admission import save_refusal
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Image, Shard
-from adamctl.roles.ps.outgoing_file import OutgoingFile, Streams
 from adamctl.roles.rooted import Roots
 from adamctl.roles.saving import answer_checkpoint
 from adamctl.wire.constants import ErrorCode

@@ -15,8 +15,9 @@ from adamctl.errors import RemoteError, RunFailedError, UnreachableError
 from adamctl.model.layout import bucket_ranges
 from adamctl.roles.configuration import read_record
 from adamctl.roles.context import RoleContext
-from adamctl.roles.ps.core.job_records import JobView
+from adamctl.roles.ps.core.job_records import JOBS_PREFIX, JobKeys, JobView
 from adamctl.roles.ps.jobs.keeper import JobKeeper
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import ConfigChanges
 
 LOOK_EVERY_S = 0.05
@@ -78,7 +79,7 @@ async def drain_itself(
     loop = asyncio.get_running_loop()
     until_s = loop.time() + deadline_s
     context.leaving = True
-    held = still_held(views(), context.node)
+    held = still_held(views(), context.node) or await _held_now(context)
     if not held:
         return ""
     context.log.info("moving off what it holds, for at most %g s: %s", deadline_s, described(held))
@@ -86,11 +87,24 @@ async def drain_itself(
     while held and others() and loop.time() < until_s:
         asked = asked or await _asked(context)
         await asyncio.sleep(LOOK_EVERY_S)
-        held = still_held(views(), context.node)
+        held = still_held(views(), context.node) or await _held_now(context)
         if held and loop.time() - noted_s >= NOTE_EVERY_S:
             noted_s = loop.time()
             context.log.info("still to be moved: %s", described(held))
     return described(held)
+
+
+async def _held_now(context: RoleContext) -> dict[str, dict[int, tuple[str, ...]]]:
+    """Returns like `still_held`, from a read: what is followed may lag behind a job that has just been made."""
+    assert context.controller is not None
+    try:
+        _, entries = await context.controller.read(JOBS_PREFIX)
+    except UnreachableError as error:
+        context.log.warning("the controllers cannot be asked what it holds: %s", error)
+        return {}
+    keys = JobKeys()
+    keys.take(Changes(0, tuple(entries), (), True))
+    return still_held(keys.running(), context.node)
 
 
 async def _asked(context: RoleContext) -> bool:

@@ -42,6 +42,7 @@ from adamctl.roles.worker.session import SessionRunner
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
+    CheckpointPartRequest,
     CheckpointRequest,
     PartAttachRequest,
     PartBundleRequest,
@@ -105,6 +106,12 @@ class WorkerProcess:
                 request.fail(ErrorCode.NOT_READY, "this worker holds no parameters now")
             else:
                 own.save(request, request.message)
+        elif isinstance(request.message, CheckpointPartRequest):
+            own = self.own if self.group is None else self.group.own
+            if own is None:
+                request.fail(ErrorCode.NOT_READY, "this worker holds no parameters now")
+            else:
+                own.part(request, request.message)
         elif isinstance(request.message, PARTITION_REQUESTS):
             if self.group is None:
                 request.fail(ErrorCode.NOT_READY, "this worker is in no group now; try again")
@@ -112,6 +119,12 @@ class WorkerProcess:
                 self.group.handle(request)
         else:
             request.fail(ErrorCode.UNKNOWN_OPCODE, "a worker serves its group, STATUS and SHUTDOWN alone")
+
+    def disconnected(self, connection: int) -> None:
+        """Ends what was fetched over a connection."""
+        own = self.own if self.group is None else self.group.own
+        if own is not None:
+            own.streams.disconnected(connection)
 
     def place(self, request: Request) -> memoryview | None:
         """Says where the body of a block from another member of its group goes; None: nowhere, it is dropped."""
@@ -131,7 +144,7 @@ async def run(context: RoleContext) -> None:
     loader = ThreadPoolExecutor(1, thread_name_prefix="compile")
     # In parallel: importing the compiler takes half a second.
     compiled = asyncio.get_running_loop().run_in_executor(loader, load_if_compiled, COMMON_KERNELS)
-    await context.serve(process.handle, placing=process.place)
+    await context.serve(process.handle, placing=process.place, on_disconnect=process.disconnected)
     stop = asyncio.create_task(context.stopping.wait())
     try:
         await _serve_runs(process, stop, compiled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,8 @@ FOUND = sorted(set(commands()))
 
 @pytest.fixture(autouse=True)
 def plain_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that an option of a document puts into the environment is left there."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.chdir(tmp_path)
     for name in ("ADAMCTL_CONTROLLER", "ADAMCTL_CONFIG_STORE"):
         monkeypatch.delenv(name, raising=False)

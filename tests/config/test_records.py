@@ -132,3 +132,17 @@ def test_controllers_know_which_record_belongs_under_a_key() -> None:
     bad = LayoutRecord((Tensor("t", 0, (1, 0), 0, "zeros", 0.0),), 1)
     assert "LayoutRecord" in record_problem(KEYS[LayoutRecord], encode(bad))
     assert record_problem("/jobs/j/of/others", b"\xc1") == ""
+
+
+def test_nodes_of_one_machine_fail_together_unless_they_are_told_with_what() -> None:
+    def record(host: str, failure_domain: str = "") -> NodeRecord:
+        return NodeRecord("ps-1", "ps", 1, (), host, 1, failure_domain=failure_domain)
+
+    assert record("pod-a/boot-1").fails_with == record("pod-b/boot-1").fails_with, "containers of one machine"
+    assert record("a/boot-1").fails_with != record("a/boot-2").fails_with
+    assert record("a/boot-1", "rack-7").fails_with == record("b/boot-2", "rack-7").fails_with == "rack-7"
+    assert record("h").fails_with == "h"
+    assert decode(encode(record("h", "rack-7")), NodeRecord) == record("h", "rack-7")
+    for wrong in ("a rack", "\x1b[2J", "x" * 200):
+        with pytest.raises(ValueError, match="failure_domain"):
+            record("h", wrong)

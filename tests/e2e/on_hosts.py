@@ -24,6 +24,16 @@ PATIENCE_S = 180.0
 PORT = 7070
 
 
+COMPILING = """
+from adamctl.kernels.needed import COMMON_RULE_KERNELS
+from adamctl.kernels.backend import load_if_compiled
+from adamctl.kernels.rules.make import load_rule
+from adamctl.model.rule import RULE_NAMES, RuleConfig
+load_if_compiled(COMMON_RULE_KERNELS)
+for name in RULE_NAMES:
+    load_rule(RuleConfig(name))
+"""
+"""So that the first of many servers does not compile kernels while a run waits for it."""
 COUNTING = """
 import sys, time
 from pathlib import Path
@@ -162,13 +172,13 @@ def train_without_a_shared_folder(hosts: Hosts) -> None:
     """Servers have no folder of the run: the front's host writes checkpoints, and gives the one that a run begins from.
 
     The second run continues the first one with other servers, from a copy behind a URL; the third begins with its
-    parameters.
+    parameters. So does the fourth, which has no servers: its worker holds the parameters.
     """
     hosts.role("head", "controller", "controller-1")
     hosts.role("head", "data", "data-1")
     for number in (1, 2, 3):
         hosts.role(f"host-{number}", "ps", f"ps-{number}", "--checkpoint-root", f"/nowhere/{number}")
-    hosts.role("host-1", "worker", "worker-1", "--threads", "1")
+    hosts.role("host-1", "worker", "worker-1", "--threads", "1", "--checkpoint-root", "/nowhere")
     hosts.members("ps-1", "ps-2", "ps-3", "data-1", "worker-1")
     common = (str(DIGITS), "--workers", "1", "--join", hosts.controller, "--plain")
     runs = hosts.folder / "front" / "runs" / "digits"
@@ -191,6 +201,12 @@ def train_without_a_shared_folder(hosts: Hosts) -> None:
     hosts.finished("third")
     third = json.loads((runs / "003" / "summary.json").read_text())
     assert third["best_test_top1"] >= before["best_test_top1"] - 0.1 and third["best_test_top1"] > 0.5, third
+    hosts.start("front", "fourth", "train", *common, "--ps", "0", "--passes", "1", *warm)
+    hosts.finished("fourth")
+    fourth = json.loads((runs / "004" / "summary.json").read_text())
+    assert fourth["best_test_top1"] > 0.5, fourth
+    (newest,) = sorted((runs / "004" / "checkpoints").iterdir())[-1:]
+    assert {path.name for path in newest.iterdir()} == {"manifest.json", "shards-worker-1.adam"}
 
 
 def lose_a_host(hosts: Hosts) -> None:
@@ -264,10 +280,17 @@ SCENARIOS: dict[str, tuple[tuple[str, ...], Callable[[Hosts], None]]] = {
 
 def play(scenario: str, folder: Path, timeout_s: float = 600.0) -> None:
     """Plays a scenario inside a namespace of its own. Raises AssertionError with all logs if something fails."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", COMPILING], env=environment, timeout=timeout_s, check=True, cwd=ROOT)
     command = [*namespaces.UNSHARE, sys.executable, "-m", "tests.e2e.on_hosts", scenario, str(folder)]
-    environment = {**os.environ, namespaces.INSIDE: "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=ROOT
+        command,
+        env={**environment, namespaces.INSIDE: "1"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
 

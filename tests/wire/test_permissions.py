@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from adamctl.errors import AdamctlError, HandshakeError, RemoteError
 from adamctl.net.address import parse_address
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.net.transport import Connection, Request
+from adamctl.net.transport import Connection, Request, Transport
 from adamctl.roles.context import RoleContext
 from adamctl.wire.codec import encode_request
 from adamctl.wire.constants import ErrorCode, Opcode
@@ -40,6 +41,7 @@ from adamctl.wire.messages import (
     StatusRequest,
 )
 from adamctl.wire.permissions import ALL, KNOWN_ROLES, OTHERS, PERMISSIONS, may_send, refusal
+from tests.net.tls.certificates import Authority, ManyCertificates
 from tests.wire.any_message import any_message, encodable
 
 TOKEN = "a-token-of-more-than-32-characters"
@@ -188,15 +190,19 @@ LET_THROUGH = "it was let through"
 
 
 @asynccontextmanager
-async def served(receiver: str, addresses: tuple[str, ...], seen: list[Message]) -> AsyncIterator[RoleContext]:
+async def served(
+    receiver: str, addresses: tuple[str, ...], seen: list[Message], transport: Transport | None = None
+) -> AsyncIterator[RoleContext]:
     """A role's own dispatch at real addresses, behind which is nothing but a handler that notes what it was given."""
 
     def handle(request: Request) -> None:
         seen.append(request.message)
         raise RemoteError(ErrorCode.UNKNOWN_OPCODE, LET_THROUGH)
 
+    transport = transport or StreamTransport()
+    token = TOKEN if isinstance(transport, StreamTransport) else ""  # not, where there are certificates
     context = RoleContext(
-        receiver, f"{receiver}-0", {}, StreamTransport(), None, asyncio.Event(), logging.getLogger("test"), token=TOKEN
+        receiver, f"{receiver}-0", {}, transport, None, asyncio.Event(), logging.getLogger("test"), token=token
     )
     await context.serve(handle, addresses=addresses)
     try:
@@ -205,17 +211,24 @@ async def served(receiver: str, addresses: tuple[str, ...], seen: list[Message])
         await context.close()
 
 
-@pytest.mark.parametrize("receiver", ["controller", "ps", "data", "worker", "coordinator", "other"])
-@pytest.mark.parametrize("scheme", ["tcp", "unix"])
+@pytest.mark.parametrize(
+    ("receiver", "scheme"),
+    [
+        pytest.param(receiver, scheme, marks=[pytest.mark.slow] if scheme == "tls" and receiver != "ps" else [])
+        for receiver in ("controller", "ps", "data", "worker", "coordinator", "other")
+        for scheme in ("tcp", "unix", "tls")
+    ],
+)
 async def test_each_role_sends_each_message_over_a_real_connection(receiver: str, scheme: str, tmp_path: Path) -> None:
     """What is refused has reached no handler, and the answer says who may not do what, to whom."""
     seen: list[Message] = []
     random = Random(5)
-    address = "tcp://127.0.0.1:0" if scheme == "tcp" else f"unix://{tmp_path}/s"
-    async with served(receiver, (address,), seen) as context:
+    address = f"unix://{tmp_path}/s" if scheme == "unix" else "tcp://127.0.0.1:0"
+    transport: Any = ManyCertificates(Authority(tmp_path)) if scheme == "tls" else StreamTransport(kind=scheme)
+    async with served(receiver, (address,), seen, transport) as context:
         for role in sorted(KNOWN_ROLES | {"greeter"}):
-            hello = make_hello(role, f"{role}-9", 3, TOKEN)
-            connection = await StreamTransport(kind=scheme).connect(context.addresses[0], hello, deadline_s=10)
+            hello = make_hello(role, f"{role}-9", 3, context.token)
+            connection = await transport.connect(context.addresses[0], hello, deadline_s=10)
             for opcode, (kind, _) in MESSAGES.items():
                 if opcode in UNPROVEN:
                     continue
@@ -232,6 +245,23 @@ async def test_each_role_sends_each_message_over_a_real_connection(receiver: str
             await connection.close()
             assert context.stopping.is_set() is (role in OPERATOR)
             context.stopping.clear()
+
+
+@pytest.mark.parametrize("stolen", ["worker", "coordinator", "controller"])
+async def test_a_stolen_certificate_is_good_for_its_own_role_and_node_alone(stolen: str, tmp_path: Path) -> None:
+    """And so for nothing else than what the table lets that role do."""
+    authority, seen = Authority(tmp_path), list[Message]()
+    thief = StreamTransport(tls=authority.credentials(stolen, "n"))
+    async with served("ps", ("tcp://127.0.0.1:0",), seen, ManyCertificates(authority)) as context:  # type: ignore[arg-type]
+        for role in sorted(KNOWN_ROLES | {"greeter"}):
+            for node in ("n", "other"):
+                said = make_hello(role, node, 3)
+                if (role, node) == (stolen, "n"):
+                    await (await thief.connect(context.addresses[0], said, deadline_s=10)).close()
+                    continue
+                with pytest.raises(HandshakeError, match=rf"adam://nord/{stolen}/n"):
+                    await thief.connect(context.addresses[0], said, deadline_s=10)
+    assert not seen
 
 
 @pytest.mark.parametrize("role", sorted(KNOWN_ROLES | {"greeter"}))

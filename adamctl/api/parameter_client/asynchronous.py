@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,6 @@ from adamctl.roles.ps.client.route_table import check_connections
 from adamctl.roles.ps.client.wire_choice import check_wire_types
 from adamctl.wire.constants import ErrorCode, UpdateKind
 
-ROLE = "client"
-CONNECT_DEADLINE_S = 5.0
-LEAVE_DEADLINE_S = 2.0
 log = logging.getLogger("adamctl.api")
 
 
@@ -284,6 +282,9 @@ class AsyncParameterClient:
         try:
             self._raise_failure()
             servers = self._registered()
+            if not self._identity.listed and await self._identity.may_join_again(self._pending, self._deadline_s):
+                with suppress(AdamctlError):  # no controller answers; servers still know this client
+                    servers = await self._renewed(servers)
             if len(self._pending) >= self._pushes_max:
                 done, _ = await asyncio.wait(
                     self._pending, timeout=self._deadline_s, return_when=asyncio.FIRST_COMPLETED
@@ -324,11 +325,11 @@ class AsyncParameterClient:
             self._failure = self._failure or (RemoteError(part.code, what) if finite else NotFiniteError(what))
 
     async def _renewed(self, forgotten: ServersClient) -> ServersClient:
-        """Returns the replacement for a client that servers have forgotten: one with a new incarnation."""
+        """Returns the replacement for a client that servers have forgotten, or will: one with a new incarnation."""
         async with self._renewing:
             if self._servers is not forgotten:
                 return self._registered()
-            log.warning("job %s: the servers have forgotten this client; joining again", self.job)
+            log.warning("job %s: this client was given up; joining again", self.job)
             await self._identity.restart()
             servers = self._client_of(self.job)
             servers.shared = forgotten.shared

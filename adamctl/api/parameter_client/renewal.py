@@ -7,7 +7,8 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from adamctl.wire.messages import Hello, NodeRegisterRequest
 ROLE = "client"
 CONNECT_DEADLINE_S = 5.0
 LEAVE_DEADLINE_S = 2.0
+JOIN_AGAIN_S = 30.0
 log = logging.getLogger("adamctl.api")
 RENEWALS_MAX = 3
 """Renewals for one push: a client that is forgotten as soon as it starts competes with too many others."""
@@ -55,6 +57,8 @@ class Identity:
     Attributes:
         store: the configuration service.
         node, incarnation: the incarnation is 0 while the client is not a member.
+        listed: False once the controllers have given it up, as after a pause of this process. Servers know it by its
+            incarnation and go on, but forget it after a while (`--retire-after`).
     """
 
     def __init__(self, transport: StreamTransport, addresses: Sequence[str], token: str, deadline_s: float) -> None:
@@ -65,6 +69,7 @@ class Identity:
             self.node = transport.tls.current.identity.part(self.node)
         self.store = cluster_client(transport, addresses, self.hello)
         self._beacons: asyncio.Task[None] | None = None
+        self.listed, self._again_s = True, 0.0
 
     def hello(self) -> Hello:
         return make_hello(ROLE, self.node, self.incarnation, self._token, cluster=self._cluster)
@@ -78,8 +83,22 @@ class Identity:
         except BaseException:
             await self.store.close()
             raise
-        self.incarnation, self._cluster = reply.incarnation, reply.cluster
+        self.incarnation, self._cluster, self.listed = reply.incarnation, reply.cluster, True
         self._beacons = asyncio.create_task(self._send_beacons(reply.beacon_interval_s))
+
+    async def may_join_again(self, pending: Collection[asyncio.Task[None]], deadline_s: float) -> bool:
+        """Waits for pushes on their way and returns whether none is left: only then is a new incarnation as good.
+
+        A push whose answer is still to come when servers forget its client may have been applied or not. Returns False
+        at once for JOIN_AGAIN_S after it was asked, so that unreachable controllers hold up few pushes.
+        """
+        now_s = time.monotonic()
+        if now_s < self._again_s:
+            return False
+        self._again_s = now_s + JOIN_AGAIN_S
+        if pending:
+            await asyncio.wait(set(pending), timeout=deadline_s)
+        return not pending
 
     async def restart(self) -> None:
         """Becomes a member again, under the same name, which owns the jobs that it created. Raises as `begin`."""
@@ -106,8 +125,8 @@ class Identity:
             try:
                 await self.store.beacon(self.node, self.incarnation, deadline_s=self._deadline_s)
             except RemoteError as error:
-                # Membership only shows others that we are alive; servers know us by our incarnation anyway.
                 log.warning("client %s is no longer listed: %s", self.node, error)
+                self.listed = False
                 return
             except AdamctlError as error:
                 log.warning("client %s: %s", self.node, error)

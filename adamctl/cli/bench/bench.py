@@ -41,6 +41,7 @@ command = TableGroup(
         "failover": ("adamctl.cli.bench.failover:failover", "How long pushes stall when a server is lost"),
         "metrics": ("adamctl.cli.bench.metrics:metrics", "What scraping metrics costs a run"),
         "soak": ("adamctl.cli.bench.soak:soak", "Hours of faults, with an account of every push"),
+        "hosts": ("adamctl.cli.bench.hosts:hosts", "Many agents at one front, and the loss of a role and of a host"),
         "store": (
             "adamctl.cli.bench.bench:store",
             "Parameter servers' store against the disk: flush, recovery, long runs",

@@ -43,6 +43,10 @@ def _size_options(command: CommandT) -> CommandT:
         (
             (["--hosts"], {"default": (2, 2), "type": Hosts(), "show_default": "2", "help": "Hosts, or least:most."}),
             (["--cores"], {"default": 0, "type": click.IntRange(0, 4096), "help": "Cores of each; by default all."}),
+            (
+                ["--insecure"],
+                {"is_flag": True, "help": "The network between the hosts is trusted: no TLS, a token only."},
+            ),
             (["--time", "time_s"], {"default": 0.0, "type": RUN_TIME_S, "help": "For how long, such as 4h."}),
         )
     ):
@@ -56,7 +60,13 @@ def _size_options(command: CommandT) -> CommandT:
 @click.option("--slurm-partition", default="", metavar="PARTITION", help="Slurm's partition; by default Slurm's own.")
 @print_option
 def slurm(
-    experiment: str, hosts: tuple[int, int], cores: int, time_s: float, slurm_partition: str, printed: bool
+    experiment: str,
+    hosts: tuple[int, int],
+    cores: int,
+    time_s: float,
+    insecure: bool,
+    slurm_partition: str,
+    printed: bool,
 ) -> None:
     """Print a script for sbatch that trains EXP.toml on nodes of Slurm.
 
@@ -65,14 +75,14 @@ def slurm(
     _only_printed(printed, "sbatch")
     from adamctl.launch.scripts.slurm import slurm_script
 
-    echo(slurm_script(_wanted(experiment, hosts, cores, time_s), slurm_partition), nl=False)
+    echo(slurm_script(_wanted(experiment, hosts, cores, time_s, insecure), slurm_partition), nl=False)
 
 
 @click.command("ray")
 @click.argument("experiment", metavar="EXP.toml")
 @_size_options
 @print_option
-def ray(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, printed: bool) -> None:
+def ray(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, insecure: bool, printed: bool) -> None:
     """Print a script that submits the training of EXP.toml to a Ray cluster.
 
     adamctl launch ray EXP.toml --hosts 4 --print > run.sh; then sh run.sh http://HEAD:8265
@@ -80,7 +90,7 @@ def ray(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, prin
     _only_printed(printed, "sh")
     from adamctl.launch.scripts.ray import ray_script
 
-    echo(ray_script(_wanted(experiment, hosts, cores, time_s), Path.cwd()), nl=False)
+    echo(ray_script(_wanted(experiment, hosts, cores, time_s, insecure), Path.cwd()), nl=False)
 
 
 @click.command("k8s")
@@ -88,7 +98,9 @@ def ray(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, prin
 @_size_options
 @click.option("--image", default="adamctl:latest", show_default=True, metavar="IMAGE", help="Image with adamctl.")
 @print_option
-def k8s(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, image: str, printed: bool) -> None:
+def k8s(
+    experiment: str, hosts: tuple[int, int], cores: int, time_s: float, insecure: bool, image: str, printed: bool
+) -> None:
     """Print objects of Kubernetes that train EXP.toml: one Job with the front, an Indexed Job with host agents.
 
     adamctl launch k8s EXP.toml --hosts 4 --cores 8 --print > run.yaml; then kubectl apply -f run.yaml
@@ -96,7 +108,7 @@ def k8s(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, imag
     _only_printed(printed, "kubectl apply -f")
     from adamctl.launch.scripts.kubernetes import kubernetes_description
 
-    wanted = _wanted(experiment, hosts, cores, time_s)
+    wanted = _wanted(experiment, hosts, cores, time_s, insecure)
     echo(kubernetes_description(wanted, Path(experiment).read_text(), image), nl=False)
 
 
@@ -121,10 +133,10 @@ def _only_printed(printed: bool, then: str) -> None:
         raise ConfigurationError(f"give --print: it writes the text to stdout; look at it, then pass it to {then}")
 
 
-def _wanted(experiment: str, hosts: tuple[int, int], cores: int, time_s: float) -> Wanted:
+def _wanted(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, insecure: bool) -> Wanted:
     """Raises ConfigurationError: the experiment is wrong, which should be known before it waits in a queue."""
     from adamctl.config.names import as_name, printable
     from adamctl.launch.scripts.wanted import Wanted
 
     loaded = options.load(experiment, (), (), {})
-    return Wanted(as_name(loaded.experiment.name), printable(experiment), *hosts, cores, time_s)
+    return Wanted(as_name(loaded.experiment.name), printable(experiment), *hosts, cores, time_s, insecure)

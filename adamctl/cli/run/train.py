@@ -182,6 +182,7 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
         where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
         flags = [part for flag, host in where if host for part in (flag, host)]
         flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
+        flags += ["--insecure"] if options.is_flag("insecure") else []
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
             say("INFO", line)
     if outcome.message:

@@ -41,7 +41,8 @@ class Ending:
                 return
             self.reaped.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.reaped.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self.reaped.wait()
 
     def forced(self) -> list[str]:
         """Returns the roles that were asked to end and had to be killed."""

@@ -17,6 +17,7 @@ from adamctl.launch.failure import LastWords
 from adamctl.launch.hosts.commands import Run
 from adamctl.launch.hosts.draining import drain
 from adamctl.launch.hosts.ending import Ending, stop
+from adamctl.launch.hosts.engine_use import EngineUse
 from adamctl.launch.hosts.keeper import (
     Decision,
     Drain,
@@ -34,8 +35,7 @@ from adamctl.launch.hosts.roles_there import RolesThere
 from adamctl.launch.hosts.serving import AgentServer
 from adamctl.launch.hosts.starter import Starter, bracketed
 from adamctl.launch.hosts.table import Arrived, Event, HostTable, Lost
-from adamctl.launch.places.engines import BY_HAND
-from adamctl.launch.places.places import AgentCommand, Draining, Places
+from adamctl.launch.places.places import AgentCommand, Places
 from adamctl.launch.plan import COORDINATOR
 from adamctl.launch.roles import POLL_S, Ask, LocalRoles
 from adamctl.launch.supervision import Fail, Note, RoleEnd, Supervision
@@ -57,7 +57,6 @@ from adamctl.wire.messages import (
 
 WAKE_S = 1.0
 """The front looks at the clock at least so often."""
-ENGINE_END_S = 30.0
 WORDS_LINES = 20
 """Lines of a log that the message of a failure quotes."""
 WAITING_EVERY_S = 30.0
@@ -79,6 +78,7 @@ class HostRoles:
         local: LocalRoles,
         supervision: Supervision,
         on_listening: Callable[[str], None] = lambda address: None,
+        listen_at: str = "",
     ) -> None:
         """
         Args:
@@ -86,10 +86,13 @@ class HostRoles:
             hello: the front's identity and token.
             local: without roles yet; it starts those beside the front.
             on_listening: told the address at which agents and operators reach the front.
+            listen_at: in place of any free port where the roles beside the front listen.
         """
-        self._run, self._keeper, self._engine, self._agent = run, keeper, engine, agent
+        self._run, self._keeper, self._agent = run, keeper, agent
+        self._engine = EngineUse(engine, keeper.asked, table, self._on_draining, self._wake)
         self._transport, self._hello, self._table = transport, hello, table
-        self._local, self._supervision, self._on_listening = local, supervision, on_listening
+        self._local, self._supervision = local, supervision
+        self._on_listening, self._listen_at = on_listening, listen_at
         self._server = AgentServer(transport, hello, table, self._wake, self._tail_asked)
         self._there = RolesThere()
         self._serving: list[tuple[str, tuple[str, ...]]] = []
@@ -115,28 +118,15 @@ class HostRoles:
         Raises:
             ConfigurationError: the address to listen on is taken.
         """
-        (bound,) = await self._server.listen((f"tcp://{bracketed(self._run.bind)}:{self._run.port}",))
-        address = str(parse_address(bound)._replace(host=self._run.advertise))
+        (bound,) = await self._server.listen(
+            (self._listen_at or f"tcp://{bracketed(self._run.bind)}:{self._run.port}",)
+        )
+        address = bound if self._listen_at else str(parse_address(bound)._replace(host=self._run.advertise))
         self._on_listening(address)
-        self._spawn(self._use_engine(address))
+        self._spawn(self._engine.use(self._agent(address)))
         self._news.append(Note(self._keeper.waiting))
         self._spawn(self._drive())
         self._spawn(self._watch_local())
-
-    async def _use_engine(self, address: str) -> None:
-        asked = self._keeper.asked
-        more = asked.most - asked.least + asked.spares
-        by_hand = asked.engine == BY_HAND  # whoever starts agents by hand is asked once
-        await self._engine.begin(asked.least + (more if by_hand else 0), asked.needs, self._agent(address))
-        for _ in range(0 if by_hand else more):
-            if not await self._engine.one_more("the run can use it"):
-                break
-        async for notice in self._engine.notices():
-            if isinstance(notice, Draining):
-                self._decide(self._keeper.draining(notice.host, notice.deadline_s, notice.why, self._now_s()))
-            else:
-                self._table.lose(notice.host, notice.why)
-            self._wake()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs work beside the front; an error of ours that it ends with ends the run."""
@@ -175,7 +165,10 @@ class HostRoles:
             self._decide(self._keeper.tick(now_s))
             next_s = min(self._table.next_s(), self._keeper.next_s(), now_s + WAKE_S)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stir.wait(), max(next_s - now_s, 0.001))
+                async with asyncio.timeout(
+                    max(next_s - now_s, 0.001)
+                ):  # unlike wait_for, it never loses a cancellation
+                    await self._stir.wait()
 
     async def _watch_local(self) -> None:
         while True:
@@ -209,13 +202,15 @@ class HostRoles:
         self._questions.lost(event.host)
         if not self._stopping:
             self._decide(self._keeper.lost(event.host, event.why, now_s))
+            for node in self._there.keep_only(self._keeper.placed):
+                self._supervision.leave(node)
 
     def _reported(self, host: str, report: Report, now_s: float) -> None:
         match report:
             case HostLines() | HostFreePorts():
                 self._questions.answered(host, report)
             case HostDraining(deadline_s=deadline_s, why=why):
-                self._decide(self._keeper.draining(host, deadline_s, why, now_s))
+                self._on_draining(host, deadline_s, why)
             case HostReading():
                 self._there.reads(report)
             case HostServing(node=node):
@@ -256,15 +251,15 @@ class HostRoles:
                 case Release(host=host, why=why):
                     self._order(host, stop("", 0, why))
                 case OneMore(why=why):
-                    self._spawn(self._one_more(why))
+                    self._spawn(self._engine.one_more(why))
                 case Say(text=text):
                     self._news.append(Note(text))
                 case GiveUp(reason=reason):
                     self._news.append(Fail("", reason, 1))
             self._told.set()
 
-    async def _one_more(self, why: str) -> None:
-        await self._engine.one_more(why)
+    def _on_draining(self, host: str, deadline_s: float, why: str) -> None:
+        self._decide(self._keeper.draining(host, deadline_s, why, self._now_s()))
 
     async def _drain(self, node: str) -> None:
         try:
@@ -294,7 +289,9 @@ class HostRoles:
             if not self._starter.resume_coordinator():
                 self._news.append(Fail(node, "it ended before the first checkpoint", 1))
                 self._told.set()
-        elif placed is None or placed.host == FRONT:
+        elif placed is None:
+            self._supervision.leave(node)
+        elif placed.host == FRONT:
             self._local.start_one(node)
         elif node not in self._there.roles and not self._table.hosts[placed.host].lost:
             self._supervision.add(node, placed.role)
@@ -332,7 +329,8 @@ class HostRoles:
     async def changed(self) -> None:
         """Waits until there is something to tell, at most a second."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._told.wait(), WAKE_S)
+            async with asyncio.timeout(WAKE_S):
+                await self._told.wait()
         self._told.clear()
 
     def newly_serving(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -384,8 +382,7 @@ class HostRoles:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(AdamctlError, TimeoutError):
-            await asyncio.wait_for(self._engine.end(), ENGINE_END_S)
+        await self._engine.end()
         await self._server.close()
 
     def _tail_asked(self, request: Request, message: HostTailRequest) -> None:

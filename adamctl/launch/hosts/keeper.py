@@ -22,6 +22,7 @@ from adamctl.config.experiment import Experiment
 from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.placement import (
     CONTROLLERS,
+    FRONT,
     Offer,
     Placed,
     partitions_of,
@@ -121,7 +122,6 @@ class HostKeeper:
     """Nodes told to end, and where each starts again when it has."""
     _held: dict[str, float] = field(default_factory=dict)
     """Lost hosts that are waited for, and until when."""
-    _lost_controllers: int = 0
 
     # --- hosts come -------------------------------------------------------------------------------------------------
 
@@ -131,10 +131,11 @@ class HostKeeper:
         held = self._held.pop(offer.name, None)
         if not self.begun:
             return [Say(self.waiting)] if self.waiting else self._begin_if_enough(now_s)
+        there = [one for one in self.placed.values() if one.host == offer.name]
+        puts: list[Decision] = [] if again else [Put(one) for one in there]
         if held is not None:
-            there = [one for one in self.placed.values() if one.host == offer.name]
-            return [Say(f"{offer.name} is there again"), *([] if again else map(Put, there))]
-        return self._grow(f"{offer.name} is there again" if again else f"{offer.name} has come")
+            return [Say(f"{offer.name} is there again"), *puts]
+        return [*puts, *self._grow(f"{offer.name} is there again" if again else f"{offer.name} has come")]
 
     @property
     def waiting(self) -> str:
@@ -151,7 +152,11 @@ class HostKeeper:
         """What a run that has begun could still use; empty if nothing."""
         wanted = self.asked.most + self.asked.spares
         here = sum(host.usable for host in self.hosts.values())
-        return f"{here} of {wanted} hosts are there" if self.begun and here < wanted else ""
+        return (
+            f"{here} of {wanted} hosts are there, and more are taken as they come"
+            if self.begun and here < wanted
+            else ""
+        )
 
     def _begin_if_enough(self, now_s: float) -> list[Decision]:
         here = [host.offer for host in self.hosts.values() if host.usable]
@@ -164,7 +169,7 @@ class HostKeeper:
         self.begun = True
         placed = place_roles(self.experiment, here[: self.asked.most])
         self.placed = {one.node: one for one in placed}
-        said = f"{len(here)} host{'s' * (len(here) > 1)}: {', '.join(offer.name for offer in here)}"
+        said = f"{len(here)} host{'s' * (len(here) > 1)}: {', '.join(offer.name for offer in here)}{self._more}"
         copies = self.experiment.cluster.replication
         if copies > len(here):
             said += f"; {copies} copies of each part of the model share {len(here)}"
@@ -181,8 +186,12 @@ class HostKeeper:
                 found.append(self._put("worker", self._next("worker"), host))
         if found:
             nodes = ", ".join(one.placed.node for one in found if isinstance(one, Put))
-            return [Say(f"{why}: starting {nodes}"), *found]
-        return [Say(f"{why}: it waits as a spare")]
+            return [Say(f"{why}: starting {nodes}{self._more}"), *found]
+        return [Say(f"{why}: it waits as a spare{self._more}")]
+
+    @property
+    def _more(self) -> str:
+        return f"; {self.waiting_for_more}" if self.waiting_for_more else ""
 
     # --- hosts go ---------------------------------------------------------------------------------------------------
 
@@ -207,8 +216,8 @@ class HostKeeper:
 
     def _only_there(self, host: str, there: Sequence[Placed]) -> str:
         """Returns what the run cannot do without and had only there; empty if nothing."""
-        self._lost_controllers += sum(one.role == "controller" for one in there)
-        if self._lost_controllers * 2 > CONTROLLERS:
+        controllers = [one for one in self.placed.values() if one.role == "controller" and one.host != FRONT]
+        if 2 * sum(self.hosts[one.host].lost for one in controllers) > CONTROLLERS:
             return "most of the controllers are lost"
         if self.experiment.has_own_parameters and any(one.role == "worker" for one in there):
             return "the parameters were there; continue from the last checkpoint with --resume"
@@ -220,14 +229,15 @@ class HostKeeper:
         return ""
 
     def _replace(self, host: str, why: str, there: Sequence[Placed]) -> list[Decision]:
-        """Starts elsewhere what was on a lost host."""
+        """Starts elsewhere what was on a lost host; a controller stays where its disk is, and may come back with it."""
         puts: list[Put] = []
-        without: list[str] = []
-        for one in there:
+        without = [one.node for one in there if one.role not in MOVED]
+        moved = [one for one in there if one.role in MOVED]
+        for one in moved:
             del self.placed[one.node]
             self._ending.pop(one.node, None)
-        for one in there:
-            home = self._home(one.role) if one.role in MOVED else None
+        for one in moved:
+            home = self._home(one.role)
             if home is None:
                 without.append(one.node)
             else:
@@ -301,7 +311,6 @@ class HostKeeper:
         if known is None or known.until_s == inf or known.lost or left:
             return []
         known.lost = True
-        self._lost_controllers += sum(one.host == host for one in self.placed.values())
         return [Say(f"{host} is empty and is let go"), Release(host, "everything was moved off it")]
 
     def tick(self, now_s: float) -> list[Decision]:
@@ -318,7 +327,7 @@ class HostKeeper:
                 left = [one.node for one in self.placed.values() if one.host == name]
                 found += [End(node, "its host is taken away") for node in left if node not in self._ending]
                 late = f"its time was over before {', '.join(left)} had ended" if left else "its time was over"
-                found += self.lost(name, late, now_s)
+                found += [*self.lost(name, late, now_s), Release(name, late)]
         return found
 
     def next_s(self) -> float:

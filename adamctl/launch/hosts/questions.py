@@ -46,7 +46,8 @@ class Questions:
         future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         self._waiting[host, number] = future
         with suppress(TimeoutError):
-            return await asyncio.wait_for(future, ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                return await future
         self._waiting.pop((host, number), None)
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from adamctl.launch.hosts.placement import Placed
@@ -42,6 +42,14 @@ class RolesThere:
         self.roles[placed.node] = There(placed, attempt)
         self.ends.pop(placed.node, None)
         self._running.setdefault(placed.host, {})[placed.node] = attempt
+
+    def keep_only(self, placed: Container[str]) -> list[str]:
+        """Forgets roles that the run goes on without; returns their nodes."""
+        gone = [node for node in self.roles if node not in placed]
+        for node in gone:
+            del self.roles[node]
+            self.readings.pop(node, None)
+        return gone
 
     def arrived(self, host: str, again: bool) -> list[tuple[str, int]]:
         """A host is there; returns what may still run there but is elsewhere now, as (node, attempt).

@@ -85,11 +85,10 @@ def make_roles(
     def agent(address: str) -> AgentCommand:
         if asked.engine == BY_HAND and not is_loopback(run.advertise):
             note(f"every machine needs a copy of {run.folder / SECRETS / TOKEN} that only you can read, as TOKEN_FILE")
-        own = ("--root", str(folder.absolute())) if asked.engine == LOCAL else ()
-        cores = ("--cores", str(asked.cores)) if asked.cores else ()
-        trusted = ("--insecure",) if is_insecure(environment) else ()
-        told = (*own, *cores, *trusted, *agent_flags(run))
-        line = (sys.executable, "-m", "adamctl", "host", "start", "--front", address, *told)
+        own: tuple[str, ...] = ("--root", str(folder.absolute())) if asked.engine == LOCAL else ()
+        own += ("--cores", str(asked.cores)) if asked.cores else ()
+        own += ("--insecure",) if is_insecure(environment) else ()
+        line = (sys.executable, "-m", "adamctl", "host", "start", "--front", address, *own, *agent_flags(run))
         return AgentCommand(line, secret)
 
     kept = ("coordinator", *(("ps",) if stored else ()), *(("controller",) if asked.most >= CONTROLLERS else ()))

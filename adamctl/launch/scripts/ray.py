@@ -14,7 +14,7 @@ STOP_WAIT_S = 60
 def ray_script(wanted: Wanted, folder: PurePath) -> str:
     """Returns the script; `folder` is the one that paths in the command are relative to, on every node."""
     cores = f" --cores {wanted.cores}" if wanted.cores else ""
-    train = f"adamctl train {quote(wanted.experiment)} --on ray --hosts {wanted.hosts}{cores} --resume none --plain"
+    train = f"adamctl train {quote(wanted.experiment)} --on ray {wanted.flags}{cores} --resume none --plain"
     line = f"cd {quote(str(folder))} && exec {train}"  # one word: versions of Ray join several in different ways
     return f"""#!/bin/sh
 # Trains {wanted.experiment} on {wanted.hosts} nodes of a Ray cluster. Run it with: sh THIS_FILE http://HEAD:8265

@@ -41,7 +41,7 @@ if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then resume=auto; fi
 # Whatever ends this script, jobs of single nodes that it has asked for end with it.
 trap 'scancel --quiet --user="$(id -un)" --name="{hosts_name("$SLURM_JOB_ID")}"' EXIT
 
-adamctl train {quote(wanted.experiment)} --on slurm --hosts {wanted.hosts}{cores} \\
+adamctl train {quote(wanted.experiment)} --on slurm {wanted.flags}{cores} \\
     --resume "$resume" --plain &
 front=$!
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Wanted:
     """`name` is the experiment's, `experiment` the path as it was given; `time_s` 0 is no limit.
 
-    A run begins with `least` hosts and takes up to `most`; `cores` 0 is all cores of a host.
+    A run begins with `least` hosts and takes up to `most`; `cores` 0 is all cores of a host. `insecure`: the network
+    between hosts is trusted, so the run's token is enough.
     """
 
     name: str
@@ -18,8 +19,14 @@ class Wanted:
     most: int
     cores: int = 0
     time_s: float = 0.0
+    insecure: bool = False
 
     @property
     def hosts(self) -> str:
         """As `adamctl train --hosts` takes them."""
         return str(self.least) if self.least == self.most else f"{self.least}:{self.most}"
+
+    @property
+    def flags(self) -> str:
+        """Flags of `adamctl train` for all of this but cores and time."""
+        return f"--hosts {self.hosts}{' --insecure' if self.insecure else ''}"

@@ -120,12 +120,12 @@ class CheckpointWriter:
             raise UnreachableError(f"{folder} is finished, but its copy is not: {error}") from error
 
     async def _write_shards(self, folder: Path, snapshot: RunSnapshot) -> tuple[CheckpointFile, ...]:
-        if isinstance(self._parameters, MemberCheckpoints):
-            assert snapshot.batch is None, "servers hold the vectors of a batch algorithm"
-            return await self._parameters.checkpoint(str(folder))
         nonce, commit = secrets.token_hex(16), -1 if snapshot.batch is None else snapshot.batch.commit
         await asyncio.to_thread((folder / NONCE_NAME).write_text, nonce)
         try:
+            if isinstance(self._parameters, MemberCheckpoints):
+                assert snapshot.batch is None, "servers hold the vectors of a batch algorithm"
+                return await self._parameters.checkpoint(str(folder), nonce=nonce)
             return await self._parameters.checkpoint(str(folder), commit=commit, nonce=nonce)
         finally:
             await asyncio.to_thread((folder / NONCE_NAME).unlink, missing_ok=True)

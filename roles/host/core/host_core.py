@@ -54,12 +54,13 @@ UNUSABLE = 2
 
 @dataclass
 class _Role:
-    """A process that runs; `kill_s`: when it is killed, by the core's clock."""
+    """A process that runs. `kill_s`: when it is killed, by the core's clock; `then`: what starts when it has ended."""
 
     role: str
     attempt: int
     kill_s: float = inf
     asked: bool = False
+    then: HostStart | None = None
 
 
 class HostCore:
@@ -113,6 +114,10 @@ class HostCore:
                 return self._leave(why, False, grace_s, now_s)
             case HostStop(node=node, attempt=attempt, grace_s=grace_s):
                 role = self.roles.get(node)
+                if role is not None and role.then is not None and role.then.number == attempt:
+                    self._report(HostEnded(node, attempt, 0, error=order.why))
+                    role.then = None
+                    return []
                 return [] if role is None or role.attempt != attempt else self._end(node, role, grace_s, now_s)
             case HostTail(number=number, node=node, lines=lines):
                 return [ReadTail(number, node, min(max(lines, 1), LINES_MAX))]
@@ -121,7 +126,11 @@ class HostCore:
 
     def _start(self, order: HostStart) -> list[Instruction]:
         why = refusal(order.role, order.node, order.arguments, order.needs, order.folder, self._roots)
-        if not why and order.node in self.roles:
+        before = self.roles.get(order.node)
+        if not why and before is not None and before.asked and before.then is None:
+            before.then = order
+            return []
+        if not why and before is not None:
             why = f"{order.node} runs already"
         elif not why and len(self.roles) >= ROLES_MAX:
             why = f"this agent already runs {ROLES_MAX} roles"
@@ -156,9 +165,10 @@ class HostCore:
 
     def ended(self, report: HostEnded, now_s: float) -> list[Instruction]:
         """A role process was reaped, or could not be started."""
-        self.roles.pop(report.node, None)
+        role = self.roles.pop(report.node, None)
         self._report(report)
-        return self._left(now_s)
+        then = [] if role is None or role.then is None else self._start(role.then)
+        return [*then, *self._left(now_s)]
 
     def tailed(self, order: int, path: str, lines: Iterable[str]) -> None:
         """The end of a log was read."""

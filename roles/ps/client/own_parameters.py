@@ -7,7 +7,7 @@ them in the same order, so they hold the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,8 +18,9 @@ from adamctl.kernels.native import address_of
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules import Rule, make_rule
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
-from adamctl.roles.ps.checkpoint_encoder import CheckpointWriter
+from adamctl.roles.ps.checkpoint_encoder import CheckpointWriter, ShardEncoder
 from adamctl.roles.ps.checkpoint_files import FileDescriptor, ShardImage, ShardRecord, file_name
+from adamctl.roles.ps.client.remote_checkpoint import Start
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from adamctl.roles.ps.initial_values import build_shards
 from adamctl.roles.ps.options import CHECKPOINT_ROOT
@@ -27,6 +28,8 @@ from adamctl.roles.rooted import Roots
 from adamctl.wire.messages import CheckpointFile
 
 FIRST_EPOCH = 1
+PORTION_BYTES = 32 << 20
+"""Shards that are encoded at once for whoever fetches a file of a checkpoint."""
 
 
 def checkpoint_roots(options: Mapping[str, Any]) -> Roots:
@@ -60,7 +63,7 @@ class OwnParameters:
         """Parameters that this member counts as updated by each push: those that it owns."""
         return sum(self._layout.shards[index].size for index in self.owned)
 
-    def begin(self, weights: Array, restore: str, parameters_only: bool = False) -> None:
+    def begin(self, weights: Array, restore: Start, parameters_only: bool = False) -> None:
         """Sets weights to the values of the seed, or of the checkpoint in folder `restore` unless that is "".
 
         `parameters_only`: rule state begins afresh.
@@ -114,32 +117,52 @@ class OwnParameters:
             shard = self._layout.shards[index]
             into[shard.offset : shard.offset + shard.size] = values
 
+    def portions(self) -> list[tuple[int, ...]]:
+        """Returns the owned shards in portions of at most PORTION_BYTES of values and state, or one shard."""
+        portions: list[tuple[int, ...]] = []
+        filled_bytes = PORTION_BYTES
+        for index in self.owned:
+            size_bytes = ELEMENT_BYTES * self._layout.shards[index].size * (1 + len(self._rule.state_names))
+            if filled_bytes + size_bytes > PORTION_BYTES:
+                portions.append(())
+                filled_bytes = 0
+            portions[-1] = (*portions[-1], index)
+            filled_bytes += size_bytes
+        return portions
+
+    def encoder(self, job: str, node: str, write: Callable[[bytes | memoryview], object]) -> ShardEncoder:
+        """Begins this member's file of a checkpoint; `write` takes its bytes."""
+        return ShardEncoder(file_name(node), self._descriptor(job, node), write)
+
+    def _descriptor(self, job: str, node: str) -> FileDescriptor:
+        rule = self._rule
+        return FileDescriptor(job, node, self._layout.hash, rule.name, tuple(rule.state_names), self._layout.tensors)
+
+    def encode(self, writer: ShardEncoder, shards: Iterable[int], exclusive: AbstractContextManager[object]) -> None:
+        """Adds shards to a file, in the form that servers write (docs/formats/checkpoint.md).
+
+        `exclusive`: entered for each shard; nobody else may be in any method meanwhile. Raises what the writer does.
+        """
+        for index in shards:
+            shard = self._layout.shards[index]
+            place = (shard.tensor, shard.row_start, shard.row_stop)
+            with exclusive:
+                record = ShardRecord(index, *place, FIRST_EPOCH, self.pushes, self.pushes, MemoryRecord())
+                writer.add(ShardImage(record, self._values[index], self._state[index]))
+
     def save(
         self, job: str, node: str, folder: int, exclusive: AbstractContextManager[object]
     ) -> tuple[CheckpointFile, ...]:
-        """Writes the owned shards into an open folder, in the form that servers write (docs/formats/checkpoint.md).
-
-        `exclusive`: entered for each shard; nobody else may be in any method meanwhile.
+        """Writes the owned shards into an open folder; `exclusive`: see `encode`.
 
         Raises:
             OSError: the folder cannot be written to, or the disk is full; no file is left behind.
         """
         if not self.owned:
             return ()
-        rule = self._rule
-        descriptor = FileDescriptor(
-            job, node, self._layout.hash, rule.name, tuple(rule.state_names), self._layout.tensors
-        )
-        writer = CheckpointWriter(folder, file_name(node), descriptor)
+        writer = CheckpointWriter(folder, file_name(node), self._descriptor(job, node))
         try:
-            for index in self.owned:
-                shard = self._layout.shards[index]
-                with exclusive:
-                    record = ShardRecord(
-                        index, shard.tensor, shard.row_start, shard.row_stop, FIRST_EPOCH, self.pushes, self.pushes,
-                        MemoryRecord(),
-                    )  # fmt: skip
-                    writer.add(ShardImage(record, self._values[index], self._state[index]))
+            self.encode(writer, self.owned, exclusive)
             return (writer.finish(),)
         except BaseException:
             writer.abandon()

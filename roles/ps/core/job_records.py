@@ -147,6 +147,11 @@ class JobKeys:
             return Fate.UNKNOWN
         return Fate.UNKNOWN if revision < born else Fate.ENDED if ended else Fate.RUNNING
 
+    def running(self) -> dict[str, JobView]:
+        """Returns the running jobs that can be read, by name."""
+        found = {name: self.view(name) for name in self.jobs}
+        return {name: view for name, view in found.items() if view is not None}
+
     def view(self, name: str) -> JobView | None:
         """Returns a job, or None if it is unknown, ended, incomplete, or unreadable (then it is in `problems`)."""
         entries = self._entries.get(name, {})

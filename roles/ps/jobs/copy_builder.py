@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from adamctl.errors import AdamctlError, DamagedDataError
 from adamctl.roles.context import RoleContext
-from adamctl.roles.ps.checkpoint_files import CheckpointPlace
+from adamctl.roles.ps.client.remote_checkpoint import Start, checkpoint_place
 from adamctl.roles.ps.core.flush import Entry
 from adamctl.roles.ps.core.instructions import Build, Holds, Instruction, LetGo, Load
 from adamctl.roles.ps.core.job import Job, ShardContent
@@ -17,16 +17,12 @@ from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.initial_values import build_buckets, bytes_needed
 from adamctl.roles.ps.jobs.keeper import JobKeeper, stored_identity
-from adamctl.roles.ps.remote_checkpoint import checkpoint_place
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
 from adamctl.roles.ps.replication.core.recovery import Kept
 from adamctl.roles.ps.replication.shell import ReplicationShell
 from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.recovered_jobs import FoundJob, entries_that_count, found_contents
 from adamctl.wire.constants import ErrorCode
-
-Start: TypeAlias = str | CheckpointPlace
-"""What a job begins from: a checkpoint's folder, one that is elsewhere, or "" for the values of the seed."""
 
 
 class Copies:

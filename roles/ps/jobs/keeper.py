@@ -125,8 +125,7 @@ class JobKeeper:
 
     def views(self) -> dict[str, JobView]:
         """Returns the running jobs that can be read."""
-        found = {name: self._keys.view(name) for name in self._keys.jobs}
-        return {name: view for name, view in found.items() if view is not None and view.record.state == "running"}
+        return self._keys.running()
 
     def view(self, name: str) -> JobView | None:
         """Returns what is known of a job."""

@@ -12,11 +12,14 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from adamctl.kernels.operation import Array
 from adamctl.net.transport import Request
+from adamctl.roles.outgoing_file import OutgoingFile, Streams
 from adamctl.roles.ps.client.own_parameters import OwnParameters
+from adamctl.roles.ps.client.remote_checkpoint import Start
 from adamctl.roles.rooted import Roots
 from adamctl.roles.saving import answer_checkpoint
 from adamctl.roles.worker.core.slots import Slot
@@ -36,11 +39,11 @@ class OwnUpdates:
         self,
         replica: Replica,
         parameters: OwnParameters,
-        restore: str,
+        restore: Start,
         on_failure: Callable[[BaseException], None],
         parameters_only: bool = False,
     ) -> None:
-        """`restore`: the folder of the checkpoint that the job begins from, "" if none; `parameters_only`: of it."""
+        """`restore`: the checkpoint that the job begins from, "" if none; `parameters_only`: of it."""
         self._replica, self._parameters = replica, parameters
         self._start = restore, parameters_only
         self._on_failure = on_failure
@@ -91,13 +94,28 @@ class OwnUpdates:
 
         await self._in_thread(copy)
 
-    async def save(self, request: Request, message: CheckpointRequest, node: str, roots: Roots) -> None:
+    async def save(
+        self, request: Request, message: CheckpointRequest, node: str, roots: Roots, streams: Streams
+    ) -> None:
         """Answers a request for this member's part of a checkpoint. Training goes on between shards, as on servers."""
+        parameters = self._parameters
 
         async def save(folder: int) -> tuple[CheckpointFile, ...]:
-            return await self._in_thread(lambda: self._parameters.save(message.job, node, folder, self._lock))
+            return await self._in_thread(lambda: parameters.save(message.job, node, folder, self._lock))
 
-        await answer_checkpoint(request, message, node, _LOG, roots, save)
+        async def encode(file: OutgoingFile) -> tuple[CheckpointFile, ...]:
+            if not parameters.owned:
+                return ()
+            encoder = parameters.encoder(message.job, node, file.write)
+            for portion in parameters.portions():
+                await self._in_thread(partial(parameters.encode, encoder, portion, self._lock))
+                await file.offer()
+            return (encoder.end(),)
+
+        def stream() -> int:
+            return streams.begin(request.connection_id, message.job, encode)
+
+        await answer_checkpoint(request, message, node, _LOG, roots, save, stream)
 
     async def close(self) -> None:
         for task in self._tasks:

@@ -69,3 +69,22 @@ async def test_what_may_have_been_applied_is_not_pushed_again() -> None:
     with pytest.raises(RemoteError, match=r"shard 4: .* it is unknown whether that push was applied") as caught:
         await push_again(None, None, [FORGOTTEN, unsure])  # type: ignore[arg-type]
     assert caught.value.code == ErrorCode.CLIENT_EVICTED
+
+
+async def test_a_client_that_was_given_up_joins_again_before_servers_forget_it(url: str) -> None:
+    """Its process paused for longer than the controllers wait; they retire it ten minutes later."""
+    async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60) as ps:
+        await ps.register({"w": np.zeros(300_000, np.float32)})
+        first = ps._identity.incarnation
+        await ps._store.leave(ps._identity.node, first, deadline_s=60)
+        for _ in range(3):  # on their way when it learns of it
+            await ps.add({"w": np.ones(300_000, np.float32)})
+        async with asyncio.timeout(60):
+            while ps._identity.listed:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await ps.add({"w": np.ones(300_000, np.float32)})
+        assert ps._identity.incarnation > first and ps._identity.listed
+        await ps.add({"w": np.ones(300_000, np.float32)})
+        await ps.wait()
+        assert set((await ps.pull())["w"].tolist()) == {5.0}
+        await ps.close(end=True)

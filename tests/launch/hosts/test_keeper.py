@@ -70,7 +70,7 @@ def test_a_range_begins_with_the_least_after_a_moment_and_takes_what_comes() -> 
     arrive(made, "h1", "h2", now_s=10.0)
     assert not made.begun and made.next_s() == 10.0 + SETTLE_S and made.tick(11.0) == []
     assert len([one for one in puts(made.tick(12.0)) if one.startswith("worker")]) == 2
-    assert made.waiting_for_more == "2 of 4 hosts are there"
+    assert made.waiting_for_more == "2 of 4 hosts are there, and more are taken as they come"
     assert puts(arrive(made, "h3", now_s=60.0)) == {"worker-3": "h3"}
     assert puts(arrive(made, "h4", now_s=70.0)) == {"worker-4": "h4"}
     found = arrive(made, "h5", now_s=80.0)
@@ -155,7 +155,11 @@ def test_the_loss_of_most_controllers_ends_the_run() -> None:
     made = begun(hosts=4, ps=3, replication=3)
     homes = [one.host for one in made.placed.values() if one.role == "controller"]
     assert not any(isinstance(one, GiveUp) for one in made.lost(homes[0], "gone", 1.0))
-    (found,) = made.lost(homes[1], "gone", 2.0)
+    arrive(made, homes[0], now_s=2.0, again=True)
+    assert not any(isinstance(one, GiveUp) for one in made.lost(homes[1], "gone", 3.0)), "two are there again"
+    assert puts(arrive(made, homes[1], now_s=4.0))[f"controller-{homes.index(homes[1]) + 1}"] == homes[1]
+    made.lost(homes[0], "gone", 5.0)
+    (found,) = made.lost(homes[1], "gone", 6.0)
     assert isinstance(found, GiveUp) and "most of the controllers are lost" in found.reason
 
 

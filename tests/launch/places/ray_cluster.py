@@ -58,14 +58,17 @@ class RayCluster:
         """Returns the node on which a process runs."""
         return next(node for node in self.nodes if pid in [process.pid for process in self.processes(node)])
 
-    def actors(self) -> int:
+    def given(self) -> int:
         """Returns how many actors and groups of bundles there are that have not ended."""
-        from ray.util.state import list_actors, list_placement_groups
+        import ray
 
-        address = self.address
-        actors = list_actors(address=address, filters=[("state", "!=", "DEAD")], raise_on_missing_output=False)
-        groups = list_placement_groups(address=address, raise_on_missing_output=False)
-        return len(actors) + sum(group.state != "REMOVED" for group in groups)
+        ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+        try:
+            groups = [one for one in ray.util.placement_group_table().values() if one["state"] != "REMOVED"]
+            actors = [one for one in ray._private.state.actors().values() if one["State"] != "DEAD"]
+            return len(groups) + len(actors)
+        finally:
+            ray.shutdown()
 
     def clear(self) -> None:
         """Removes all nodes but the head."""

@@ -29,8 +29,8 @@ from tests.wire.any_message import any_message, encodable
 WORKER = make_hello("worker", "w-1", 3)
 MAY = {
     "MEMORY_REGISTER", "CONFIG_READ", "CONFIG_WATCH", "NODE_REGISTER", "NODE_BEACON", "NODE_LEAVE", "PS_ATTACH",
-    "PS_PUSH", "PS_PULL", "PS_ACCUMULATE", "DATA_OPEN", "DATA_READ", "RUN_JOIN", "RUN_NEXT_TASK", "RUN_STEP",
-    "GROUP_WATCH", "GROUP_DROP", "RUN_BUNDLES",
+    "PS_PUSH", "PS_PULL", "PS_ACCUMULATE", "PS_CHECKPOINT_READ", "DATA_OPEN", "DATA_READ", "RUN_JOIN", "RUN_NEXT_TASK",
+    "RUN_STEP", "GROUP_WATCH", "GROUP_DROP", "RUN_BUNDLES",
 }  # fmt: skip
 """What a worker may send, besides PART_*: attach, push, pull, data, its own tasks and steps."""
 MAY_NOT = {

@@ -50,8 +50,8 @@ def test_a_role_serves_is_killed_and_keeps_its_folder(processes: LocalProcesses,
     assert any(address.startswith("tcp://127.0.0.1:") for address in serving.addresses)
     (reading,) = processes.readings()
     assert reading.node == "controller-1" and reading.memory_bytes > 1 << 20
-    path, lines = processes.tail("controller-1", 5)
-    assert path == str(tmp_path / "logs" / "controller-1.log") and any("ready on" in line for line in lines)
+    until(processes, found, lambda: any("ready on" in line for line in processes.tail("controller-1", 5)[1]))
+    assert processes.tail("controller-1", 5)[0] == str(tmp_path / "logs" / "controller-1.log")
     os.kill(next(one.pid for one in psutil.Process().children() if "controller-1" in one.cmdline()), signal.SIGKILL)
     until(processes, found, lambda: found)
     assert found == [HostEnded("controller-1", 7, -signal.SIGKILL)]

@@ -24,7 +24,6 @@ from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
 from adamctl.roles.host.core.arguments import Roots
 from adamctl.roles.host.core.host_core import HostCore
-from adamctl.roles.host.core.instructions import StartProcess
 from adamctl.roles.host.server import HostAgent
 from adamctl.roles.process import CommonOptions
 from adamctl.wire.constants import ErrorCode
@@ -40,54 +39,10 @@ from adamctl.wire.messages import (
     HostStop,
     HostTail,
     HostTailRequest,
-    Report,
 )
+from tests.roles.host.fake_processes import FakeProcesses
 
 FRONT = "memory://front"
-
-
-@dataclass
-class FakeProcesses:
-    """Processes that serve at once and end when they are told to."""
-
-    living: dict[str, int] = field(default_factory=dict)
-    news: list[Report] = field(default_factory=list)
-    closed: bool = False
-    forgotten: bool = False
-
-    def start(self, what: StartProcess) -> HostEnded | None:
-        if what.needs:
-            return HostEnded(what.node, what.attempt, 2, 0, "there is no /data", 2, retry_helps=False)
-        self.living[what.node] = what.attempt
-        self.news.append(HostServing(what.node, what.attempt, (f"memory://{what.node}",), 1))
-        return None
-
-    def changes(self) -> list[Report]:
-        news, self.news = self.news, []
-        return news
-
-    def end(self, node: str, status: int) -> None:
-        if node in self.living:
-            self.news.append(HostEnded(node, self.living.pop(node), status, 1))
-
-    def signal(self, node: str) -> None:
-        self.end(node, 143)
-
-    def kill(self, node: str) -> None:
-        self.end(node, -9)
-
-    def tail(self, node: str, count: int) -> tuple[str, list[str]]:
-        return f"/logs/{node}.log", [f"line {number}" for number in range(count)]
-
-    def readings(self) -> list[HostReading]:
-        return [HostReading(node, 1.0, 7) for node in self.living]
-
-    def forget(self) -> None:
-        self.forgotten = True
-
-    def close(self) -> None:
-        self.closed = True
-        self.living.clear()
 
 
 @dataclass

@@ -67,11 +67,16 @@ async def test_a_server_that_ends_hands_everything_over_and_nothing_is_lost(copi
         await client.close()
 
 
-async def test_what_cannot_be_moved_is_said_and_nobody_is_waited_for() -> None:
+@pytest.mark.parametrize("lags", [False, True])
+async def test_what_cannot_be_moved_is_said_and_nobody_is_waited_for(lags: bool) -> None:
+    """Also where the server has not heard yet of the job that it is to serve."""
     async with memory_cluster(72, config=FAST) as cluster:
         world = ReplicatedCluster(cluster)
         await world.start("ps-0")
         await world.add_job(["ps-0"], copies=1, acks="applied", min_in_sync=1)
+        if lags:
+            await until(lambda: "ps-0" in world.servers, "it has begun")
+            world.servers["ps-0"]._keeper.views = dict  # type: ignore[assignment,method-assign]
         code, failure = await left(cluster, "ps-0", 3600.0)
         assert failure is not None and "job a: no other server has bucket" in str(failure) and code == 0
 

@@ -147,6 +147,18 @@ def test_a_role_is_asked_to_end_and_killed_when_its_time_is_over() -> None:
     assert made.roles == {}
 
 
+def test_a_role_that_is_ending_starts_again_when_it_has_ended() -> None:
+    made = core()
+    made.ordered([start(1), HostStop(2, "worker-1", 1, 5.0)], 0.0)
+    assert made.ordered([start(3)], 1.0) == [] and reports(made) == []
+    assert made.ended(HostEnded("worker-1", 1, 143), 2.0) == [StartProcess("worker", "worker-1", 3, (), False, ())]
+    assert made.roles["worker-1"].attempt == 3
+    made.ordered([HostStop(4, "worker-1", 3, 5.0), start(5), HostStop(6, "worker-1", 5, 5.0)], 3.0)
+    assert made.ended(HostEnded("worker-1", 3, 143), 4.0) == [], "it was told to end before it began"
+    ends = {one.attempt for one in reports(made) if isinstance(one, HostEnded)}
+    assert ends == {1, 3, 5}
+
+
 def test_no_grace_is_longer_than_a_minute() -> None:
     made = core()
     made.ordered([start(1), HostStop(2, "worker-1", 1, 1e9)], 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,34 @@ import pytest
 from adamctl.errors import RemoteError
 from adamctl.kernels.operation import Array
 from adamctl.kernels.step.network import Network
+from adamctl.roles.outgoing_file import Streams
+from adamctl.roles.ps.client import own_parameters
 from adamctl.roles.ps.client.own_parameters import OwnParameters
 from adamctl.roles.rooted import Roots
 from adamctl.roles.worker.own.updates import OwnUpdates
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import CheckpointReply, CheckpointRequest
+from adamctl.wire.messages import CheckpointPartRequest, CheckpointRequest
 from tests.roles.ps.client.test_own_parameters import EVERY, LAYOUT, MODEL, experiment
 
 BATCH = 4
 
 
+def streams() -> Streams:
+    return Streams(logging.getLogger("test"))
+
+
 class Asked:
     """A request, and what it was answered."""
 
+    connection_id = 7
+
     def __init__(self) -> None:
         self.answer: Any = None
+        self.body = b""
 
-    def reply(self, message: CheckpointReply) -> None:
-        self.answer = message
+    def reply(self, message: Any, body: Any = ()) -> None:
+        self.answer, self.body = message, b"".join(body)
 
     def fail(self, code: int, message: str) -> None:
         self.answer = RemoteError(ErrorCode(code), message)
@@ -147,11 +157,42 @@ async def test_a_checkpoint_is_written_only_into_allowed_folders(tmp_path: Path)
     world, roots = World(), Roots([tmp_path / "runs"], "--checkpoint-root")
     await world.updates.start()
     asked: Any = Asked()
-    await world.updates.save(asked, CheckpointRequest("small", str(tmp_path / "runs" / "1")), "worker-1", roots)
+    await world.updates.save(
+        asked, CheckpointRequest("small", str(tmp_path / "runs" / "1")), "worker-1", roots, streams()
+    )
     (file,) = asked.answer.files
     assert file.shards == tuple(EVERY) and (tmp_path / "runs" / "1" / file.temporary_name).is_file()
-    await world.updates.save(asked, CheckpointRequest("small", str(tmp_path / "else")), "worker-1", roots)
+    await world.updates.save(asked, CheckpointRequest("small", str(tmp_path / "else")), "worker-1", roots, streams())
     assert asked.answer.code == ErrorCode.NOT_ALLOWED and not (tmp_path / "else").exists()
+    await world.close()
+
+
+async def test_who_does_not_have_the_folder_has_its_file_fetched_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_parameters, "PORTION_BYTES", 1)
+    world, open_ones = World(), streams()
+    await world.updates.start()
+    assert len(world.parameters.portions()) == len(EVERY) > 1
+    here, elsewhere, asked = (
+        Roots([tmp_path], "--checkpoint-root"),
+        Roots([tmp_path / "x"], "--checkpoint-root"),
+        Asked(),
+    )
+    request: Any = asked
+    (tmp_path / ".nonce").write_text("n")
+    message = CheckpointRequest("small", str(tmp_path), nonce="n")
+    await world.updates.save(request, message, "worker-1", here, open_ones)
+    (written,) = asked.answer.files
+    await world.updates.save(request, message, "worker-1", elsewhere, open_ones)
+    stream, fetched = asked.answer.stream, b""
+    assert stream and not asked.answer.files
+    while not getattr(asked.answer, "last", False):
+        request.message = CheckpointPartRequest("small", stream, len(fetched))
+        await open_ones.part(request, request.message)
+        fetched += asked.body
+    assert asked.answer.files == (written,)
+    assert fetched == (tmp_path / written.temporary_name).read_bytes()
     await world.close()
 
 
@@ -170,7 +211,7 @@ async def test_training_goes_on_between_the_shards_of_a_checkpoint(tmp_path: Pat
     world.parameters.save = save  # type: ignore[method-assign]
     asked: Any = Asked()
     async with asyncio.timeout(10):
-        await world.updates.save(asked, CheckpointRequest("small", str(tmp_path)), "worker-1", roots)
+        await world.updates.save(asked, CheckpointRequest("small", str(tmp_path)), "worker-1", roots, streams())
     assert free == [True, True] and world.updates.pushes == 2 and asked.answer.files == ()
     await world.close()
 
@@ -181,7 +222,7 @@ async def test_a_checkpoint_asked_of_one_that_ends_is_answered(tmp_path: Path) -
     await world.close()
     request: Any = asked
     message, roots = CheckpointRequest("small", str(tmp_path)), Roots([tmp_path], "--checkpoint-root")
-    await world.updates.save(request, message, "worker-1", roots)
+    await world.updates.save(request, message, "worker-1", roots, streams())
     assert asked.answer.code == ErrorCode.INTERNAL
 
 

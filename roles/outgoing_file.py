@@ -1,4 +1,4 @@
-"""A server's file of a checkpoint that is fetched in parts, where the server cannot write into the checkpoint's folder.
+"""A process's file of a checkpoint that is fetched in parts, where it cannot write into the checkpoint's folder.
 
 It is encoded portion by portion, each when all of the one before was fetched: so whoever fetches sets the pace, and a
 server holds one portion, whatever the size of its shards. On the event loop, but for `OutgoingFile.write`.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from adamctl.errors import RemoteError
-from adamctl.roles.ps import outgoing_file
-from adamctl.roles.ps.outgoing_file import OutgoingFile, Streams
+from adamctl.roles import outgoing_file
+from adamctl.roles.outgoing_file import OutgoingFile, Streams
 from adamctl.wire.checksum import crc32
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointPartReply, CheckpointPartRequest

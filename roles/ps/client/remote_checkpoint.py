@@ -6,7 +6,7 @@ import asyncio
 import io
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol, TypeAlias
 
 from adamctl.config.records import JobRecord
 from adamctl.errors import DamagedDataError, DeadlineError, RemoteError, UnreachableError
@@ -18,6 +18,8 @@ from adamctl.wire.checksum import crc32
 from adamctl.wire.constants import CHECKPOINT_PART_BYTES_MAX
 from adamctl.wire.messages import CheckpointReadReply, CheckpointReadRequest
 
+Start: TypeAlias = str | CheckpointPlace
+"""What a job begins from: a checkpoint's folder, one that is elsewhere, or "" for the values of the seed."""
 BUFFER_BYTES: Final = 256 << 10
 """Read ahead, since a file's index is spread over it; an array is asked for as a whole."""
 DEADLINE_S: Final = 30.0
@@ -33,7 +35,7 @@ class Connects(Protocol):
 
 async def checkpoint_place(
     context: Connects, job: str, record: JobRecord, roots: Roots
-) -> tuple[str | CheckpointPlace, RemoteCheckpoint | None]:
+) -> tuple[Start, RemoteCheckpoint | None]:
     """Returns where the checkpoint that a job begins from is read, "" if none; the second value is to be closed then.
 
     Raises:

@@ -17,10 +17,10 @@ from adamctl.kernels.rules.make import make_rule
 from adamctl.model.layout import cut_layout
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.manifest_bytes import content_checksum
-from adamctl.roles.ps import remote_checkpoint
 from adamctl.roles.ps.checkpoint_files import CheckpointPlace
+from adamctl.roles.ps.client import remote_checkpoint
+from adamctl.roles.ps.client.remote_checkpoint import RemoteCheckpoint, checkpoint_place
 from adamctl.roles.ps.initial_values import build_buckets
-from adamctl.roles.ps.remote_checkpoint import RemoteCheckpoint, checkpoint_place
 from adamctl.roles.rooted import Roots
 from adamctl.wire.checksum import crc32
 from adamctl.wire.constants import ErrorCode

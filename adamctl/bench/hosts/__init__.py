@@ -1,0 +1,1 @@
+"""Runs on many hosts against their bars: many agents at one front, roles through agents against by hand, losses."""
