@@ -145,8 +145,8 @@ class RoleContext:
 
     @property
     def ending(self) -> bool:
-        """Whether it was told to end."""
-        return self.stopping.is_set()
+        """Whether it was told to end, or moves off what it holds to be ended."""
+        return self.leaving or self.stopping.is_set()
 
     @property
     def bound(self) -> BoundAddresses:

@@ -115,6 +115,8 @@ async def _run(
         ready_report=report,
     )
     health = await serve_health(options.health, context) if options.health else None
+    if health is not None:
+        log.info("health at port %d", health.port)
     client = _client_for(context, options.controller, tls) if role.needs_controller else None
     if options.lifeline_fd is not None:
         by_force = partial(end_by_force, socket_address, options.socket_folder)

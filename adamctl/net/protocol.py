@@ -134,6 +134,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._call(frame.on_sent)
         if not self.lost.done():
             self.lost.set_result(None)
+        self.decoder.let_go()
 
     def pause_writing(self) -> None:
         self._write_paused = True

@@ -96,6 +96,10 @@ class FrameDecoder:
         self.blocked = False
         self.frames_seen = 0
 
+    def let_go(self) -> None:
+        """Forgets the connection, from which nothing more comes; each has the other, so neither would be freed."""
+        self._allocate = _no_room
+
     @property
     def mid_frame(self) -> bool:
         """Whether the stream would end within a frame if it ended here."""
@@ -259,3 +263,7 @@ def discard_target(body_bytes: int, token: object = None) -> BodyTarget:
     sink = memoryview(bytearray(min(body_bytes, 64 << 10)))
     whole, rest = divmod(body_bytes, len(sink))
     return BodyTarget([sink] * whole + ([sink[:rest]] if rest else []), token)
+
+
+def _no_room(head: FrameHead) -> BodyTarget | None:
+    return None

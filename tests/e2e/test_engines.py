@@ -237,7 +237,7 @@ def test_a_run_goes_on_without_a_host_and_gets_another(adamctl: Runner, machines
     code, _, stderr = train.wait(120)
     assert code == 130, stderr
     assert stderr.count(f"{host} is lost:") == 1, stderr
-    nothing_left(machines)
+    nothing_left(train, machines)
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
@@ -256,12 +256,13 @@ def test_nothing_is_left(adamctl: Runner, machines: Machines, fault: str, seed: 
         time.sleep(chance.uniform(0.0, 3.0))
     train.process.kill()
     train.process.communicate()
-    nothing_left(machines)
+    nothing_left(train, machines)
 
 
-def nothing_left(machines: Machines) -> None:
+def nothing_left(train: Command, machines: Machines) -> None:
+    """Returns when all has ended that was started on this machine and on the nodes, and the engine holds nothing."""
     until_s = time.monotonic() + DEADLINE_S
-    while (machines.processes() or machines.given()) and time.monotonic() < until_s:
+    while (train.family() or machines.processes() or machines.given()) and time.monotonic() < until_s:
         time.sleep(0.2)
     assert [" ".join(process.cmdline()) for process in machines.processes()] == []
     assert machines.given() == 0

@@ -76,7 +76,9 @@ def test_what_roles_by_hand_write_is_their_owners_alone(adamctl: Runner) -> None
         adamctl.start("controller", "start", "--port", str(port), "--dir", folder / "controller", **around)
         ps = adamctl.start("ps", "start", "--store", folder / "store", *flags, **around)
     ps.wait_until((folder / "store" / "cluster").exists)  # written last, when it has become a member
+    with open_umask():
+        assert adamctl.run("controller", "backup", folder / "backup", **around)[0] == 0
     assert too_open(folder) == {}
     names = {path.name for path in folder.rglob("*") if not path.is_socket()}
-    assert names >= {"controller", "vote", "store", "log.mdb", "lock", "cluster", "logs", "ps.log"}
+    assert names >= {"backup", "controller", "vote", "store", "log.mdb", "lock", "cluster", "logs", "ps.log"}
     assert any(path.is_socket() for path in folder.iterdir())

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from adamctl.errors import AdamctlError, RemoteError, UnreachableError
+from adamctl.net.connection import ClientProtocol
 from adamctl.net.handshake import make_hello
 from adamctl.net.pending import Pending
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Request
 from adamctl.wire.constants import ErrorCode
+from adamctl.wire.decoder import FrameDecoder
 from adamctl.wire.messages import BenchBlockRequest, Empty, StatusRequest
 
 
@@ -63,3 +65,24 @@ async def test_requests_leave_no_circles() -> None:
         assert not [one for one in found if isinstance(one, Pending)]
     finally:
         await server.close()
+
+
+async def test_a_connection_that_fails_leaves_no_circle() -> None:
+    """A server that looks for a lost one tries many times a second."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    transport = StreamTransport()
+    try:
+        with collected() as found:
+            for _ in range(3):
+                with suppress(UnreachableError):
+                    await transport.connect(address, make_hello("bench", "b"), deadline_s=10)
+            await asyncio.sleep(0.05)
+        assert not [one for one in found if isinstance(one, (ClientProtocol, FrameDecoder))]
+    finally:
+        server.close()

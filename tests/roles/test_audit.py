@@ -98,9 +98,9 @@ async def test_what_was_done_and_what_was_refused_is_one_line_each(audit_log: py
     told = [without_time(line) for line in lines_of(audit_log)]
     common = {"to": "coordinator/c-0", "by": "token"}
     assert told == [
-        common | {"who": "front/front-1", "message": "SHUTDOWN", "what": {"reason": "no longer needed"},
+        common | {"who": "front/front-1", "message": "SHUTDOWN", "what": {"reason": "no longer needed", "drain_s": 0.0},
                   "result": "done"},
-        common | {"who": "worker/worker-1", "message": "SHUTDOWN", "what": {"reason": "I say so"},
+        common | {"who": "worker/worker-1", "message": "SHUTDOWN", "what": {"reason": "I say so", "drain_s": 0.0},
                   "result": "NOT_ALLOWED: a worker may not send SHUTDOWN to coordinator c-0"},
         common | {"who": "operator/operator-1", "message": "RUN_STOP",
                   "what": {"reason": "enough", "checkpoint": False},

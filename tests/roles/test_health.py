@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -105,10 +106,14 @@ async def test_an_address_that_is_none_is_refused() -> None:
 
 async def test_a_process_is_alive_before_it_is_ready(tmp_path: Path) -> None:
     """Its controller is not there yet."""
-    port, keeper = free_ports(2)
-    flags = {"controller": f"127.0.0.1:{keeper}", "health": f"127.0.0.1:{port}"}
-    with process(tmp_path, "serve", **flags):
-        await until(port, "/livez", (200, "ok\n"))
+    (keeper,) = free_ports(1)
+    with process(tmp_path, "serve", controller=f"127.0.0.1:{keeper}", health="127.0.0.1:0") as one:
+        async with asyncio.timeout(DEADLINE_S):
+            while not (found := re.search(r"health at port (\d+)", one.log.read_text() if one.log.exists() else "")):
+                assert one.popen.poll() is None, one.end()
+                await asyncio.sleep(0.02)
+        port = int(found[1])
+        assert await fetched(port, "/livez") == (200, "ok\n")
         assert await fetched(port, "/readyz") == (503, "not ready: it has not joined its cluster\n")
         with process(tmp_path, "controller", port=keeper, **{"own.dir": tmp_path / "state"}):
             await until(port, "/readyz", (200, "ok\n"))
@@ -133,6 +138,9 @@ async def test_a_server_without_its_buckets_is_not_ready() -> None:
         class Coming:
             failed, building, taking = None, {3: 1}, set[int]()
 
+        context.leaving = True
+        assert why_not_ready(context) == "it is ending", "while it serves on, and moves off what it holds"
+        context.leaving = False
         core.jobs["j"] = Coming()
         assert why_not_ready(context) == "buckets are on their way"
         Coming.failed = (1, "it is broken")  # type: ignore[assignment]

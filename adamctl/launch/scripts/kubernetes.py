@@ -10,7 +10,7 @@ from adamctl.launch.scripts.wanted import Wanted
 GRACE_S = 60
 """Seconds that a pod may take to end: parameters are moved away, or the last checkpoint is written."""
 FRONT_PORT = 7069
-_RUN_DIR = "/runs"
+_RUN_DIR, _DATA = "/runs", "/data"
 
 
 def kubernetes_description(wanted: Wanted, text: str, image: str) -> str:
@@ -28,7 +28,8 @@ def kubernetes_description(wanted: Wanted, text: str, image: str) -> str:
     return f"""# Trains {wanted.experiment} on {wanted.most} pods. Apply it with: kubectl apply -f THIS_FILE
 # First make the run's secret, which no file holds:
 #   kubectl create secret generic {name}-token --from-literal=token="$(openssl rand -base64 32)"
-# and a volume for what the run writes, as the claim {name}-runs. Data lie in the image, or in a volume that you add.
+# and a volume for what the run writes, as the claim {name}-runs. Data lie in {_DATA} of the image, or of a volume
+# that you add to the front and the agents.
 apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -68,6 +69,7 @@ spec:
                     {flags}{cores}, "--port", "{FRONT_PORT}",
                     "--run-dir", "{_RUN_DIR}", "--resume", "auto", "--plain"]
           env:
+            - {{name: ADAMCTL_DATA, value: {_DATA}}}
             - name: ADAMCTL_TOKEN
               valueFrom: {{secretKeyRef: {{name: {name}-token, key: token}}}}
           ports:
@@ -104,8 +106,10 @@ spec:
       containers:
         - name: agent
           image: {image}
-          command: ["adamctl", "host", "start", "--front", "{name}:{FRONT_PORT}", "--name", "$(POD_NAME)"{insecure}]
+          command: ["adamctl", "host", "start", "--front", "{name}:{FRONT_PORT}", "--name", "$(POD_NAME)",
+                    "--data-root", "{_DATA}", "--checkpoint-root", "{_RUN_DIR}"{insecure}]
           env:
+            - {{name: ADAMCTL_DATA, value: {_DATA}}}
             - name: POD_NAME
               valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}
             - name: ADAMCTL_TOKEN

@@ -7,20 +7,40 @@ from dataclasses import dataclass
 ROLES = ("controller", "ps", "data", "worker", "host")
 
 
+CONTROLLER = "ADAMCTL_CONTROLLER=host:port[,host:port...] of the controllers"
+TLS = "ADAMCTL_TLS=/etc/adamctl/tls, with this node's certificate, which user adamctl can read (adamctl tls create)"
+CHECKPOINTS = "ADAMCTL_CHECKPOINT_ROOT=folder of runs; name it in ReadWritePaths=, too (systemctl edit)"
+
+
 @dataclass(frozen=True)
 class _Unit:
+    """`differs` are the variables that differ by machine, `state` whether it keeps something on disk."""
+
     summary: str
     flags: str
-    state: bool
+    differs: tuple[str, ...]
+    state: bool = False
     stop_s: int = 60
 
 
 _UNITS = {
-    "controller": _Unit("controller", "--bind 0.0.0.0 --dir %S/adamctl/controller", True),
-    "ps": _Unit("parameter server", "--bind 0.0.0.0 --store %S/adamctl/ps", True, 300),
-    "data": _Unit("data server", "--bind 0.0.0.0", False),
-    "worker": _Unit("worker", "--bind 0.0.0.0", False),
-    "host": _Unit("host agent", "--front ${ADAMCTL_FRONT}", False),
+    "controller": _Unit("controller", "--bind 0.0.0.0 --dir %S/adamctl/controller", (TLS,), True),
+    "ps": _Unit("parameter server", "--bind 0.0.0.0 --store %S/adamctl/ps", (CONTROLLER, TLS, CHECKPOINTS), True, 300),
+    "data": _Unit(
+        "data server", "--bind 0.0.0.0", (CONTROLLER, TLS, "ADAMCTL_DATA and ADAMCTL_DATA_ROOT=folders of data sets")
+    ),
+    "worker": _Unit("worker", "--bind 0.0.0.0", (CONTROLLER, TLS, CHECKPOINTS)),
+    "host": _Unit(
+        "host agent",
+        "--front ${ADAMCTL_FRONT} --root %S/adamctl/host",
+        (
+            "ADAMCTL_FRONT=tcp://host:port of the front that this machine works for",
+            "ADAMCTL_INSECURE=1 if the run was started with --insecure",
+            "ADAMCTL_DATA_ROOT=folder of data sets",
+            CHECKPOINTS,
+        ),
+        True,
+    ),
 }
 
 
@@ -28,16 +48,11 @@ def systemd_unit(role: str, program: str) -> str:
     """Returns the unit of a role, one of `ROLES`; `program` is the path of adamctl on the machines."""
     unit = _UNITS[role]
     name = f"adamctl-{role}"
-    cluster = (
-        "# ADAMCTL_FRONT=host:port of the front that this machine works for"
-        if role == "host"
-        else "# ADAMCTL_CONTROLLER=host:port[,host:port...] of the controllers"
-    )
+    differs = "\n".join(f"#   {line}" for line in unit.differs)
     state = "StateDirectory=adamctl\nStateDirectoryMode=0700\n" if unit.state else ""
     return f"""# {name}.service: put it into /etc/systemd/system, then: systemctl enable --now {name}
 # /etc/adamctl/{role}.env says what differs by machine:
-{cluster}
-# ADAMCTL_TLS=/etc/adamctl/tls, with this node's certificate, which user adamctl can read (adamctl tls create)
+{differs}
 # /etc/adamctl/token holds the cluster's secret, for root alone: systemd hands it to the role.
 [Unit]
 Description=adamctl {unit.summary}

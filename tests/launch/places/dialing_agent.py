@@ -1,6 +1,7 @@
 """Stands for a host agent: dials its front, says who and where it is, and ends with the connection or its lifeline.
 
-`--ignore-term` makes it deaf to SIGTERM, `--fail` lets it end at once with status 7 and a last line.
+`--ignore-term` makes it deaf to SIGTERM, `--fail` lets it end at once with status 7 and a last line, `--alone` with
+status 3 when its front has gone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--lifeline-fd", type=int)
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--fail", action="store_true")
+    parser.add_argument("--alone", action="store_true")
     given = parser.parse_args()
     if given.fail:
         print("error: no such folder", file=sys.stderr)
@@ -41,7 +43,7 @@ def main() -> int:
         connection.sendall(json.dumps(told).encode() + b"\n")
         watched = [connection] if given.lifeline_fd is None else [connection, given.lifeline_fd]
         select.select(watched, [], [])
-    return 0
+    return 3 if given.alone else 0
 
 
 if __name__ == "__main__":

@@ -201,9 +201,7 @@ FRONT = """
     from pathlib import Path
     from adamctl.launch.places.engines import EngineOptions
     from adamctl.launch.places.places import AgentCommand, HostNeeds
-    from adamctl.launch.places.slurm import SlurmPlaces, stop_deadline_in_job_s
-from adamctl.launch.scripts.slurm import slurm_script
-from adamctl.launch.scripts.wanted import Wanted
+    from adamctl.launch.places.slurm import SlurmPlaces
 
     async def main(program, front, hosts):
         places = SlurmPlaces(EngineOptions("digits/001", Path.cwd(), os.environ, print), 0.3)
@@ -255,6 +253,29 @@ async def test_within_a_job_the_agents_are_a_step_of_it(cluster: SlurmCluster, t
                 cluster.command("scancel", job.split()[0])
         await asyncio.to_thread(cluster.until, lambda: not cluster.jobs())
         await none_left([agent["pid"] for agent in front.agents])
+
+
+async def test_a_job_that_lost_the_node_of_its_front_starts_again(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """Slurm itself would leave it running, without a script and without an agent, until its time limit."""
+    script = tmp_path / "front.py"
+    script.write_text(textwrap.dedent(FRONT).replace("--ignore-term", "--alone"))
+    async with listening() as front:
+        line = f"exec {sys.executable} {script} {PROGRAM} {front.address} 2"
+        options = ("-N2", "--no-kill", "--requeue", "--exclusive", "--cpus-per-task=2", f"--chdir={tmp_path}")
+        job = cluster.command("sbatch", "--parsable", *options, f"--wrap={line}").strip()
+        first = ""
+        try:
+            await front.until(lambda front: len(front.agents) == 3)
+            first = cluster.command("squeue", "-h", "-j", job, "-o", "%B").strip()
+            cluster.signal_node(first, signal.SIGKILL)
+            front.close()  # after a minute alone agents end
+            await asyncio.to_thread(cluster.until, lambda: f"{job} PENDING" in cluster.jobs())
+            assert "Restarts=1" in cluster.command("scontrol", "show", "job", job)
+        finally:
+            cancel_all(cluster)
+            cluster.start_node(first)
+    idle = ("sinfo", "-h", "-t", "idle", "-o", "%D")
+    await asyncio.to_thread(cluster.until, lambda: cluster.command(*idle).strip() == "4")
 
 
 async def test_a_job_with_too_few_nodes_or_cores_is_said(cluster: SlurmCluster) -> None:

@@ -63,13 +63,32 @@ def agents_script(line: Sequence[str], each: HostNeeds, suffix: str = "") -> str
     return f"#!/bin/bash\nexec {shlex.join(step_line(line, each, suffix))}\n"
 
 
+_AGAIN = """
+trap : TERM # which is for the agent; it ends first
+"$@" --name "$SLURMD_NODENAME"; status=$?
+asked() { squeue --noheader --jobs="$SLURM_JOB_ID" --format="$1"; }
+if [ "$status" = 3 ]; then
+    first=$(asked %B)
+    while [ "$(asked %T)" = RUNNING ]; do
+        if ! scontrol show hostnames "$(asked %N)" | grep -qx "$first"; then
+            scontrol requeue "$SLURM_JOB_ID" || scancel "$SLURM_JOB_ID"
+        fi
+        sleep 5
+    done
+fi
+exit "$status"
+"""
+"""An agent within the front's own job. When the front has been away for a minute, the agent ends with status 3. If it
+was away because Slurm lost the node of the job's script, nobody else would start the job again, or end it."""
+
+
 def step_line(line: Sequence[str], each: HostNeeds, suffix: str = "", hosts: int = 0) -> tuple[str, ...]:
-    """Returns the `srun` that starts an agent on each node of a job, or on `hosts` of them.
+    """Returns the `srun` that starts an agent on each node of a job; within the front's own job, on `hosts` of them.
 
     Each agent gets the name of its node. `--overlap` lets it share the node with the script's own processes.
     """
     count = (f"--nodes={hosts}", f"--ntasks={hosts}") if hosts else ()
-    named = f'exec "$@" --name "$SLURMD_NODENAME{suffix}"'
+    named = _AGAIN if hosts else f'exec "$@" --name "$SLURMD_NODENAME{suffix}"'
     cores = (f"--cpus-per-task={each.cores}",) if each.cores else ()
     return ("srun", *STEP_OPTIONS, *cores, "--overlap", *count, "bash", "-c", named, "agent", *line)
 

@@ -8,7 +8,6 @@ Each state replaces the previous one if its version is higher: messages may be r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
 
 import msgspec
 
@@ -86,7 +85,7 @@ class HeldShard:
             self.memory.take(copy.change)
         values, *state = record.arrays
         if values.size or self.values is None:
-            self.values = HeldValues(values, cast(Any, self))
+            self.values = HeldValues(values, None)  # or a copy that is let go waits for the garbage collector
         if self.state is None or all([array.size for array in state]):  # noqa: C419
             self.state = State(state)
         else:  # what has not changed stays; a reader of the old state may still be reading it
