@@ -289,7 +289,7 @@ class StreamConnection:
     def __init__(self, protocol: ClientProtocol, peer: HelloReply, scheme: str, shares: bool) -> None:
         """`shares`: regions of our memory may be shared with the peer."""
         self._protocol = protocol
-        self._regions = ShownRegions(self, scheme, shares and SHARED_MEMORY in peer.features)
+        self._regions = ShownRegions(scheme, shares and SHARED_MEMORY in peer.features)
         self.peer = peer
         self.peer_name = f"{peer.role}/{peer.node}@{protocol.address}"
 
@@ -310,7 +310,7 @@ class StreamConnection:
 
     async def share(self, region: Region, *, deadline_s: float) -> bool:
         """See `adamctl.net.transport.Connection.share`."""
-        return await self._regions.show(region, deadline_s)
+        return await self._regions.show(self, region, deadline_s)
 
     @property
     def kind(self) -> str:

@@ -87,9 +87,8 @@ class Greeting:
 
     peer: Hello
 
-    def __init__(self, protocol: FrameProtocol, address: str) -> None:
+    def __init__(self, address: str) -> None:
         """`address` is the server's own address at which the connection was accepted."""
-        self._protocol = protocol
         self._address = address
         self._handshake: ServerHandshake | None = None
         self.proof = ""
@@ -99,8 +98,10 @@ class Greeting:
         """Whether the peer may make requests."""
         return self._handshake is not None and self._handshake.done
 
-    def answer(self, frame: Frame, identity: Hello, credit_bytes: int) -> HelloReply | ProveReply:
-        """Returns the answer to the peer's next frame.
+    def answer(
+        self, protocol: FrameProtocol, frame: Frame, identity: Hello, credit_bytes: int
+    ) -> HelloReply | ProveReply:
+        """Returns the answer to the next frame of the peer at the other end of `protocol`.
 
         Raises:
             ProtocolError: it is not the next frame of a handshake.
@@ -119,39 +120,40 @@ class Greeting:
             if not is_name(name):
                 text = f"expected a role and a node name of {NAME_EXPECTED}; found {name[:NAME_CHARACTERS_MAX]!a}"
                 raise RemoteError(ErrorCode.BAD_MESSAGE, text)
-        trusted = self._trusted()
-        if problem := self._wrong_certificate(message):
+        trusted = self._trusted(protocol)
+        if problem := _wrong_certificate(protocol, message):
             raise RemoteError(ErrorCode.WRONG_IDENTITY, problem)
-        self.proof = self._proof(trusted, identity)
+        self.proof = _proof(protocol, trusted, identity)
         handshake = ServerHandshake(identity, secrets.token_bytes(NONCE_BYTES), trusted=trusted)
         reply = handshake.greeted(message, credit_bytes)
         self._handshake, self.peer = handshake, message
         return reply
 
-    def _wrong_certificate(self, hello: Hello) -> str:
-        """Returns why a peer's certificate does not allow what it says; empty if it does, or there is no TLS."""
-        secured = self._protocol.secured
-        if secured is None:
-            return ""
-        own, peer = secured
-        return other_cluster(own, peer, f"from {peer_source(self._protocol.socket)}") or wrong_claim(
-            own, peer, hello.role, hello.node
-        )
-
-    def _proof(self, trusted: bool, identity: Hello) -> str:
-        if self._protocol.secured is not None:
-            return f"certificate {self._protocol.secured.peer}"
-        return "same user" if trusted else "token" if identity.token else "nothing"
-
-    def _trusted(self) -> bool:
+    def _trusted(self, protocol: FrameProtocol) -> bool:
         """Whether the peer needs no token. Raises RemoteError: the peer is another user of this machine."""
-        if self._protocol.secured is not None:
+        if protocol.secured is not None:
             return True  # a certificate says more than a token, which everyone has
         if not self._address.startswith("unix:"):
             return False
-        if not is_own_user(self._protocol.socket):
+        if not is_own_user(protocol.socket):
             raise RemoteError(
                 ErrorCode.WRONG_TOKEN,
                 "another user is at the other end; over Unix sockets both sides must run as the same user",
             )
         return True
+
+
+def _wrong_certificate(protocol: FrameProtocol, hello: Hello) -> str:
+    """Returns why a peer's certificate does not allow what it says; empty if it does, or there is no TLS."""
+    if protocol.secured is None:
+        return ""
+    own, peer = protocol.secured
+    return other_cluster(own, peer, f"from {peer_source(protocol.socket)}") or wrong_claim(
+        own, peer, hello.role, hello.node
+    )
+
+
+def _proof(protocol: FrameProtocol, trusted: bool, identity: Hello) -> str:
+    if protocol.secured is not None:
+        return f"certificate {protocol.secured.peer}"
+    return "same user" if trusted else "token" if identity.token else "nothing"

@@ -134,7 +134,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._call(frame.on_sent)
         if not self.lost.done():
             self.lost.set_result(None)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Ends the circles of this with its decoder and transport; nothing more comes or goes, or ever did."""
         self.decoder.let_go()
+        self._transport = None
 
     def pause_writing(self) -> None:
         self._write_paused = True

@@ -44,7 +44,7 @@ class ServerProtocol(FrameProtocol):
         self.peer_name = f"?@{address}"
         self.source = ""
         self.greeted = False
-        self._greeting = Greeting(self, address)
+        self._greeting = Greeting(address)
         self.born_s = self.loop.time()
         self.frame_since_s = 0.0  # when the sweep first saw the frame being received
         self.frame_number = -1
@@ -176,7 +176,7 @@ class ServerProtocol(FrameProtocol):
     def _greet(self, frame: Frame) -> None:
         head = frame.head
         try:
-            reply = self._greeting.answer(frame, self._server.identity, self._server.limits.credit_bytes)
+            reply = self._greeting.answer(self, frame, self._server.identity, self._server.limits.credit_bytes)
             if self._greeting.done:
                 self._server.admit(self)
         except RemoteError as error:

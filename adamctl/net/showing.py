@@ -21,8 +21,8 @@ class _Connection(Protocol):
 class ShownRegions:
     """The shared regions of one connection."""
 
-    def __init__(self, connection: _Connection, scheme: str, shares: bool) -> None:
-        self._connection, self._scheme, self._shares = connection, scheme, shares
+    def __init__(self, scheme: str, shares: bool) -> None:
+        self._scheme, self._shares = scheme, shares
         self._shown: dict[int, asyncio.Future[bool]] = {}
         self._accepted = False
 
@@ -31,8 +31,8 @@ class ShownRegions:
         """`shared` once a region was accepted, else the scheme of the address."""
         return "shared" if self._accepted else self._scheme
 
-    async def show(self, region: Region, deadline_s: float) -> bool:
-        """Registers a region unless it is registered; returns whether the server has mapped it.
+    async def show(self, connection: _Connection, region: Region, deadline_s: float) -> bool:
+        """Registers a region over its connection unless it is registered; returns whether the server has mapped it.
 
         A server that cannot map our memory is not asked again. Does not wait if the answer is known.
         """
@@ -44,7 +44,7 @@ class ShownRegions:
         answer = self._shown[region.number] = asyncio.get_running_loop().create_future()
         accepted = False
         try:
-            accepted = await self._register(region, deadline_s)
+            accepted = await self._register(connection, region, deadline_s)
         except BaseException:
             del self._shown[region.number]
             raise
@@ -52,10 +52,10 @@ class ShownRegions:
             answer.set_result(accepted)  # other waiting callers use the socket this once
         return accepted
 
-    async def _register(self, region: Region, deadline_s: float) -> bool:
+    async def _register(self, connection: _Connection, region: Region, deadline_s: float) -> bool:
         request = MemoryRegisterRequest(region.number, region.device, region.descriptor, region.size_bytes)
         try:
-            await self._connection.request(request, deadline_s=deadline_s)
+            await connection.request(request, deadline_s=deadline_s)
         except RemoteError as error:
             _LOG.info("bodies go through the socket: %s", error)
             if error.code == ErrorCode.NOT_SHAREABLE:

@@ -79,7 +79,11 @@ class StreamTransport:
             below, hello = self._layers.client(protocol, str(target)), self._layers.named(hello)
         try:
             async with asyncio.timeout_at(deadline):
-                await _open(loop, target, below)
+                try:
+                    await _open(loop, target, below)
+                except BaseException:
+                    protocol.let_go()
+                    raise
         except TimeoutError:
             raise DeadlineError(f"{target} did not accept a connection within {deadline_s:g} s; is it up?") from None
         except OSError as error:

@@ -116,6 +116,7 @@ class ControllerServer:
             on_cluster(core.cluster)
         if store.entries or store.snapshot is not None:
             log.info("the configuration is at revision %d, with %d nodes", core.state.revision, len(core.living()))
+        store.snapshot, store.entries = None, ()  # the core has them, and need not keep them
         self._probes.later(PROBE_AGAIN_S)
 
     # --- events in --------------------------------------------------------------------------------------------------

@@ -42,7 +42,11 @@ _VOTE = msgspec.msgpack.Decoder(Vote)
 
 
 class Store(Protocol):
-    """Where a controller's promises and decisions are kept."""
+    """Where a controller's promises and decisions are kept.
+
+    `vote`, `snapshot` and `entries` are what was found on opening. Whoever has recovered from the last two empties
+    them.
+    """
 
     vote: Vote | None
     snapshot: PaxosSnapshot | None

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
 
 from adamctl.errors import AdamctlError, RemoteError, UnreachableError
 from adamctl.net.connection import ClientProtocol
 from adamctl.net.handshake import make_hello
 from adamctl.net.pending import Pending
+from adamctl.net.server import ServerProtocol
 from adamctl.net.stream import StreamTransport
+from adamctl.net.tls.layer import TlsLayer
 from adamctl.net.transport import Request
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.decoder import FrameDecoder
 from adamctl.wire.messages import BenchBlockRequest, Empty, StatusRequest
-
-
-@contextmanager
-def collected() -> Iterator[list[object]]:
-    """Yields what the collector finds of the block, filled at its end."""
-    found: list[object] = []
-    gc.collect()
-    before = gc.get_debug()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        yield found
-        gc.collect()
-        found += gc.garbage
-    finally:
-        gc.set_debug(before)
-        gc.garbage.clear()
+from tests.garbage import collected
+from tests.net.tls.certificates import Authority
+from tests.ports import free_ports
 
 
 def handle(request: Request) -> None:
@@ -86,3 +76,46 @@ async def test_a_connection_that_fails_leaves_no_circle() -> None:
         assert not [one for one in found if isinstance(one, (ClientProtocol, FrameDecoder))]
     finally:
         server.close()
+
+
+CIRCLES = (ClientProtocol, ServerProtocol, FrameDecoder, TlsLayer)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix", "tls"])
+async def test_a_connection_that_has_ended_leaves_no_circle(tmp_path: Path, kind: str) -> None:
+    """A process of a cluster in trouble makes and loses connections all the time, each with 16 KiB at each end."""
+    transport = {"ps": StreamTransport(), "worker": StreamTransport()}
+    if kind == "tls":
+        authority = Authority(tmp_path)
+        transport = {role: StreamTransport(tls=str(authority.write(role, role))) for role in transport}
+    address = f"unix://{tmp_path / 's'}" if kind == "unix" else "tcp://127.0.0.1:0"
+    gone: list[int] = []
+    server = await transport["ps"].serve([address], make_hello("ps", "ps"), handle, on_disconnect=gone.append)
+    try:
+        with collected() as found:
+            for _ in range(3):
+                hello = make_hello("worker", "worker")
+                connection = await transport["worker"].connect(server.addresses[0], hello, deadline_s=10)
+                await connection.request(BenchBlockRequest(1), (bytes(100),), deadline_s=10)
+                await connection.close()
+                connection = await transport["worker"].connect(server.addresses[0], hello, deadline_s=10)
+                for protocol in list(server.connections):
+                    protocol.end(UnreachableError("the test ends it"))
+                await connection.wait_lost()
+            while len(gone) < 6:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            del connection, protocol
+            await asyncio.sleep(0.05)
+        assert not [one for one in found if isinstance(one, CIRCLES)]
+    finally:
+        await server.close()
+
+
+async def test_a_connection_that_is_refused_leaves_no_circle() -> None:
+    transport = StreamTransport()
+    (port,) = free_ports(1)
+    with collected() as found:
+        for _ in range(3):
+            with suppress(UnreachableError):
+                await transport.connect(f"tcp://127.0.0.1:{port}", make_hello("bench", "b"), deadline_s=10)
+    assert not [one for one in found if isinstance(one, CIRCLES)]

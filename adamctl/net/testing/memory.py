@@ -112,7 +112,11 @@ class MemoryNetwork:
         protocol = ClientProtocol(loop, self.pool, self.client_limits, address, lossy=True)
         try:
             async with asyncio.timeout_at(deadline):
-                await self._open(target.path, hello, protocol)
+                try:
+                    await self._open(target.path, hello, protocol)
+                except BaseException:
+                    protocol.let_go()
+                    raise
         except TimeoutError:
             raise DeadlineError(f"{address} did not accept a connection within {deadline_s:g} s; is it up?") from None
         secure = self._tls is not None

@@ -73,6 +73,7 @@ class Rerouting:
             if not asking.done():
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
+            del asking  # its failure has this frame, with the push in it; they would wait for the garbage collector
 
     async def close(self) -> None:
         if self._reading is not None:

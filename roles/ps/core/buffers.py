@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
+from weakref import ref
 
 from adamctl.kernels.operation import Array
 
@@ -11,19 +12,22 @@ from adamctl.kernels.operation import Array
 class Values:
     """One buffer of a shard's values. It is not written while `readers` > 0 (sends or snapshots in flight)."""
 
-    __slots__ = ("array", "readers", "shard")
+    __slots__ = ("_shard", "array", "readers")
 
     def __init__(self, array: Array, shard: Any) -> None:
-        """`shard`: a `Shard`."""
+        """`shard`: a `Shard`, or None. It is not kept: it has these, and neither would be freed at once."""
         self.array = array
         self.readers = 0
-        self.shard = shard
+        self._shard = None if shard is None else ref(shard)
 
     def release(self) -> None:
         """Ends one reader's use; a buffer that is no longer current is kept as the spare for the next version."""
         self.readers -= 1
-        if not self.readers and self is not self.shard.values and self.shard.spare is None:
-            self.shard.spare = self.array
+        if self.readers or self._shard is None:
+            return
+        shard = self._shard()
+        if shard is not None and self is not shard.values and shard.spare is None:
+            shard.spare = self.array
 
 
 class Scratch(Values):

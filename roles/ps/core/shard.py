@@ -78,6 +78,7 @@ class Shard:
     """
 
     __slots__ = (
+        "__weakref__",
         "batch",
         "bucket",
         "counter",

@@ -32,7 +32,7 @@ class Checksums:
         with self._lock:
             found = self._found.get(key)
             if found is None:
-                mine = self._found[key] = Future[int]()
+                mine = self._found[key] = Future()  # not Future[int](): each would keep a description of that
                 if len(self._found) > KEPT_MAX:
                     self._found.popitem(last=False)
         if found is not None:

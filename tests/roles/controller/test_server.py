@@ -159,6 +159,20 @@ async def test_a_restarted_controller_knows_what_it_knew(tmp_path: Path) -> None
         await client.close()
 
 
+async def test_what_was_read_from_the_disk_is_not_kept_beside_what_it_became(tmp_path: Path) -> None:
+    async with controller_on(tmp_path, ["tcp://127.0.0.1:0"]) as addresses:
+        client = client_of(addresses)
+        await client.compare_and_set(ConfigChanges({}, {"/jobs/t/a": b"1"}))
+        await client.close()
+    store = LogStore(tmp_path)
+    assert store.entries
+    core = ControllerCore()
+    server.ControllerServer(core, store, log=LOG)
+    assert core.state.get("/jobs/t/a") is not None
+    assert store.entries == () and store.snapshot is None
+    store.close()
+
+
 async def test_a_node_whose_process_has_ended_is_lost_before_its_beacons_are_missed(tmp_path: Path) -> None:
     config = ControllerConfig(lost_after_s=600.0)
     async with controller_on(tmp_path, ["tcp://127.0.0.1:0"], config) as addresses:

@@ -19,10 +19,19 @@ from adamctl.roles.controller.core.paxos.validate import snapshot_problem
 
 LOG_BYTES_MAX = 8 << 20
 """Bound on the decided values kept in memory for members that lag; one that lags further gets a snapshot."""
+LOG_BYTES_KEPT = 1 << 20
+"""Beyond this, no more is kept than the state is long: a snapshot would be shorter to send."""
+LOG_ENTRIES_MAX = 4096
+"""Bound on their number, for small values: an entry takes some hundred bytes beside its value."""
 
 
 class Machine(Protocol):
     """The state machine that decided values are applied to, in the same order on every member."""
+
+    @property
+    def state_bytes(self) -> int:
+        """About how long `encode_state` would be."""
+        ...
 
     def apply(self, entry: Entry) -> None: ...
 
@@ -139,11 +148,12 @@ class Acceptor:
         self.chosen_ballot = entry.ballot
         self._log.append(entry)
         self._log_bytes += len(entry.value)
-        while self._log_bytes > self._log_bytes_max and len(self._log) > 1:
-            self._log_bytes -= len(self._log.popleft().value)
         if entry.members:
             self.members = entry.members
         self._machine.apply(entry)
+        bytes_max = min(self._log_bytes_max, max(LOG_BYTES_KEPT, self._machine.state_bytes))
+        while len(self._log) > 1 and (self._log_bytes > bytes_max or len(self._log) > LOG_ENTRIES_MAX):
+            self._log_bytes -= len(self._log.popleft().value)
 
     # --- catching up ------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,10 @@ class Replayed:
         for command in decode_commands(entry.value):
             carry_out(self.state, command)
 
+    @property
+    def state_bytes(self) -> int:
+        return self.state.size_bytes
+
     def encode_state(self) -> bytes:
         return msgspec.msgpack.encode(self.state.snapshot())
 

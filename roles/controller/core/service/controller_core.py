@@ -223,6 +223,10 @@ class ControllerCore:
         if entry.members and not self._recovering:
             self._requests.members_changed(entry)
 
+    @property
+    def state_bytes(self) -> int:
+        return self.state.size_bytes
+
     def encode_state(self) -> bytes:
         return msgspec.msgpack.encode(self.state.snapshot())
 

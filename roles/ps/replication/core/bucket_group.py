@@ -273,12 +273,15 @@ class ReplicaGroup:
             for replica in self.shards.values()
         )
 
-    def drop(self, over: list[Waiter]) -> None:
-        """Ends all waits for copies: the bucket is no longer served here."""
+    def drop(self, over: list[Waiter]) -> list[Shard]:
+        """Ends all waits for copies: the bucket is no longer served here. Returns its shards."""
         self.gone = True
         for replica in self.shards.values():
             replica.release(over)
             replica.shard.replica = None
+        shards = [replica.shard for replica in self.shards.values()]
+        self.shards = {}  # each has this group; their arrays would wait for the garbage collector
+        return shards
 
     def can_spare(self, member: Member) -> bool:
         """Returns whether a member may be removed just because it does not answer.

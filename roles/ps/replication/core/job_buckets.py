@@ -209,16 +209,15 @@ class JobReplicas:
         """Serves a bucket no longer. `keep`: as it is handed over to another member, it stays here as a copy."""
         group = self.groups.pop(bucket, None)
         if group is not None:
-            group.drop(self.outbox.over)
             self.links.remove_group(group)
-        if keep and group is not None and group.idle:
-            shards = [replica.shard for replica in group.shards.values()]
-            described = self.job.layout.buckets[bucket]
-            copy = copy_of_shards(self.job, self.born, described, group.epoch, shards)
-            self.copies[bucket] = copy
-            for shard in shards:
-                shard.entry = None  # it is the copy's now
-            self.outbox.emit(Holds(self.job.name, bucket, group.epoch, False))
+            idle, shards = group.idle, group.drop(self.outbox.over)
+            if keep and idle:
+                described = self.job.layout.buckets[bucket]
+                copy = copy_of_shards(self.job, self.born, described, group.epoch, shards)
+                self.copies[bucket] = copy
+                for shard in shards:
+                    shard.entry = None  # it is the copy's now
+                self.outbox.emit(Holds(self.job.name, bucket, group.epoch, False))
         self.job.drop(bucket)
         self.outbox.emit(*self.outbox.core.forget_left(self.job))
 

@@ -14,7 +14,6 @@ from adamctl.roles.ps.apply import narrow_reply as converting
 from adamctl.roles.ps.apply.narrow_reply import HERE_ELEMENTS_MAX, PullConverter
 from adamctl.roles.ps.core.buffers import Values
 from adamctl.roles.ps.core.instructions import AnswerPull
-from adamctl.roles.ps.core.shard import BucketState, Shard
 from adamctl.wire.constants import BODY_BYTES_MAX, ErrorCode
 from adamctl.wire.messages import PullReply
 
@@ -42,8 +41,7 @@ def asked(sizes: list[int], dtype: str = "bfloat16") -> tuple[Asked, AnswerPull]
     held = []
     for seed, size in enumerate(sizes):
         array = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
-        values = Values(array, Shard(seed, 0, 0, 1, BucketState(0, 1)))
-        values.shard.values = values
+        values = Values(array, None)
         values.readers = 1
         held.append(values)
     request = Asked()

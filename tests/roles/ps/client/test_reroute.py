@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -11,6 +12,7 @@ from adamctl.errors import RemoteError, UnreachableError
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.ps.client.reroute import LOOK_S, OVERDUE_S, PAUSE_LONGEST_COPIES_S, READ_EVERY_S, Rerouting, pause
 from adamctl.wire.constants import ErrorCode
+from tests.garbage import collected
 
 
 class Store:
@@ -112,5 +114,22 @@ def test_pauses_grow_and_stay_short_where_somebody_may_take_over() -> None:
                 last_s = loop.time() - begun_s
                 assert 0 < last_s <= longest_s + 1e-9
             assert last_s > 0.7 * PAUSE_LONGEST_COPIES_S
+
+    run_virtual(scenario())
+
+
+def test_a_request_that_fails_leaves_no_circle() -> None:
+    """Its failure knows where it passed, and so what was to be sent."""
+
+    async def fail() -> int:
+        raise UnreachableError("nobody is there")
+
+    async def scenario() -> None:
+        rerouting = Rerouting(Store().read)
+        with collected() as found:
+            for _ in range(3):
+                with suppress(UnreachableError):
+                    await rerouting.answer(fail(), lambda: False)
+        assert not [one for one in found if isinstance(one, UnreachableError)]
 
     run_virtual(scenario())

@@ -19,15 +19,20 @@ from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.ps.core.buffers import Values
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from adamctl.roles.ps.core.instructions import Build, Reply
+from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy, encode_body, lengths_of, own_records
 from adamctl.roles.ps.initial_values import bytes_needed
 from adamctl.roles.ps.jobs.copy_builder import Copies
 from adamctl.roles.ps.memory_budget import MemoryAccount
+from adamctl.roles.ps.replication.core.bucket_group import ReplicaGroup, ShardReplica
+from adamctl.roles.ps.replication.core.held_bucket import HeldShard
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointRequest, ConfigChanges, ReplicaFetchReply, ReplicaPrepareRequest
 from tests.cluster import memory_cluster
+from tests.garbage import collected
 from tests.roles.ps.ps_cluster import checkpoint, constant, make_client, make_layout, pulled, push_of, random_flat
 from tests.roles.ps.replicated import ReplicatedCluster
 from tests.roles.ps.store_cluster import crash
@@ -275,6 +280,20 @@ async def test_a_server_is_emptied_while_pushes_go_on(copies: int) -> None:
         replicating = world.servers["ps-0"]._keeper.replicating
         assert replicating is not None and not replicating.core.copies("a")
         assert not world.servers["ps-0"].core.jobs["a"].buckets
+        await client.close()
+
+
+async def test_buckets_that_were_handed_over_are_freed_at_once() -> None:
+    async with replicated(82) as world:
+        await world.add_job(("ps-0", "ps-1"), copies=2, min_in_sync=1)
+        client = await zeroed(world)
+        with collected() as found:
+            await add(client)
+            await drain(world, "ps-0")
+            await world.until_records(lambda record: "ps-0" not in (record.primary, *record.in_sync), "handed over")
+            await add(client)
+        kinds = (Shard, Values, HeldShard, ReplicaGroup, ShardReplica)
+        assert not [one for one in found if isinstance(one, kinds)]
         await client.close()
 
 
