@@ -96,12 +96,6 @@ def insecure_flag() -> tuple[list[str], dict[str, Any]]:
     return ["--insecure"], {"is_flag": True, "expose_value": False, "callback": _set_insecure, "help": text}
 
 
-def insecure_option(command: CommandT) -> CommandT:
-    """Adds --insecure to a command that is no role."""
-    names, attributes = insecure_flag()
-    return click.option(*names, **attributes)(command)
-
-
 def _set_tls(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         _set_variable(context, TLS_VARIABLE, str(Path(value).absolute()))

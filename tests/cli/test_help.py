@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -90,3 +91,18 @@ def test_package_metadata_names_the_same_roles() -> None:
     project = Path(__file__).parents[2] / "pyproject.toml"
     lines = project.read_text().split('[project.entry-points."adamctl.roles"]')[1].split("[", 1)[0]
     assert {line.partition(" =")[0] for line in lines.strip().splitlines()} == set(BUILT_IN_ROLES)
+
+
+def test_no_flag_of_a_command_is_declared_twice() -> None:
+    """click only warns of it; two who add a flag to one command would not see it."""
+    context = click.Context(application, info_name="adamctl")
+    waiting: list[tuple[str, click.Command]] = [("adamctl", application)]
+    while waiting:
+        path, command = waiting.pop()
+        flags = [flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)]
+        assert sorted(set(flags)) == sorted(flags), path
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                found = command.get_command(context, name)
+                assert found is not None
+                waiting.append((f"{path} {name}", found))

@@ -19,13 +19,14 @@ from adamctl.errors import RemoteError, UnreachableError
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.stages import CutNetwork
+from adamctl.net.handshake import make_hello
 from adamctl.roles.data.client.data_client import DataSet
 from adamctl.roles.ps.client.outcomes import PendingPush, PushOutcome
 from adamctl.roles.ps.client.push_set import PushSet
 from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.hanging import LOOK_S, HangWatcher
 from adamctl.roles.worker.partition.links import ANSWER_S, NeighbourError
-from adamctl.wire.messages import Message
+from adamctl.wire.messages import Hello, Message
 from tests.sim.engine import ViolationError
 from tests.sim.partition_blocks import Blocks, Source, address
 from tests.sim.partition_member import Seat
@@ -40,8 +41,8 @@ ATTACH_S = 2.0
 class SimRequest:
     """A request as a member's handler gets it."""
 
-    def __init__(self, message: Message, answer: Callable[[Message | RemoteError], None]) -> None:
-        self.message, self._answer = message, answer
+    def __init__(self, peer: Hello, message: Message, answer: Callable[[Message | RemoteError], None]) -> None:
+        self.peer, self.message, self._answer = peer, message, answer
 
     def reply(self, message: Message) -> None:
         self._answer(message)
@@ -159,6 +160,7 @@ class SimLinks:
         incarnation = self._group.members[partition].incarnation
         future: asyncio.Future[Message] = loop.create_future()
         sent = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
+        hello = make_hello("worker", *own.key)
 
         def settle(answer: Message | Exception) -> None:
             def done() -> None:
@@ -176,7 +178,7 @@ class SimLinks:
 
         def come() -> None:
             if peer.alive and peer.run == run and peer.incarnation == incarnation:
-                peer.gate(run, lambda: peer.loop.do(lambda: peer.handle(SimRequest(sent, answers))))
+                peer.gate(run, lambda: peer.loop.do(lambda: peer.handle(SimRequest(hello, sent, answers))))
             else:
                 self._after(("back", partition), lambda: settle(UnreachableError(f"{peer.name} has ended")))
 

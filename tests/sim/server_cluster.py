@@ -39,6 +39,7 @@ from tests.sim.job_kinds import JobKinds
 from tests.sim.nodes import DRIFTS, Leases
 from tests.sim.server_invariants import COPIES_MIN, ServerInvariants
 from tests.sim.server_ledger import Done, Ledger
+from tests.sim.sim_checkpoint import COORDINATOR
 from tests.sim.sim_process import SimProcess
 from tests.sim.sim_push_client import SimPushClient
 from tests.sim.sim_real_worker import RealWorker, has_real_clients, real_clients
@@ -327,7 +328,7 @@ class ServerCluster:
     def _make_job(self) -> None:
         rule = RuleConfig(self.rule)
         copies, restore = (self.acks, self.replication, self.min_in_sync), self.special.folder
-        record = JobRecord("running", self.layout.hash, rule, 0, "", restore, *copies)
+        record = JobRecord("running", self.layout.hash, rule, 0, COORDINATOR.node, restore, *copies)
         puts = {job_key(JOB): encode(record)}
         puts[layout_key(JOB)] = encode(LayoutRecord(self.layout.tensors, SERVERS_EXPECTED))
         host_of = self.host_of or dict.fromkeys(self.servers, "h")

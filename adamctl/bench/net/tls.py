@@ -27,6 +27,7 @@ from adamctl.bench.net.tls_sides import (
     our_server,
     plain_client,
     plain_server,
+    processor_s,
 )
 from adamctl.bench.report import make_report
 from adamctl.errors import RunFailedError
@@ -103,7 +104,7 @@ def _each_way(settings: TlsSettings, folders: dict[str, Path]) -> dict[str, Foun
             for way in _WAYS:
                 for name, side in sides.items():
                     for end, seconds in side.round(way, blocks).items():
-                        rates.setdefault((name, way, end), []).append(blocks * BLOCK_BYTES / 1e9 / max(seconds, 0.01))
+                        rates.setdefault((name, way, end), []).append(blocks * BLOCK_BYTES / 1e9 / seconds)
             ciphers += cipher_rate(sides["ours"].cipher)
     finally:
         for side in sides.values():
@@ -172,23 +173,18 @@ def _handshake(settings: TlsSettings, folders: dict[str, Path]) -> Found:
 
 _ROUNDS = """\
 import json, sys, tempfile
-import psutil
 from adamctl.bench.net.net import _Frames
-
-def used(frames):
-    times = [psutil.Process(child.pid).cpu_times() for child in (frames._client, frames._server)]
-    return sum(time.user + time.system for time in times)
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         frames = _Frames("tcp", folder, 1 << 20, one_way=False)
+        print(json.dumps([frames._client.pid, frames._server.pid]), flush=True)
         for line in sys.stdin:
-            before = used(frames)
             frames.round(int(line))
-            print(json.dumps(used(frames) - before), flush=True)
+            print("done", flush=True)
         frames.close()
 """
-"""Run with either checkout: processor seconds of both ends for each number of blocks on its input."""
+"""Run with either checkout: moves as many blocks as each line says, between the two processes that it names first."""
 
 
 def _plain(settings: TlsSettings) -> Found:
@@ -220,15 +216,22 @@ def _rounds_of(checkout: Path) -> Iterator[Callable[[int], float]]:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=folder,
         )  # fmt: skip
 
-        def ask(blocks: int) -> float:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(f"{blocks}\n")
-            process.stdin.flush()
+        def answer() -> str:
+            assert process.stdout is not None
             line = process.stdout.readline()
             if not line:
                 raise RunFailedError(f"the frames of {checkout} cannot be measured; its output says why")
-            return float(json.loads(line))
+            return line
 
+        def ask(blocks: int) -> float:
+            assert process.stdin is not None
+            before_s = sum(map(processor_s, pids))
+            process.stdin.write(f"{blocks}\n")
+            process.stdin.flush()
+            answer()
+            return sum(map(processor_s, pids)) - before_s
+
+        pids: list[int] = json.loads(answer())
         try:
             yield ask
         finally:

@@ -50,6 +50,15 @@ def make_certificates(folder: Path) -> dict[str, Path]:
     return folders
 
 
+def processor_s(pid: int) -> float:
+    """Returns the processor time that a process has used: on Linux to the nanosecond, else as psutil tells it."""
+    threads = sorted(Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    if threads:
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
 class Side:
     """Rounds over one connection between two children."""
 
@@ -67,8 +76,7 @@ class Side:
         return {"sender": sender, "receiver": receiver}
 
     def _used_s(self) -> list[float]:
-        times = [psutil.Process(child.pid).cpu_times() for child in (self._client, self._server)]
-        return [time.user + time.system for time in times]
+        return [processor_s(child.pid) for child in (self._client, self._server)]
 
     def close(self) -> None:
         self._client.close()

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 )
 @options.runs_option
 @options.token_option
-@options.insecure_option
 @options.json_option
 @options.log_format_option
 @click.option("--plain", is_flag=True, help="Print plain progress lines even on a terminal.")
