@@ -1,7 +1,7 @@
 """Tells the service manager that started this process, such as systemd, that it is ready, lives, or stops.
 
 The protocol of sd_notify(3): a datagram of lines `NAME=value` to the Unix socket that NOTIFY_SOCKET names. A program
-that another one starts must not inherit that variable: it would speak for its parent (`launch/process.py`).
+that another one starts must not inherit that variable: it would speak for its parent (`roles/role_process.py`).
 """
 
 from __future__ import annotations
