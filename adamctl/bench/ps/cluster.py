@@ -51,16 +51,20 @@ class PsCluster(RoleProcesses):
         pids = self.roles.pids()
         return [psutil.Process(pids[node]) for node in self.servers]
 
-    def create_job(self, name: str, record: LayoutRecord, copies: int = 1, rule: RuleConfig = ADD) -> ParameterLayout:
-        """Creates a job on all servers; with several copies, two of them acknowledge a push."""
-        return run(self._create_job(name, record, copies, rule))
+    def create_job(
+        self, name: str, record: LayoutRecord, copies: int = 1, rule: RuleConfig = ADD, coordinator: str = ""
+    ) -> ParameterLayout:
+        """Creates a job on all servers, commanded by this coordinator; with several copies, two acknowledge a push."""
+        return run(self._create_job(name, record, copies, rule, coordinator))
 
-    async def _create_job(self, name: str, record: LayoutRecord, copies: int, rule: RuleConfig) -> ParameterLayout:
+    async def _create_job(
+        self, name: str, record: LayoutRecord, copies: int, rule: RuleConfig, coordinator: str
+    ) -> ParameterLayout:
         store = connect_store(self.controller)
         try:
             layout = record.layout()
             _, entries = await store.read("/nodes/")
-            job = JobRecord("running", layout.hash, rule, 1)
+            job = JobRecord("running", layout.hash, rule, 1, coordinator)
             if copies > 1:
                 job = msgspec.structs.replace(job, acks="replicated", replication=copies, min_in_sync=2)
             nodes = nodes_of(list(entries), "ps")

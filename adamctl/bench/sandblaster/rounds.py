@@ -75,7 +75,7 @@ def measure_server_rounds(parameters: int = 10_000, iterations: int = 60, histor
     execution = start(None)
     rule = RuleConfig(VECTORS, kept=execution.kept[1:], scratch=execution.scratch)
     with PsCluster(1, 1) as cluster:
-        layout = cluster.create_job(JOB, LayoutRecord(layout.tensors, 1), rule=rule)
+        layout = cluster.create_job(JOB, LayoutRecord(layout.tensors, 1), rule=rule, coordinator="bench-coordinator")
         seconds = run(_iterate(cluster.controller, layout, start, history + iterations))[history:]
     if len(seconds) < iterations:
         raise RunFailedError(f"expected {iterations} iterations with a full history; found {len(seconds)}")

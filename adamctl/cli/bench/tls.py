@@ -10,6 +10,7 @@ from adamctl.cli import options
 from adamctl.cli.bench.bench import COUNT
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json, table
+from adamctl.errors import ConfigurationError
 
 
 @click.command("tls")
@@ -18,7 +19,7 @@ from adamctl.cli.output import echo, print_json, table
 @click.option("--handshakes", type=COUNT, default=100, show_default=True, help="Connections made in each round.")
 @click.option(
     "--before",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Checkout of an earlier commit, whose frames without TLS are measured in turn with these.",
 )
 @options.json_option
@@ -29,6 +30,8 @@ def tls(rounds: int, gigabytes: float, handshakes: int, before: Path | None, as_
     """
     from adamctl.bench.net.tls import TlsSettings, run_tls_benchmark
 
+    if before is not None and not before.is_dir():
+        raise ConfigurationError(f"--before: expected the folder of a checkout; found {str(before)!r}")
     before = before.resolve() if before is not None else None
     settings = TlsSettings(rounds, gigabytes, handshakes, before)
     report = run_tls_benchmark(settings, lambda line: echo(line, err=True))
