@@ -120,7 +120,7 @@ def logs_of_workers(adamctl: Runner) -> str:
     return "\n".join(found)
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("transport", ["auto", pytest.param("tcp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
 def test_a_partition_is_killed_and_the_replica_goes_on_without_losing_a_range(
     adamctl: Runner, seed: int, transport: str
@@ -135,7 +135,7 @@ def test_a_partition_is_killed_and_the_replica_goes_on_without_losing_a_range(
     assert set(re.findall(r"blocks to and from partition \d \(.*\) go by (.*)", logs_of_workers(adamctl))) == {how}
 
 
-@pytest.mark.parametrize("node", ["worker-1", "worker-2"])
+@pytest.mark.parametrize("node", ["worker-1", pytest.param("worker-2", marks=pytest.mark.slow)])
 def test_a_member_whose_threads_hang_is_dropped_and_starts_again(adamctl: Runner, node: str) -> None:
     """Its event loop answers, so that its lease lives on; one of the two leads, and names itself."""
     command = partitioned(adamctl, 2, 2, "--seed", "3", **hang.environment(adamctl.folder))
