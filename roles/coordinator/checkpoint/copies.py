@@ -9,15 +9,15 @@ The coordinator alone reads and writes there, so servers need no credentials. Al
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from adamctl.config.urls import Url, checked_url, is_any_url
-from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.config.urls import checked_url, is_any_url
+from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.manifest import MANIFEST_NAME
+from adamctl.roles.file_system import file_system, reaching
 from adamctl.roles.manifest_bytes import decode_manifest
 
 FETCHED: Final = "fetched"
@@ -34,8 +34,8 @@ class CheckpointCopies:
         Raises:
             ConfigurationError: it is no URL, or fsspec or the package for its scheme is not installed.
         """
-        self._url = checked_url(url, key)
-        self._system = _system(self._url, key)
+        self._url, self._key = checked_url(url, key), key
+        self._system = file_system(self._url, key, "where the coordinator of the run is")
 
     def put(self, folder: Path) -> None:
         """Copies a finished checkpoint, its manifest last.
@@ -44,7 +44,7 @@ class CheckpointCopies:
             UnreachableError: it cannot be written there; what is there does not count.
         """
         target = f"{self._url}/{folder.name}"
-        with _reaching(target):
+        with reaching(target, self._key):
             self._remove(target)
             self._system.makedirs(target, exist_ok=True)
             names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST_NAME)
@@ -54,14 +54,14 @@ class CheckpointCopies:
 
     def keep(self, names: set[str], newest: int) -> None:
         """Removes all copies but those of these names and the newest ones. Raises UnreachableError."""
-        with _reaching(str(self._url)):
+        with reaching(str(self._url), self._key):
             found = self._names()
             for name in found - names - set(sorted(found)[-newest:]):
                 self._remove(f"{self._url}/{name}")
 
     def expect_none(self) -> None:
         """Raises ConfigurationError if there are checkpoints: a run that begins anew would be mixed up with theirs."""
-        with _reaching(str(self._url)):
+        with reaching(str(self._url), self._key):
             found = sorted(self._names())
         if found:
             raise ConfigurationError(
@@ -79,7 +79,7 @@ class CheckpointCopies:
             DamagedDataError: it is damaged.
             UnreachableError: it cannot be read.
         """
-        with _reaching(str(self._url)):
+        with reaching(str(self._url), self._key):
             base, found = str(self._url), self._read(str(self._url))
             for name in () if found is not None else sorted(self._names(), reverse=True):
                 base = f"{self._url}/{name}"
@@ -133,28 +133,3 @@ def fetched(place: str, key: str, folder: Path) -> str:
     if not is_any_url(place):
         return place
     return str(CheckpointCopies(place, key).fetch(folder / FETCHED))
-
-
-def _system(url: Url, key: str) -> Any:
-    try:
-        import fsspec
-
-        return fsspec.filesystem(url.scheme)
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{key}: {url} needs {error.name}: pip install 'adamctl[remote]' {error.name}"
-        ) from error
-    except ValueError as error:
-        raise ConfigurationError(f"{key}: {url}: {error}; expected a scheme such as s3 or gs") from error
-
-
-@contextmanager
-def _reaching(address: str) -> Iterator[None]:
-    """Turns what file systems raise into our errors, which name the URL."""
-    try:
-        yield
-    except AdamctlError:
-        raise
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise UnreachableError(f"{address}: {said}; check the network, the address and credentials") from error

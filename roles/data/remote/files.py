@@ -1,8 +1,4 @@
-"""Files behind a URL, by fsspec: listed, read in parts, and fetched whole into the disk cache.
-
-Which file systems there are depends on what is installed: `adamctl[remote]` has http and https; s3 needs s3fs, gs needs
-gcsfs (https://filesystem-spec.readthedocs.io).
-"""
+"""Files behind a URL, by fsspec: listed, read in parts, and fetched whole into the disk cache."""
 
 from __future__ import annotations
 
@@ -10,9 +6,8 @@ import io
 import os
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
@@ -20,19 +15,18 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 from adamctl.config.data import DataConfig
 from adamctl.config.partitioning import parse_size
 from adamctl.config.urls import Url
-from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.roles.data.remote.cache import DiskCache, Entry, cache_folder
+from adamctl.roles.file_system import file_system, reaching
 
+KEY: Final = "data.source"
 FILES_MAX: Final = 100_000
 ATTEMPTS: Final = 4
 _WAIT_S: Final = 0.5
 _PART_BYTES: Final = 1 << 20
-_ABSENT: Final = (404, 410)
-_FORBIDDEN: Final = (401, 403)
 _FETCHES: Final = 4
 _HASHES: Final = ("ETag", "etag", "md5Hash")
 _IDENTITY: Final = (*_HASHES, "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created")
-_PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 
 
 class RemoteShard:
@@ -72,7 +66,7 @@ class RemoteShard:
         """Opens it without fetching all of it: for headers and single columns. Raises like `open`."""
         if not self._in_parts:
             return self.open()
-        with _reaching(self.origin):
+        with reaching(self.origin, KEY):
             opened = self._files.system.open(self.origin, "rb", block_size=_PART_BYTES, cache_type="readahead")
         return cast(BinaryIO, _Part(opened, self.origin))
 
@@ -101,7 +95,7 @@ class RemoteFiles:
         """Raises ConfigurationError if no file system for it is installed."""
         self.url = url
         self.cache = DiskCache(cache_folder(), parse_size(config.disk_cache))
-        self.system = _system(url)
+        self.system = file_system(url, KEY, "on every machine that reads data")
 
     def shards(self, endings: Sequence[str] = ()) -> list[RemoteShard]:
         """Returns the file that the URL names, or those below it with these endings (empty: all), in order.
@@ -111,7 +105,7 @@ class RemoteFiles:
             UnreachableError: they cannot be listed.
         """
         base = self.url.text
-        with _reaching(base):
+        with reaching(base, KEY):
             if self._is_file():
                 return [self._shard(base, self.url.name, {})]
             found = self._below(base)
@@ -140,7 +134,7 @@ class RemoteFiles:
         return found
 
     def _shard(self, address: str, name: str, info: dict[str, Any]) -> RemoteShard:
-        with _reaching(address):
+        with reaching(address, KEY):
             if info.get("size") is None or not any(info.get(key) for key in _HASHES):  # lists tell times otherwise
                 info = self.system.info(address)
         if info.get("size") is None:
@@ -176,7 +170,7 @@ class RemoteFiles:
         """
         for attempt in range(ATTEMPTS):
             try:
-                with _reaching(address):
+                with reaching(address, KEY):
                     self.system.get_file(address, str(target))
                     self.system.invalidate_cache()
                     info = self.system.info(address)
@@ -214,7 +208,7 @@ class _Part(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         """Raises UnreachableError, ConfigurationError: as `RemoteShard.open`."""
-        with _reaching(self._origin):
+        with reaching(self._origin, KEY):
             found = self._opened.read(len(buffer))
         buffer[: len(found)] = found
         return len(found)
@@ -242,51 +236,3 @@ def _is_plain(name: str) -> bool:
 @cache
 def _fetchers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_FETCHES, thread_name_prefix="fetch")
-
-
-def _system(url: Url) -> Any:
-    try:
-        import fsspec
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{url}: URLs need fsspec, which is not installed here: pip install 'adamctl[remote]'"
-        ) from error
-    try:
-        return fsspec.filesystem(url.scheme)
-    except ImportError as error:
-        package = _PACKAGES.get(url.scheme, "what its message names")
-        raise ConfigurationError(f"{url}: {error}; install {package} on every machine that reads data") from error
-    except ValueError as error:
-        raise ConfigurationError(f"{url}: {error}; expected a scheme such as s3, gs or https") from error
-
-
-@contextmanager
-def _reaching(address: str) -> Iterator[None]:
-    """Turns what file systems raise into our errors, which name the URL."""
-    try:
-        yield
-    except AdamctlError:
-        raise
-    except FileNotFoundError as error:
-        status = getattr(error.__cause__, "status", 0)
-        if status in _FORBIDDEN:
-            raise _forbidden(address, error.__cause__) from None
-        if (
-            error.__cause__ is not None and status not in _ABSENT
-        ):  # fsspec says so of a server that does not answer, too
-            raise _unreachable(address, error.__cause__) from error
-        raise ConfigurationError(f"{address}: there is no such file or folder; correct data.source") from error
-    except PermissionError as error:
-        raise _forbidden(address, error) from None  # its cause would be taken for a permission of this machine
-    except Exception as error:
-        raise _unreachable(address, error) from error
-
-
-def _forbidden(address: str, error: object) -> ConfigurationError:
-    advice = "give this process credentials that may read it, as fsspec's documents say"
-    return ConfigurationError(f"{address}: {error}; {advice}")
-
-
-def _unreachable(address: str, error: BaseException) -> UnreachableError:
-    said = f"{type(error).__name__}: {error}"
-    return UnreachableError(f"{address} cannot be read: {said}; check the network, the address and credentials")

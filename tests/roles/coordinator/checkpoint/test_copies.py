@@ -86,7 +86,9 @@ def test_a_copy_that_broke_off_does_not_count(tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(system, "open", full)
-        with pytest.raises(UnreachableError, match=r"memory://bucket/runs/one/000002: OSError: no more room"):
+        with pytest.raises(
+            UnreachableError, match=r"memory://bucket/runs/one/000002 cannot be reached: OSError: no more room"
+        ):
             copies().put(finish(tmp_path / "a", 2))
     assert copies().fetch(tmp_path / "b").name == "000001"
 

@@ -169,7 +169,7 @@ def test_what_cannot_be_reached_is_named(web: tuple[str, Path], monkeypatch: pyt
         opened("npz", "memory://set/x.npz")
     with pytest.raises(ConfigurationError, match=r"nosuch://host/x: Protocol not known"):
         opened("npz", "nosuch://host/x")
-    with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:1/x\.npz cannot be read: .*check the network"):
+    with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:1/x\.npz cannot be reached: .*check the network"):
         opened("npz", "http://127.0.0.1:1/x.npz")
 
     def refuse(*arguments: Any, **keywords: Any) -> None:
