@@ -309,10 +309,6 @@ class HostKeeper:
                 found = [Say(f"{node} moves to {home}"), self._put(elsewhere.role, node, home)]
         return [*found, *(self._release(gone.host) if gone is not None else [])]
 
-    def gone(self, node: str) -> None:
-        """The run goes on without this role."""
-        self.placed.pop(node, None)
-
     def _release(self, host: str) -> list[Decision]:
         """Lets a draining host go once nothing is left there but a controller, which cannot be moved."""
         known = self.hosts.get(host)
