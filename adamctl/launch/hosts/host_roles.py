@@ -344,8 +344,9 @@ class HostRoles:
         return ended
 
     def failures(self) -> list[RoleEnd]:
-        """See `Roles.failures`."""
-        return [*self._local.failures(), *self._there.ends.values(), *self._there.failing()]
+        """See `Roles.failures`. What was told to end is placed nowhere any more, and is no failure."""
+        ended = [end for node, end in self._there.ends.items() if node in self._keeper.placed]
+        return [*self._local.failures(), *ended, *self._there.failing()]
 
     def news(self) -> list[Note | Fail]:
         """Returns what has happened to hosts.

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from adamctl.errors import UnreachableError
+from adamctl.launch.hosts import host_roles
 from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.table import KEEP_S
 from adamctl.launch.places.places import Draining, Lost
@@ -131,6 +132,23 @@ def test_the_end_of_an_engine_ends_the_run_with_its_error() -> None:
                 await asyncio.sleep(0.1)
             with pytest.raises(UnreachableError, match="there are 2 nodes"):
                 w.roles.news()
+
+    run_virtual(whole())
+
+
+def test_what_was_told_to_end_is_no_cause_of_a_later_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def emptied(*arguments: object) -> bool:
+        return True
+
+    monkeypatch.setattr(host_roles, "drain", emptied)
+
+    async def whole() -> None:
+        async with world(HostsAsked(2, 2, spares=1)) as w:
+            await w.until(lambda: len(w.serving) == 7)
+            home = w.keeper.placed["ps-1"].host
+            w.places.said.put_nowait(Draining(home, 60.0, "preempted"))
+            await w.until(lambda: "ps-1" in w.roles.ends and "ps-1" not in w.keeper.placed)
+            assert w.roles.failures() == []
 
     run_virtual(whole())
 
