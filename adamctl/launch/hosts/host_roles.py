@@ -107,7 +107,7 @@ class HostRoles:
         self._ending = Ending(table, self._there, self._order)
         self._stir, self._told = asyncio.Event(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._error: AdamctlError | None = None
+        self._error: Exception | None = None
         self._stopping = False
 
     # --- the beginning ----------------------------------------------------------------------------------------------
@@ -129,12 +129,12 @@ class HostRoles:
         self._spawn(self._watch_local())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work beside the front; an error of ours that it ends with ends the run."""
+        """Runs work beside the front, without which the run would wait for ever; an error that it ends with ends it."""
 
         async def guarded() -> None:
             try:
                 await work
-            except AdamctlError as error:
+            except Exception as error:  # engines raise their own kinds
                 self._error = self._error or error
                 self._told.set()
 
@@ -352,7 +352,7 @@ class HostRoles:
         """Returns what has happened to hosts.
 
         Raises:
-            AdamctlError: the engine failed.
+            Exception: the engine failed, mostly with an AdamctlError.
         """
         if self._error is not None:
             raise self._error

@@ -238,8 +238,7 @@ async def world(
         try:
             yield made
         finally:
-            if watching.done():
-                watching.result()
+            ended = watching.done()
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             network.heal()
@@ -252,6 +251,8 @@ async def world(
             alive = [agent.name for agent in places.living() if agent.processes.living and agent.name in heard]
             roles.kill()
             await roles.close()
+        if ended:
+            watching.result()
         assert alive == [], "at the end of a run nothing runs at agents that can be reached"
         assert all(not agent.processes.living for agent in places.agents)
         assert local.running == {}

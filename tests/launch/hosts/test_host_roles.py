@@ -136,6 +136,22 @@ def test_the_end_of_an_engine_ends_the_run_with_its_error() -> None:
     run_virtual(whole())
 
 
+def test_an_engine_that_breaks_in_its_own_way_ends_the_run_too() -> None:
+    async def whole() -> None:
+        async with world(HostsAsked(2, 2)) as w:
+
+            async def breaks(why: str) -> bool:
+                raise RuntimeError("the engine is broken")
+
+            await w.until(lambda: len(w.serving) == 7)
+            w.places.one_more = breaks  # type: ignore[method-assign]
+            w.places.said.put_nowait(Lost("h1", "gone"))
+            await asyncio.sleep(10)
+
+    with pytest.raises(RuntimeError, match="the engine is broken"):
+        run_virtual(whole())
+
+
 def test_what_was_told_to_end_is_no_cause_of_a_later_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async def emptied(*arguments: object) -> bool:
         return True
