@@ -152,6 +152,43 @@ def test_an_engine_that_breaks_in_its_own_way_ends_the_run_too() -> None:
         run_virtual(whole())
 
 
+def test_a_second_signal_ends_roles_that_take_their_time() -> None:
+    async def whole() -> None:
+        async with world(HostsAsked(2, 2)) as w:
+            await w.until(lambda: len(w.serving) == 7)
+            for agent in w.places.agents:
+                agent.processes.deaf = True
+
+            async def nobody(addresses: tuple[str, ...]) -> bool:
+                return False
+
+            stopping = asyncio.create_task(w.roles.stop(nobody, 30.0))
+            await asyncio.sleep(1.0)
+            assert w.running()
+            w.roles.kill()
+            await asyncio.sleep(1.0)
+            assert not w.running()
+            await stopping
+
+    run_virtual(whole())
+
+
+def test_a_lost_host_is_asked_nothing() -> None:
+    async def whole() -> None:
+        async with world(HostsAsked(2, 2, spares=1), replication=1, store="disk") as w:
+            await w.until(lambda: len(w.serving) == 7)
+            lost = w.keeper.placed["ps-1"].host
+            w.network.partition(lost, "front-1", both_ways=True)
+            await w.until(lambda: any(f"{lost} is lost" in note for note in w.notes))
+            before = len(w.roles._table.hosts[lost].orders)
+            for _ in range(10):
+                log = await w.roles._questions.log("ps-1", lost, 5)
+                assert log.problem == "its host does not answer"
+            assert len(w.roles._table.hosts[lost].orders) == before
+
+    run_virtual(whole())
+
+
 def test_what_was_told_to_end_is_no_cause_of_a_later_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async def emptied(*arguments: object) -> bool:
         return True
