@@ -18,14 +18,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from adamctl.bench.bars import Bar, Progress, row_of
 from adamctl.bench.report import make_report
-from adamctl.bench.watched_run import WatchedRun, examples_at
+from adamctl.bench.watched_run import WatchedRun, examples_at, small_experiment
 from adamctl.errors import RunFailedError
 from adamctl.kernels.threads import available_cores
 
@@ -34,26 +33,6 @@ BAR = Bar("processor time of one scrape, of a second of all cores", 0.005)
 START_S = 30.0
 SETTLE_S = 1.0
 PASSES = 1_000_000
-EXPERIMENT = """\
-name = "scraped"
-[data]
-format = "digits"
-[model]
-input = [8, 8, 1]
-[[model.layers]]
-type = "dense"
-units = 256
-activation = "relu"
-[[model.layers]]
-type = "softmax"
-units = 10
-[optimizer]
-type = "sgd"
-lr = 0.01
-[train]
-evaluate_every = 1000000
-checkpoint_every = 1000000
-"""
 
 
 @dataclass(frozen=True)
@@ -115,9 +94,8 @@ async def _measure(
 ) -> dict[str, Any]:
     rows = []
     with tempfile.TemporaryDirectory(prefix="adamctl-bench-") as place:
-        file = Path(place) / "scraped.toml"
-        file.write_text(EXPERIMENT, encoding="utf-8")
-        async with WatchedRun((experiment or str(file), "--passes", str(PASSES))) as run:
+        small = small_experiment(place, "scraped", evaluate_every=PASSES, checkpoint_every=PASSES)
+        async with WatchedRun((experiment or small, "--passes", str(PASSES))) as run:
             await run.trains()
             async with _metrics_server(await run.address("controller"), run.token) as (pid, url):
                 for name, rate in (("amplified", rate_per_s), ("each_second", 1.0)):

@@ -38,6 +38,33 @@ BETWEEN_SIGNALS_S = 0.2
 LOG_LINES = 10
 _READY = re.compile(r" ready on (tcp://[^\s,]+)")
 
+_SMALL = """\
+name = "{name}"
+[data]
+format = "digits"
+[model]
+input = [8, 8, 1]
+[[model.layers]]
+type = "dense"
+units = 256
+activation = "relu"
+[[model.layers]]
+type = "softmax"
+units = 10
+[optimizer]
+type = "sgd"
+lr = 0.01
+[train]
+"""
+
+
+def small_experiment(folder: str, name: str, **train: int) -> str:
+    """Writes the experiment of a small network on handwritten digits, with these keys of `train`; returns its path."""
+    path = Path(folder) / f"{name}.toml"
+    keys = "".join(f"{key} = {value}\n" for key, value in train.items())
+    path.write_text(_SMALL.format(name=name) + keys, encoding="utf-8")
+    return str(path)
+
 
 class Sample(NamedTuple):
     """A run's progress at a time of `time.monotonic()`."""

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from adamctl.bench.watched_run import Sample, WatchedRun, examples_at, examples_per_s
+from adamctl.bench.watched_run import Sample, WatchedRun, examples_at, examples_per_s, small_experiment
+from adamctl.config.load import load_experiment
 from adamctl.errors import RunFailedError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -29,6 +30,11 @@ def test_throughput_is_of_any_times_between_samples() -> None:
 def test_a_time_at_which_the_run_was_not_looked_at_is_refused(at_s: float) -> None:
     with pytest.raises(RunFailedError, match="more --passes"):
         examples_at([Sample(1.0, 0), Sample(4.0, 400)], at_s)
+
+
+def test_a_small_experiment_is_a_whole_one(tmp_path: Path) -> None:
+    found = load_experiment(small_experiment(str(tmp_path), "small", passes=7, batch=32)).experiment
+    assert (found.name, found.data.format, found.train.passes, found.train.batch) == ("small", "digits", 7, 32)
 
 
 async def test_a_run_is_watched_and_leaves_nothing() -> None:

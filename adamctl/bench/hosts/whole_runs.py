@@ -9,35 +9,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import psutil
 
-from adamctl.bench.watched_run import Sample, WatchedRun, examples_per_s
+from adamctl.bench.watched_run import Sample, WatchedRun, examples_per_s, small_experiment
 from adamctl.errors import RunFailedError
 
-EXPERIMENT = """
-name = "hosts"
-[data]
-format = "digits"
-[model]
-input = [8, 8, 1]
-[[model.layers]]
-type = "dense"
-units = 256
-activation = "relu"
-[[model.layers]]
-type = "softmax"
-units = 10
-[optimizer]
-type = "sgd"
-lr = 0.02
-[train]
-passes = 1000000
-batch = 32
-"""
+TRAIN = {"passes": 1_000_000, "batch": 32}
 SAME = ("--ps", "2", "--threads", "1", "--set", "cluster.apply_threads=1", "--set", "cluster.replication=2")
 BY_HAND = ("--workers", "2", *SAME)
 THROUGH_AGENTS = ("--hosts", "2", "--on", "local", *SAME)
@@ -58,7 +38,7 @@ async def throughput(rounds: int, seconds: float) -> dict[str, Any]:
     """Returns `ratio`, of the examples per second through agents and by hand: the median of rounds, each of both."""
     found: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="adamctl-bench-") as folder:
-        experiment = _experiment(folder)
+        experiment = small_experiment(folder, "hosts", **TRAIN)
         for _ in range(rounds):
             rates = {}
             for name, flags in (("agents", THROUGH_AGENTS), ("by_hand", BY_HAND)):
@@ -83,7 +63,8 @@ async def host_lost() -> dict[str, Any]:
 
 async def _fault(fault: Any, watch_s: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="adamctl-bench-") as folder:
-        async with WatchedRun((_experiment(folder), *THROUGH_AGENTS), every_s=0.02) as run:
+        experiment = small_experiment(folder, "hosts", **TRAIN)
+        async with WatchedRun((experiment, *THROUGH_AGENTS), every_s=0.02) as run:
             await run.trains()
             await asyncio.sleep(WARM_S)
             usual_s = stall_s(run.samples, time.monotonic() - WARM_S, time.monotonic())
@@ -121,9 +102,3 @@ def _agent_with_server(front: psutil.Process) -> tuple[psutil.Process, psutil.Pr
             if "--name" in line and line[line.index("--name") + 1] == "ps-1":
                 return agent, child
     raise RunFailedError("expected an agent with ps-1; found none")
-
-
-def _experiment(folder: str) -> str:
-    path = Path(folder) / "hosts.toml"
-    path.write_text(EXPERIMENT, encoding="utf-8")
-    return str(path)

@@ -99,7 +99,7 @@ class HostRoles:
         self._ended: list[RoleEnd] = []
         self._news: list[Note | Fail] = []
         self._words: dict[str, LastWords] = {}
-        self._questions = Questions(self._order)
+        self._questions = Questions(self._order_if_there)
         self._starter = Starter(
             run, local, self._there, self._order, self._questions.free_port,
             lambda host: self._table.hosts[host].address, self._spawn,
@@ -107,8 +107,8 @@ class HostRoles:
         self._ending = Ending(table, self._there, self._order)
         self._stir, self._told = asyncio.Event(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._error: AdamctlError | None = None
-        self._stopping = False
+        self._error: Exception | None = None
+        self._stopping = self._agents_told = False
 
     # --- the beginning ----------------------------------------------------------------------------------------------
 
@@ -129,12 +129,12 @@ class HostRoles:
         self._spawn(self._watch_local())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work beside the front; an error of ours that it ends with ends the run."""
+        """Runs work beside the front, without which the run would wait for ever; an error that it ends with ends it."""
 
         async def guarded() -> None:
             try:
                 await work
-            except AdamctlError as error:
+            except Exception as error:  # engines raise their own kinds
                 self._error = self._error or error
                 self._told.set()
 
@@ -275,6 +275,10 @@ class HostRoles:
         self._server.wake(host)
         return number
 
+    def _order_if_there(self, host: str, make: Callable[[int], Any]) -> int:
+        """Orders nothing of a lost host: what it is asked again and again would pile up until it is there."""
+        return 0 if self._table.hosts[host].lost else self._order(host, make)
+
     # --- what the front asks ----------------------------------------------------------------------------------------
 
     @property
@@ -344,14 +348,15 @@ class HostRoles:
         return ended
 
     def failures(self) -> list[RoleEnd]:
-        """See `Roles.failures`."""
-        return [*self._local.failures(), *self._there.ends.values(), *self._there.failing()]
+        """See `Roles.failures`. What was told to end is placed nowhere any more, and is no failure."""
+        ended = [end for node, end in self._there.ends.items() if node in self._keeper.placed]
+        return [*self._local.failures(), *ended, *self._there.failing()]
 
     def news(self) -> list[Note | Fail]:
         """Returns what has happened to hosts.
 
         Raises:
-            AdamctlError: the engine failed.
+            Exception: the engine failed, mostly with an AdamctlError.
         """
         if self._error is not None:
             raise self._error
@@ -366,15 +371,18 @@ class HostRoles:
         meanwhile = self._ending.end_roles(grace_s, controllers=False)
         forced = await self._local.stop(ask, grace_s, failed, meanwhile)
         await self._ending.end_roles(grace_s, controllers=True)
-        self._ending.end_agents(grace_s, forget=not failed)
+        if not self._agents_told:
+            self._agents_told = True
+            self._ending.end_agents(grace_s, forget=not failed)
         await self._ending.agents_gone()
         return [*forced, *self._ending.forced()]
 
     def kill(self) -> None:
         """Ends everything at once: agents are told to, and end by themselves if they cannot be told."""
         self._local.kill()
-        if not self._stopping:
-            self._stopping = True
+        self._stopping = True
+        if not self._agents_told:  # also while `stop` still waits for roles
+            self._agents_told = True
             self._ending.end_agents(0.0, forget=False)
 
     async def close(self) -> None:

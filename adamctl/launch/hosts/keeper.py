@@ -127,7 +127,9 @@ class HostKeeper:
 
     def arrived(self, offer: Offer, again: bool, now_s: float) -> list[Decision]:
         """A host is there; `again`: with the agent that was lost, so that its roles may still run."""
-        self.hosts[offer.name] = _Host(offer)
+        known = self.hosts.get(offer.name)
+        until_s = known.until_s if again and known is not None else inf  # what will be taken away still will be
+        self.hosts[offer.name] = _Host(offer, until_s=until_s)
         held = self._held.pop(offer.name, None)
         if not self.begun:
             return [Say(self.waiting)] if self.waiting else self._begin_if_enough(now_s)
@@ -135,6 +137,8 @@ class HostKeeper:
         puts: list[Decision] = [] if again else [Put(one) for one in there]
         if held is not None:
             return [Say(f"{offer.name} is there again"), *puts]
+        if until_s != inf:
+            return self._release(offer.name)
         return [*puts, *self._grow(f"{offer.name} is there again" if again else f"{offer.name} has come")]
 
     @property
@@ -266,6 +270,8 @@ class HostKeeper:
         for one in there:
             if one.role == "ps":
                 found += self._empty(one)
+            elif one.role == "worker" and self.experiment.has_own_parameters:
+                found.append(Say(f"{one.node} has the only parameters; the run goes on while {host} lasts"))
             elif one.role in MOVED:
                 home = self._home(one.role)
                 self._ending[one.node] = None if home is None else self._at(one.role, one.node, home)
@@ -295,14 +301,13 @@ class HostKeeper:
         elsewhere = self._ending.pop(node)
         gone = self.placed.pop(node, None)
         found: list[Decision] = []
-        if elsewhere is not None and self.hosts[elsewhere.host].usable:
-            self.placed[node] = elsewhere
-            found = [Say(f"{node} moves to {elsewhere.host}"), Put(elsewhere)]
+        if elsewhere is not None:  # where it should have gone may be lost meanwhile
+            home = elsewhere.host if self.hosts[elsewhere.host].usable else self._home(elsewhere.role)
+            if home is None:
+                found = [Say(f"{node} has ended, and no host is left for it; continuing without it")]
+            else:
+                found = [Say(f"{node} moves to {home}"), self._put(elsewhere.role, node, home)]
         return [*found, *(self._release(gone.host) if gone is not None else [])]
-
-    def gone(self, node: str) -> None:
-        """The run goes on without this role."""
-        self.placed.pop(node, None)
 
     def _release(self, host: str) -> list[Decision]:
         """Lets a draining host go once nothing is left there but a controller, which cannot be moved."""

@@ -77,11 +77,6 @@ class AgentServer:
         )
         return self._server.addresses
 
-    @property
-    def connections(self) -> int:
-        """How many agents and others are connected."""
-        return 0 if self._server is None else sum(self._server.connections_by_kind().values())
-
     def wake(self, host: str) -> None:
         """Answers a host's request for orders, if one waits: there are orders."""
         waiting = self._waiting.pop(host, None)

@@ -26,7 +26,7 @@ class Starter:
         order: gives a host an order, which is made of its number; returns the number.
         free_port: asks a host for a free port; 0 if it does not say.
         address_of: returns the address of a host.
-        spawn: runs work beside the front; an error of ours ends the run.
+        spawn: runs work beside the front; an error that it ends with ends the run.
         controllers: their addresses; empty until they are known.
     """
 

@@ -15,7 +15,6 @@ from adamctl.config.names import NAME_EXPECTED, is_name
 from adamctl.errors import RemoteError
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
-    HostDraining,
     HostJoinReply,
     HostJoinRequest,
     HostReportRequest,
@@ -221,8 +220,3 @@ class HostTable:
     def next_s(self) -> float:
         """Returns when `tick` may have something to do; infinity if never."""
         return min((host.heard_s + LOST_AFTER_S for host in self.living()), default=inf)
-
-
-def is_draining(event: Event) -> HostDraining | None:
-    """Returns what an event says of a host that will be taken away, if it does."""
-    return event.report if isinstance(event, Reported) and isinstance(event.report, HostDraining) else None

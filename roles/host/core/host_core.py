@@ -211,18 +211,6 @@ class HostCore:
             found += self._leave(why, True, LEAVE_GRACE_S, now_s)
         return found
 
-    def next_s(self) -> float:
-        """Returns when `tick` may have something to do; infinity if never."""
-        times = [role.kill_s for role in self.roles.values()]
-        if self._away_since_s is not None and self.run and self._leaving is None:
-            times.append(self._away_since_s + self.keep_s)
-        return min(times, default=inf)
-
-    @property
-    def leaving(self) -> bool:
-        """Whether the agent is ending."""
-        return self._leaving is not None
-
     def _leave(self, why: str, failed: bool, grace_s: float, now_s: float) -> list[Instruction]:
         if self._leaving is not None:
             return []

@@ -200,6 +200,41 @@ def test_a_host_that_drains_alone_goes_on_while_it_lasts() -> None:
     assert not any(isinstance(one, (End, Drain)) for one in found) and OneMore("h1 is taken away") in found
 
 
+def test_a_role_whose_new_host_is_lost_before_it_has_moved_goes_to_another_one() -> None:
+    made = begun(spares=1)
+    arrive(made, "spare", "late")
+    made.draining("h2", 100.0, "preempted", 10.0)
+    lost = next(placed.host for node, placed in made._ending.items() if placed is not None and node == "worker-2")
+    made.lost(lost, "gone", 11.0)
+    assert puts(made.ended("worker-2") or []) == {"worker-2": "late" if lost == "spare" else "spare"}
+
+
+def test_a_role_that_no_host_is_left_for_is_said_to_be_missing() -> None:
+    made = begun(spares=1)
+    arrive(made, "spare")
+    made.draining("h2", 100.0, "preempted", 10.0)
+    made.lost("spare", "gone", 11.0)
+    found = made.ended("worker-2") or []
+    assert puts(found) == {} and "continuing without it" in texts(found)[0]
+
+
+def test_a_draining_host_that_was_silent_for_a_while_gets_nothing_new() -> None:
+    made = begun(spares=1)
+    arrive(made, "spare")
+    made.draining("h2", 100.0, "preempted", 10.0)
+    made.lost("h2", "nothing was heard from it for 5 s", 20.0)
+    found = arrive(made, "h2", now_s=30.0, again=True)
+    assert puts(found) == {} and found[-1] == Release("h2", "everything was moved off it")
+
+
+def test_the_only_parameters_stay_while_their_host_lasts() -> None:
+    made = begun(ps=0, replication=1)
+    found = made.draining("h1", 100.0, "preempted", 10.0)
+    assert "worker-1 has the only parameters; the run goes on while h1 lasts" in texts(found)
+    assert not any(isinstance(one, End) and one.node == "worker-1" for one in found)
+    assert any(isinstance(one, GiveUp) and "--resume" in one.reason for one in made.tick(110.0))
+
+
 def test_an_end_that_nobody_asked_for_is_for_supervision() -> None:
     made = begun()
     assert made.ended("worker-1") is None and "worker-1" in made.placed

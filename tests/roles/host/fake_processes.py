@@ -16,6 +16,8 @@ class FakeProcesses:
     news: list[Report] = field(default_factory=list)
     closed: bool = False
     forgotten: bool = False
+    deaf: bool = False
+    """They take their time to end, until they are killed."""
 
     def start(self, what: StartProcess) -> HostEnded | None:
         if what.needs:
@@ -33,7 +35,8 @@ class FakeProcesses:
             self.news.append(HostEnded(node, self.living.pop(node), status, 1))
 
     def signal(self, node: str) -> None:
-        self.end(node, 143)
+        if not self.deaf:
+            self.end(node, 143)
 
     def kill(self, node: str) -> None:
         self.end(node, -9)

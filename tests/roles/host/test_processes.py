@@ -89,6 +89,12 @@ def test_what_is_not_here_is_named_with_its_host(processes: LocalProcesses, tmp_
     assert processes.changes() == []
 
 
+def test_what_cannot_even_be_looked_at_is_not_here(processes: LocalProcesses, tmp_path: Path) -> None:
+    path = str(tmp_path / ("long" * 100))
+    ended = processes.start(StartProcess("data", "data-1", 3, (), False, ((path,),)))
+    assert ended is not None and ended.error == f"host-1 has no {path}"
+
+
 def test_a_process_that_is_not_there_is_left_alone(processes: LocalProcesses) -> None:
     processes.signal("worker-1")
     processes.kill("worker-1")

@@ -81,6 +81,14 @@ class World:
         self.agents.append(made)
         return made
 
+    async def serving_agent(self) -> Agent:
+        """Returns the agent of host-1, at which worker-1 serves."""
+        agent = self.agent("host-1")
+        await self.until(lambda: self.events)
+        self.order("host-1", start("worker-1"))
+        await self.until(lambda: self.reports(HostServing))
+        return agent
+
     def look(self) -> None:
         self.table.tick(asyncio.get_running_loop().time())
         self.events += self.table.take_events()
@@ -211,10 +219,7 @@ async def test_a_name_is_one_host() -> None:
 @virtual
 async def test_a_broken_connection_loses_nothing_and_nobody() -> None:
     async with world() as w:
-        agent = w.agent("host-1")
-        await w.until(lambda: w.events)
-        w.order("host-1", start("worker-1"))
-        await w.until(lambda: w.reports(HostServing))
+        agent = await w.serving_agent()
         for _ in range(5):
             w.network.crash("host-1")
             agent.processes.end("worker-1", -9)
@@ -228,10 +233,7 @@ async def test_a_broken_connection_loses_nothing_and_nobody() -> None:
 @virtual
 async def test_a_host_that_is_cut_off_is_lost_for_the_front_and_keeps_its_roles_for_a_minute() -> None:
     async with world() as w:
-        agent = w.agent("host-1")
-        await w.until(lambda: w.events)
-        w.order("host-1", start("worker-1"))
-        await w.until(lambda: w.reports(HostServing))
+        agent = await w.serving_agent()
         w.network.partition("host-1", "front-1", both_ways=True)
         await w.until(lambda: any(isinstance(one, Lost) for one in w.events), LOST_AFTER_S + 3)
         await asyncio.sleep(KEEP_S / 2)
@@ -244,10 +246,7 @@ async def test_a_host_that_is_cut_off_is_lost_for_the_front_and_keeps_its_roles_
 @virtual
 async def test_after_a_minute_without_the_front_its_roles_are_ended_and_it_fails() -> None:
     async with world() as w:
-        agent = w.agent("host-1")
-        await w.until(lambda: w.events)
-        w.order("host-1", start("worker-1"))
-        await w.until(lambda: w.reports(HostServing))
+        agent = await w.serving_agent()
         await w.server.close()
         await asyncio.sleep(KEEP_S - 5)
         assert agent.processes.living
@@ -274,10 +273,7 @@ async def test_a_silent_host_that_comes_back_after_its_name_was_given_away_ends(
 @virtual
 async def test_a_signal_tells_the_front_and_waits_for_what_it_orders() -> None:
     async with world() as w:
-        agent = w.agent("host-1")
-        await w.until(lambda: w.events)
-        w.order("host-1", start("worker-1"))
-        await w.until(lambda: w.reports(HostServing))
+        agent = await w.serving_agent()
         agent.context.stop("received SIGTERM", exit_code=143)
         await w.until(lambda: w.reports(HostDraining))
         (draining,) = w.reports(HostDraining)
@@ -292,10 +288,7 @@ async def test_a_signal_tells_the_front_and_waits_for_what_it_orders() -> None:
 @virtual
 async def test_a_front_that_does_nothing_is_not_waited_for_for_ever() -> None:
     async with world() as w:
-        agent = w.agent("host-1")
-        await w.until(lambda: w.events)
-        w.order("host-1", start("worker-1"))
-        await w.until(lambda: w.reports(HostServing))
+        agent = await w.serving_agent()
         agent.context.stop("received SIGTERM", exit_code=143)
         await asyncio.wait_for(agent.task, 30)
         assert not agent.processes.living
@@ -304,10 +297,7 @@ async def test_a_front_that_does_nothing_is_not_waited_for_for_ever() -> None:
 @virtual
 async def test_an_agent_whose_parent_is_gone_ends_at_once() -> None:
     async with world() as w:
-        agent = w.agent("host-1")
-        await w.until(lambda: w.events)
-        w.order("host-1", start("worker-1"))
-        await w.until(lambda: w.reports(HostServing))
+        agent = await w.serving_agent()
         agent.context.fail(UnreachableError("the process that started this role is gone"))
         await asyncio.wait_for(agent.task, 1)
 
