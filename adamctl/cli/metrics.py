@@ -102,7 +102,7 @@ async def _serve(
     from adamctl.roles.process import signals_to
 
     hello = metrics_hello(token or token_for(addresses, state_folder(os.environ)))
-    await find_controller(StreamTransport(), addresses, hello(), lambda text: echo(text, err=True))
+    await find_controller(StreamTransport(), addresses, hello(), lambda text: echo(text, err=True), flag="--controller")
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(number: int) -> None:
@@ -112,5 +112,4 @@ async def _serve(
     async with serving_metrics(addresses, hello, host, port, node_deadline_s=node_deadline_s) as url:
         serving(url)
         with signals_to(end):
-            number = await ended
-    return 0 if number == signal.SIGINT else 128 + number
+            return 128 + await ended

@@ -52,6 +52,7 @@ async def find_controller(
     hello: Hello,
     note: Callable[[str], None],
     deadline_s: float = JOIN_DEADLINE_S,
+    flag: str = "--join",
 ) -> None:
     """Returns as soon as one of the controllers answers; they are tried in turn.
 
@@ -59,6 +60,7 @@ async def find_controller(
         addresses: addresses of the controllers to join, at least one; or the URL of an etcd cluster instead.
         hello: identity to connect with; its token must be the cluster's.
         note: called after 2 s with the addresses being waited for.
+        flag: what gives the addresses, for the error.
 
     Raises:
         ConfigurationError: another role listens there.
@@ -83,7 +85,7 @@ async def find_controller(
                 if loop.time() + PAUSE_S >= until_s:
                     raise UnreachableError(
                         f"the controller at {where} did not answer within {deadline_s:g} s ({error}); "
-                        "check that it is running and that --join gives its address"
+                        f"check that it is running and that {flag} gives its address"
                     ) from error
             await asyncio.sleep(PAUSE_S)
     finally:

@@ -207,15 +207,21 @@ class ClusterFollower:
             self._controllers = {}  # an etcd has metrics of its own
 
     def _controller_readings(self, answers: Mapping[tuple[str, str, int], dict[str, Any]]) -> list[NodeReading]:
-        """Returns one reading for each known controller; what they say of each other makes more of them known."""
-        found = []
-        for address, known in list(self._controllers.items()):
+        """Returns one reading for each known controller; what they say of each other says who they are."""
+        found, told = [], dict[str, str]()
+        for address, known in self._controllers.items():
             status = answers.get(("controller", address, 0))
             name = str((status or {}).get("node", "")) or known or address
             self._controllers[address] = name
             found.append(NodeReading("controller", name, status))
-            for name, where in _members((status or {}).get("members")):
-                self._controllers.setdefault(where, name)
+            told |= {where: who for who, where in _members((status or {}).get("members"))}
+        if told:
+            self._controllers = told | {
+                address: name
+                for address, name in self._controllers.items()
+                if address in told or (address in self._addresses and (name == address or name in told.values()))
+            }
+            found = [reading for reading in found if reading.node in self._controllers.values()]  # others were replaced
         readings = {reading.node: reading for reading in found}  # one may be known by two addresses
         readings |= {reading.node: reading for reading in found if reading.status is not None}
         return list(readings.values())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from random import Random
 
 from adamctl.metrics.follower import ClusterFollower
 from adamctl.metrics.samples import ClusterReading
 from adamctl.metrics.serving import metrics_hello
+from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.context import RoleContext
 from adamctl.wire.messages import Empty
@@ -120,6 +122,25 @@ def test_without_controllers_nodes_are_still_asked_and_the_age_grows() -> None:
                 await until(following, lambda reading: reading.age_s < 10 and up(reading)["controller-0"])
 
     run_virtual(main())
+
+
+def test_a_controller_that_was_replaced_is_not_down_for_ever() -> None:
+    """Whether its address was given or learned."""
+    given = [f"tcp://{name}:7070" for name in ("a", "b", "elsewhere")]
+    following = ClusterFollower(MemoryNetwork(Random(1)), given, metrics_hello(""))
+
+    def readings(members: str, answering: str) -> dict[str, bool]:
+        listed = [{"name": name, "address": f"tcp://{name}:7070"} for name in members]
+        answers = {("controller", f"tcp://{name}:7070", 0): {"node": name, "members": listed} for name in answering}
+        return {one.node: one.status is not None for one in following._controller_readings(answers)}
+
+    unanswered = {"tcp://elsewhere:7070": False}
+    assert readings("abc", "ab") == {"a": True, "b": True} | unanswered
+    assert readings("abc", "abc") == {"a": True, "b": True, "c": True} | unanswered
+    assert readings("abc", "a") == {"a": True, "b": False, "c": False} | unanswered, "lost, and not replaced yet"
+    readings("ade", "a")
+    assert readings("ade", "ade") == {"a": True, "d": True, "e": True} | unanswered
+    assert readings("ade", "") == {"a": False, "d": False, "e": False} | unanswered
 
 
 def test_who_comes_back_has_restarted() -> None:

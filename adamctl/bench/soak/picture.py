@@ -16,6 +16,11 @@ WIDTH, HEIGHT = 10.0, 8.5
 Line = Mapping[str, Any]
 
 
+def check() -> None:
+    """Raises ConfigurationError: matplotlib is not installed, which should be known before hours of work."""
+    empty_figure(WIDTH, HEIGHT)
+
+
 def draw(record: Record, report: Mapping[str, Any]) -> list[Path]:
     """Writes the picture of a finished soak into its folder, in each format; returns the files.
 

@@ -50,12 +50,12 @@ class Record:
         self.folder = folder
 
     def state(self) -> State | None:
-        """Returns the state of a soak that was begun here. Raises ConfigurationError: its file is damaged."""
+        """Returns the state of a soak that was begun here. Raises ConfigurationError: its file cannot be read."""
         try:
             return msgspec.json.decode((self.folder / STATE).read_bytes(), type=State)
         except FileNotFoundError:
             return None
-        except UNREADABLE as error:
+        except (OSError, *UNREADABLE) as error:
             text = f"--folder {self.folder}: {STATE} cannot be read ({error}); give another folder"
             raise ConfigurationError(text) from error
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,9 +69,9 @@ def run_soak(settings: SoakSettings, say: Say) -> dict[str, Any]:
 
     Raises:
         ConfigurationError: the folder cannot be used, or its soak is over.
-        RunFailedError: something acknowledged was lost, a client's push failed, or copies did not come back.
+        RunFailedError: something acknowledged was lost, a client's push failed, copies did not come back, or the folder
+            cannot be written any more.
     """
-    settings.folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(settings.folder, "--folder", "soak")
     try:
         record = Record(settings.folder)
@@ -85,6 +85,8 @@ def run_soak(settings: SoakSettings, say: Say) -> dict[str, Any]:
         else:
             say(f"going on after {state.elapsed_s / 60:.1f} of {state.seconds / 60:.1f} minutes")
         return asyncio.run(Soak(record, state, settings.fault_every_s, say).run())
+    except OSError as error:
+        raise RunFailedError(f"the soak in {settings.folder} cannot go on: {type(error).__name__}: {error}") from error
     finally:
         lock.release()
 
@@ -99,7 +101,7 @@ class Soak:
         self._pushing = asyncio.Event()
         self._failure: BaseException | None = None
         self._resident_mib: dict[str, float] = {}
-        self._scrapes = self._up = 0
+        self._scrapes = 0
         self._own = psutil.Process()
 
     @property
@@ -153,8 +155,8 @@ class Soak:
     async def _work(self) -> None:
         """Pushes, scrapes and causes faults until the time is over, and every copy is there again."""
         self._pushing.set()
-        pushing = [asyncio.create_task(self._push(number)) for number in range(CLIENTS)]
-        beside = [asyncio.create_task(self._scrape()), asyncio.create_task(self._tell())]
+        pushing = [asyncio.create_task(self._ending_all(self._push(number))) for number in range(CLIENTS)]
+        beside = [asyncio.create_task(self._ending_all(work)) for work in (self._scrape(), self._tell())]
         try:
             await self._cause_faults()
             self._pushing.clear()
@@ -174,22 +176,26 @@ class Soak:
         self._state.elapsed_s = self._elapsed_s
         self._record.save(self._state)
 
-    async def _push(self, number: int) -> None:
-        """Pushes one after another; a failed push ends the soak."""
-        ones = {"weights": np.ones(SHAPE, np.float32)}
+    async def _ending_all(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does some of the work; if it fails, the soak ends."""
         try:
-            async with AsyncParameterClient(self._cluster.url(JOB), deadline_s=CALL_S) as client:
-                await client.register()
-                while self._pushing.is_set():
-                    self._account.sends(number)
-                    await client.add(ones, copy=False)
-                    await client.wait()
-                    self._account.acknowledged(number)
-                    await asyncio.sleep(PAUSE_S)
-                if client.rolled_back:
-                    raise RunFailedError(f"{client.rolled_back} acknowledged shard pushes of a client were rolled back")
+            await work
         except Exception as error:
             self._failure = self._failure or error
+
+    async def _push(self, number: int) -> None:
+        """Pushes one after another."""
+        ones = {"weights": np.ones(SHAPE, np.float32)}
+        async with AsyncParameterClient(self._cluster.url(JOB), deadline_s=CALL_S) as client:
+            await client.register()
+            while self._pushing.is_set():
+                self._account.sends(number)
+                await client.add(ones, copy=False)
+                await client.wait()
+                self._account.acknowledged(number)
+                await asyncio.sleep(PAUSE_S)
+            if client.rolled_back:
+                raise RunFailedError(f"{client.rolled_back} acknowledged shard pushes of a client were rolled back")
 
     async def _cause_faults(self) -> None:
         store = self._cluster.connect()
@@ -272,7 +278,7 @@ class Soak:
             with suppress(OSError, TimeoutError, AdamctlError):
                 text = await scrape(self._cluster.metrics_url)
                 self._resident_mib |= resident_mib(text)
-                self._up, self._scrapes = text.count("adamctl_node_up{") - text.count("} 0.0\n"), self._scrapes + 1
+                self._scrapes += 1
             now_s = time.monotonic()
             if now_s - sampled_s >= SAMPLE_EVERY_S:
                 sampled_s, done = now_s, self._account.total.acknowledged

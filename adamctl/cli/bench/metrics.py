@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from adamctl.cli import options
+from adamctl.cli import completing, options
 from adamctl.cli.bench.bench import COUNT, print_bars
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json
 
 
 @click.command("metrics")
-@click.argument("experiment", metavar="[EXP.toml]", required=False, default="")
+@click.argument("experiment", metavar="[EXP.toml]", required=False, default="", shell_complete=completing.experiments)
 @click.option("--seconds", type=ABOVE_ZERO, default=10.0, show_default=True, help="Length of a period.")
 @click.option("--pairs", type=COUNT, default=6, show_default=True, help="Pairs of periods, with and without scraping.")
 @click.option(
@@ -26,6 +28,9 @@ def metrics(experiment: str, seconds: float, pairs: int, rate: float, as_json: b
     """
     from adamctl.bench.metrics import run_metrics_benchmark
 
+    if experiment:
+        options.load(experiment, (), (), {})
+        experiment = str(Path(experiment).absolute())  # the run is in a folder of its own
     report = run_metrics_benchmark(seconds, pairs, rate, experiment, lambda line: echo(line, err=True))
     if as_json:
         print_json(report)

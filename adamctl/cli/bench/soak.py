@@ -39,16 +39,17 @@ def soak(hours: float, folder: Path, seed: int, acks: str, every: float, as_json
     controllers are killed and stopped. A line a minute tells how it goes; the report and a picture are written to
     --folder. Linux alone.
     """
-    from adamctl.bench.soak.picture import draw
+    from adamctl.bench.soak.picture import check, draw
     from adamctl.bench.soak.record import Record
     from adamctl.bench.soak.soak import SoakSettings, run_soak
 
+    check()
     settings = SoakSettings(folder, hours * 3600, seed, acks, every)
     report = run_soak(settings, lambda line: echo(line, err=True))
-    for file in draw(Record(folder), report):
-        echo(f"picture: {file}", err=True)
     if as_json:
         print_json(report)
     else:
         print_results(report)
+    for file in draw(Record(folder), report):
+        echo(f"picture: {file}", err=True)
     return 0 if report["results"][0]["meets"] is not False else 1

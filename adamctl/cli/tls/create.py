@@ -112,13 +112,14 @@ def sign(request: Path, ca: Path, days: float | None, role: str | None, out: Pat
     """Sign the request CSR (adamctl tls create --request), so that the key need not leave its machine.
 
     Send back node.crt and ca.crt."""
-    from adamctl.cli.tls.files import read, read_authority, write
+    from adamctl.cli.tls.files import naming, read, read_authority, write
     from adamctl.net.tls.authority import issue, need_cryptography, requested_identity
     from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE
 
     need_cryptography()
     asked = read(request, "a request to sign")
-    identity = requested_identity(asked)
+    with naming(request):
+        identity = requested_identity(asked)
     if role is None and identity.role in _POWERFUL:
         raise ConfigurationError(
             f"{request}: it asks for {identity}, which may do much; give --role {identity.role} if that is meant"
@@ -140,15 +141,15 @@ def renew(folders: tuple[Path, ...], ca: Path, days: float | None) -> None:
 
     Processes take a changed folder by themselves; copy it to where they run. ca.crt keeps the authorities that it has,
     and gets this one."""
-    from adamctl.cli.tls.files import read, read_authority, with_authority, write_node
-    from adamctl.net.tls.authority import describe, issue
+    from adamctl.cli.tls.files import described, read, read_authority, with_authority, write_node
+    from adamctl.net.tls.authority import issue
     from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE
     from adamctl.net.tls.identity import parse_identity
 
     authority = read_authority(ca)
     for folder in folders:
         what = f"a folder with {CERTIFICATE}, as adamctl tls create makes it"
-        identity = parse_identity(describe(read(folder / CERTIFICATE, what))[0].uri)
+        identity = parse_identity(described(folder / CERTIFICATE, what)[0].uri)
         made = issue(authority, identity, lifetime=_lifetime(days))
         bundle = with_authority(read(folder / AUTHORITY, what), authority.certificate)
         write_node(folder, made, bundle)

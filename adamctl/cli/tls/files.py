@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from adamctl.errors import ConfigurationError
-from adamctl.net.tls.authority import Pair
+from adamctl.net.tls.authority import Described, Pair, describe, need_cryptography
 from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE, KEY
 
 AUTHORITY_KEY = "ca.key"
@@ -47,6 +49,27 @@ def read(path: Path, what: str) -> bytes:
             return stream.read(_FILE_BYTES_MAX)
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}; expected {what}") from error
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Puts the file that a block reads before what it finds wrong with it."""
+    need_cryptography()
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def described(path: Path, what: str) -> list[Described]:
+    """Returns what the certificates in a file say.
+
+    Raises:
+        ConfigurationError: it cannot be read; the message says `what` it should be.
+    """
+    content = read(path, what)
+    with naming(path):
+        return describe(content)
 
 
 def read_authority(folder: Path) -> Pair:

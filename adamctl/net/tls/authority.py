@@ -81,8 +81,8 @@ def issue(
         lifetime: default: 30 days for an operator, 90 for others; never beyond the authority's own.
 
     Raises:
-        ConfigurationError: the authority is another cluster's or has expired, its key does not fit, the request is not
-            signed with its own key, or its key is no P-256.
+        ConfigurationError: the authority is another cluster's or has expired, its key cannot be read or does not fit,
+            the request is not signed with its own key, or its key is no P-256.
     """
     need_cryptography()
     from cryptography import x509
@@ -90,7 +90,10 @@ def issue(
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     issuer = _certificates(authority.certificate)[0]
-    signer: Any = load_pem_private_key(authority.key, None)
+    try:
+        signer: Any = load_pem_private_key(authority.key, None)
+    except (ValueError, TypeError) as error:  # TypeError: it needs a password
+        raise ConfigurationError(f"the authority's key, ca.key, cannot be read: {error}") from error
     if signer.public_key() != issuer.public_key():
         raise ConfigurationError("the authority's key does not fit its certificate; expected ca.crt and ca.key of one")
     _check_cluster(issuer, identity)

@@ -136,7 +136,8 @@ def load(folder: Path) -> Loaded:
         except (ssl.SSLError, OSError) as error:
             what = getattr(error, "reason", None) or error
             raise ConfigurationError(
-                f"{folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} cannot be used: {what}; adamctl tls check says more"
+                f"{folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} cannot be used: {what}; adamctl tls show {folder} "
+                "says more"
             ) from error
     return _checked(folder, *contexts)
 

@@ -24,6 +24,10 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     (tmp_path / STATE).write_text("{")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         record.state()
+    (tmp_path / STATE).unlink()
+    (tmp_path / STATE).mkdir()
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        record.state()
 
 
 def test_an_account_is_true_whenever_it_is_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,12 +10,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
 
-from adamctl.bench.soak.record import FAULTS, SAMPLES, Record
-from adamctl.bench.soak.soak import resident_mib
+from adamctl.bench.soak.cluster import SoakCluster
+from adamctl.bench.soak.record import FAULTS, SAMPLES, AccountFile, Record, State
+from adamctl.bench.soak.soak import Soak, SoakSettings, resident_mib, run_soak
+from adamctl.errors import ConfigurationError, RunFailedError
 
 SECONDS, EVERY_S = 110.0, 10.0
 STARTED_S, ENDED_S = 120.0, 600.0
@@ -27,6 +32,32 @@ def test_resident_memory_is_read_from_what_prometheus_gets() -> None:
         'adamctl_node_up{node="ps-1",role="ps"} 1.0\n'
     )
     assert resident_mib(text) == {"ps-1": 1.0}
+
+
+def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="--folder"):
+        run_soak(SoakSettings(tmp_path / "file" / "soak", 60.0), pytest.fail)
+
+
+async def test_a_full_disk_ends_a_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would go on for hours without samples, and say that nothing grew."""
+
+    async def idle(self: Soak, number: int = 0) -> None:
+        await self._pause(1.0)
+
+    def full(self: Record, name: str, values: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Soak, "_push", idle)
+    monkeypatch.setattr(Soak, "_cause_faults", idle)
+    monkeypatch.setattr(Record, "add", full)
+    soak = Soak(Record(tmp_path), State(seconds=60.0, seed=1, acks="durable", ports={}), 30.0, pytest.fail)
+    soak._began_s, soak._account = time.monotonic(), AccountFile(tmp_path / "account-1", 2)
+    soak._cluster = cast("SoakCluster", SimpleNamespace(metrics_url="http://127.0.0.1:1/metrics", pids=dict))
+    with pytest.raises(RunFailedError, match="No space left"):
+        await soak._work()
+    soak._account.close()
 
 
 def soak(folder: Path) -> subprocess.Popen[str]:

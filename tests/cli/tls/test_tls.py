@@ -70,6 +70,16 @@ def test_nothing_is_overwritten(here: Path) -> None:
     assert "adamctl tls renew" in refused("create", "ps", "ps-1")
 
 
+def test_a_damaged_file_is_named(here: Path) -> None:
+    tls("create-ca", "nord")
+    tls("create", "ps", "ps-1")
+    damaged = Path("tls", "ps-ps-1", "node.crt")
+    damaged.write_text("nonsense")
+    for arguments in (("renew", str(damaged.parent)), ("show", str(damaged.parent)), ("sign", str(damaged))):
+        assert refused(*arguments).startswith(f"{damaged}: expected ")
+    assert f"adamctl tls show {damaged.parent}" in refused("check", str(damaged.parent))
+
+
 def test_what_cannot_be_named_is_refused(here: Path) -> None:
     assert "create-ca" in refused("create", "ps", "ps-1")  # no authority yet
     tls("create-ca", "nord")

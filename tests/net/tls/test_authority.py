@@ -61,6 +61,11 @@ def test_the_key_of_another_authority_is_refused() -> None:
         issue(mixed, NODE)
 
 
+def test_a_damaged_key_of_an_authority_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"ca\.key, cannot be read"):
+        issue(new_authority("nord")._replace(key=b"nonsense"), NODE)
+
+
 def test_a_request_is_signed_without_its_key() -> None:
     request = new_request(NODE)
     assert requested_identity(request.certificate) == NODE
