@@ -32,7 +32,9 @@ from adamctl.wire.unreadable import UNREADABLE
 LINES_MAX: Final = 100
 WINDOW_S: Final = 10.0
 RECENT_MAX: Final = 32
-"""How many lines a controller's status has; it must fit into a typed header."""
+"""How many lines a controller's status has at most."""
+RECENT_BYTES_MAX: Final = 24 << 10
+"""How long they are together at most: a status must fit into a typed header, and one line may have some KB."""
 TEXT_CHARACTERS_MAX: Final = 200
 KEYS_MAX: Final = 8
 
@@ -50,11 +52,12 @@ class Audit:
     """The administrative messages of one role's process.
 
     Attributes:
-        recent: the last RECENT_MAX lines, oldest first, as plain values.
+        recent: the last lines, oldest first, as plain values: at most RECENT_MAX, and RECENT_BYTES_MAX as JSON.
     """
 
     def __init__(self, role: str, node: str, now: Callable[[], float] = time.monotonic) -> None:
-        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
+        self.recent: deque[dict[str, Any]] = deque()
+        self._recent_bytes: deque[int] = deque()
         self._to = f"{role}/{node}"
         self._now = now
         self._lines = LineQuota(LINES_MAX, WINDOW_S)
@@ -79,8 +82,13 @@ class Audit:
 
     def _write(self, values: Mapping[str, Any]) -> None:
         line = {"unix_s": round(time.time(), 3), **values, "to": self._to}
+        text = json.dumps(line)
         self.recent.append(line)
-        _LOG.info(json.dumps(line))  # as the text itself: lines that differ only in values are counted as a flood
+        self._recent_bytes.append(len(text))
+        while len(self.recent) > RECENT_MAX or sum(self._recent_bytes) > RECENT_BYTES_MAX:
+            self.recent.popleft()
+            self._recent_bytes.popleft()
+        _LOG.info(text)  # as the text itself: lines that differ only in values are counted as a flood
 
 
 class AuditedRequest:

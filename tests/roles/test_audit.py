@@ -30,6 +30,8 @@ from adamctl.wire.messages import (
     NodeLeaveRequest,
     RunStopRequest,
     ShutdownRequest,
+    StatusReply,
+    StatusRequest,
 )
 from adamctl.wire.permissions import KNOWN_ROLES
 from tests.cluster import memory_cluster
@@ -141,6 +143,22 @@ async def test_who_sends_many_fills_no_disk(audit_log: pytest.LogCaptureFixture)
     assert counted["who"] == "worker/w" and counted["what"] == f"and {9 * LINES_MAX} more messages in 10 s"
     assert last["result"] == "done"
     assert len(audit.recent) == RECENT_MAX and audit.recent[-1] == last
+
+
+async def test_a_controllers_status_fits_into_a_header_whatever_the_lines_say() -> None:
+    """Also lines about what was refused, from whoever may connect; each character takes four bytes."""
+    long = "\U0001f600" * 1000
+    async with memory_cluster(3) as cluster:
+        connection = await cluster.network.connect("memory://controller-0", make_hello("worker", "w-0"), deadline_s=5)
+        for number in range(RECENT_MAX):
+            with pytest.raises(RemoteError, match="a worker may not send CONTROLLER_REPLACE"):
+                await connection.request(ControllerReplaceRequest(f"{number}{long}", long, long), deadline_s=10)
+        await connection.close()
+        front = await cluster.network.connect("memory://controller-0", make_hello("front", "f-0"), deadline_s=5)
+        reply = (await front.request(StatusRequest(), deadline_s=5)).message
+        await front.close()
+    assert isinstance(reply, StatusReply)
+    assert reply.status["audit"][-1]["what"]["old"].startswith(f"{RECENT_MAX - 1}") and len(reply.status["audit"]) > 1
 
 
 async def test_controllers_tell_what_operators_changed(audit_log: pytest.LogCaptureFixture) -> None:

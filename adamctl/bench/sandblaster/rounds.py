@@ -98,17 +98,28 @@ async def _iterate(controller: str, layout: ParameterLayout, start: Any, iterati
         job = BatchJob("lbfgs", start, (Bundle(0, 0, 1),), len(layout.buckets))
         evaluator = _Evaluator(worker, layout.flat_size, iterations)
         service = BatchService(job, coordinator.vectors, lambda progress: evaluator.committed())
-        running = asyncio.create_task(service.carry_out())
-        try:
-            async with asyncio.timeout(RUN_S):
-                return await evaluator.work(service)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        return await _work_beside(service, evaluator)
     finally:
         for client in clients:
             await client.close()
         await store.close()
+
+
+async def _work_beside(service: BatchService, evaluator: _Evaluator) -> list[float]:
+    """Returns the time of each iteration, once there are enough of them or the program has stopped.
+
+    Raises:
+        RunFailedError: the service failed.
+    """
+    running = asyncio.create_task(service.carry_out())
+    try:
+        async with asyncio.timeout(RUN_S):
+            if not await evaluator.work(service):
+                await running
+            return evaluator.seconds
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 class _Evaluator:
@@ -124,8 +135,11 @@ class _Evaluator:
     def committed(self) -> None:
         self._committed += 1
 
-    async def work(self, service: BatchService) -> list[float]:
-        """Returns the seconds between evaluations between which one point was accepted."""
+    async def work(self, service: BatchService) -> bool:
+        """Notes the seconds between evaluations between which one point was accepted.
+
+        Returns whether they are as many as wanted; if not, the service has ended.
+        """
         reports: tuple[BundleReport, ...] = ()
         while len(self.seconds) < self._wanted:
             reported_s, before = time.perf_counter(), self._committed
@@ -133,10 +147,10 @@ class _Evaluator:
             given_s = time.perf_counter()
             if reports and reply.tasks and self._committed == before + 1:
                 self.seconds.append(given_s - reported_s)
-            if reply.ended:
-                break
+            if reply.ended or reply.drain:
+                return False
             reports = tuple([await self._evaluate(task) for task in reply.tasks])
-        return self.seconds
+        return True
 
     async def _evaluate(self, task: Any) -> BundleReport:
         name = task.name

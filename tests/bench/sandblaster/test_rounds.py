@@ -8,7 +8,13 @@ import pytest
 
 from adamctl.bench.sandblaster import rounds
 from adamctl.bench.sandblaster.rounds import measure_server_rounds
-from adamctl.wire.messages import BundleName, BundleReport, BundleTask, NextBundlesReply
+from adamctl.errors import RunFailedError
+from adamctl.optimizers.execution import Execution, Progress
+from adamctl.optimizers.lbfgs import LBFGSSettings, lbfgs
+from adamctl.roles.coordinator.batch_service import BatchService
+from adamctl.roles.coordinator.core.batch_job import BatchJob
+from adamctl.roles.coordinator.core.bundles import Bundle
+from adamctl.wire.messages import BundleName, BundleReport, BundleTask, NextBundlesReply, NextBundlesRequest
 
 
 def test_a_server_process_is_timed() -> None:
@@ -40,7 +46,34 @@ async def test_time_counts_from_the_last_report_to_the_next_bundle_across_one_co
     monkeypatch.setattr(rounds.time, "perf_counter", lambda: next(ticks))
     evaluator = rounds._Evaluator(None, 4, 3)  # type: ignore[arg-type]
     monkeypatch.setattr(evaluator, "_evaluate", evaluate)
-    assert await evaluator.work(Service()) == [1, 1, 1]  # type: ignore[arg-type]
+    assert await evaluator.work(Service())  # type: ignore[arg-type]
+    assert evaluator.seconds == [1, 1, 1]
+
+
+async def test_a_service_that_has_failed_ends_the_measurement_with_its_error() -> None:
+    """Each of its replies is there at once, so that whoever goes on asking lets no timeout run."""
+
+    class Vectors:
+        async def evaluate(self, *_: object, **__: object) -> None:
+            raise RunFailedError("c-1 commands this job")
+
+        round = commit = evaluate
+
+    class Asked(BatchService):
+        count = 0
+
+        async def next_bundles(self, message: NextBundlesRequest) -> NextBundlesReply:
+            self.count += 1
+            assert self.count < 100, "it goes on asking"
+            return await super().next_bundles(message)
+
+    def start(progress: Progress | None) -> Execution:
+        return Execution(lbfgs, LBFGSSettings(), committed=progress)
+
+    job = BatchJob("lbfgs", start, (Bundle(0, 0, 1),), 1)
+    service = Asked(job, Vectors())  # type: ignore[arg-type]
+    with pytest.raises(RunFailedError, match="the vectors of the run: c-1 commands this job"):
+        await rounds._work_beside(service, rounds._Evaluator(None, 4, 3))  # type: ignore[arg-type]
 
 
 def test_the_quadratic_has_its_least_value_where_its_gradient_is_zero() -> None:
