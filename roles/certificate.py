@@ -20,7 +20,7 @@ class CertificateWatch:
     def __init__(self, credentials: Credentials, log: logging.Logger) -> None:
         self._credentials = credentials
         self._log = log
-        self._told: tuple[float, int] = (0.0, 0)  # the end that was told about, and the last stage
+        self._end_s, self._told = 0.0, 0  # of the newest certificate, and the last stage that was told
 
     def look(self, *, anew: bool = False) -> float:
         """Takes a changed certificate, `anew` an unchanged one too; logs its end when a stage of it is reached.
@@ -31,13 +31,14 @@ class CertificateWatch:
             self._credentials.look(anew=True)
         loaded, now = self._credentials.current, self._credentials.clock()
         lifetime = loaded.lifetime
-        told = (lifetime.not_after_s, lifetime.stage(now))
-        if told > self._told and told[1]:
+        if lifetime.not_after_s != self._end_s:
+            self._end_s, self._told = lifetime.not_after_s, 0
+        if (stage := lifetime.stage(now)) > self._told:
+            self._told = stage
             self._log.warning(
                 "the certificate for %s %s (%s); adamctl tls renew, and this process takes the new one by itself",
                 loaded.identity, lifetime.warning(now), loaded.folder,
             )  # fmt: skip
-        self._told = max(told, self._told)
         return min(_LOOK_S_MAX, max(1.0, _LOOK_SHARE * (lifetime.not_after_s - lifetime.not_before_s)))
 
     def status(self) -> dict[str, Any]:

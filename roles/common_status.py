@@ -52,18 +52,19 @@ def lease_status(lease: Lease) -> dict[str, Any]:
 
 
 def network_status(server: Server | None) -> dict[str, Any]:
-    """Returns what a server has answered, and how much of each of its quotas is used; nothing of a test's server.
+    """Returns what a server received, sent and refused, and what is used of its quotas; nothing of a test's server.
 
     `request_bytes` are of buffers that hold bodies of requests, `reply_bytes` of answers that peers have not taken yet,
     `region_bytes` of clients' memory that is mapped.
     """
     if not isinstance(server, StreamServer):
         return {}
-    pool, limits, traffic = server.pool.statistics(), server.limits, server.traffic
+    pool, limits = server.pool.statistics(), server.limits
+    received_bytes, sent_bytes = server.traffic.bytes_with(server.connections)
     return {
-        "received_bytes": traffic.received_bytes,
-        "sent_bytes": traffic.sent_bytes,
-        "refusals": {code_name(code): count for code, count in sorted(traffic.refusals.items())},
+        "received_bytes": received_bytes,
+        "sent_bytes": sent_bytes,
+        "refusals": {code_name(code): count for code, count in sorted(server.traffic.refusals.items())},
         "connections": server.connection_count,
         "connections_max": limits.connections_max,
         "request_bytes": pool.outstanding_bytes,

@@ -102,8 +102,8 @@ EVERY_ROLE: Final = (
         "adamctl_process_resident_memory_bytes", "Memory of the process in RAM.", path=("process", "resident_bytes")
     ),
     Metric("adamctl_process_threads", "Threads that Python knows.", path=("process", "threads")),
-    Metric("adamctl_received_bytes_total", "Of requests that the node answered.", path=("network", "received_bytes")),
-    Metric("adamctl_sent_bytes_total", "Of its answers.", path=("network", "sent_bytes")),
+    Metric("adamctl_received_bytes_total", "That came to the node.", path=("network", "received_bytes")),
+    Metric("adamctl_sent_bytes_total", "That the node sent back.", path=("network", "sent_bytes")),
     Metric(
         "adamctl_refusals_total", "Requests and handshakes refused, by code.", path=("network", "refusals"), by="code"
     ),

@@ -53,7 +53,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.secured: Secured | None = None  # who is at both ends, by TLS, before the first frame comes
         self.lost = loop.create_future()  # resolved when the transport is gone
         self.outgoing_bytes = 0
-        self._handed_over_bytes = 0  # since the connection was made
+        self.received_bytes = self.handed_over_bytes = 0  # since the connection was made
         self._transport: asyncio.Transport | None = None
         self._incoming: deque[tuple[Frame, float]] = deque()  # with the start time of each
         self._body_began_s = 0.0
@@ -108,6 +108,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return None if self._transport is None else self._transport.get_extra_info("socket")
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.received_bytes += nbytes
         frames = self.decoder.received(nbytes)
         if frames:
             self._queue(frames)
@@ -273,7 +274,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 buffers.append(frame.head)
                 buffers.extend(frame.body)
                 size += frame.size_bytes
-            self._handed_over_bytes += size
+            self.handed_over_bytes += size
             if len(buffers) == 1:
                 self._transport.write(buffers[0])
             else:
@@ -290,7 +291,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def taken_bytes(self) -> int:
         """Bytes that the kernel has taken since the connection was made; grows as long as the peer reads."""
         waiting_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return self._handed_over_bytes - waiting_bytes
+        return self.handed_over_bytes - waiting_bytes
 
     def _sent(self) -> None:
         handed_over, self._handed_over = self._handed_over, []

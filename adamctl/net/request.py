@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from adamctl.errors import RemoteError
@@ -13,27 +13,43 @@ from adamctl.net.regions import RegionTable
 from adamctl.net.tls.identity import Secured
 from adamctl.net.transport import Arrival, Lease
 from adamctl.wire.codec import FrameHead, encode_error, encode_reply
-from adamctl.wire.constants import FRAME_HEADER_BYTES, ErrorCode, Flag
+from adamctl.wire.constants import ErrorCode, Flag
 from adamctl.wire.messages import Hello, Message
 
 _EMPTY = memoryview(b"")
 _ONE_WAY = int(Flag.ONE_WAY)
 
 
+class Carrying(Protocol):
+    """A connection, which counts its own bytes."""
+
+    received_bytes: int
+    handed_over_bytes: int
+
+
 class Traffic:
-    """What a server has answered since it began.
+    """What a server has received, sent and refused since it began. Nothing is counted here for each frame.
 
     Attributes:
-        received_bytes: of requests, with their heads; clients' memory that is mapped is not sent.
-        sent_bytes: of answers, likewise.
         refusals: error code -> refused requests and connections.
     """
 
-    __slots__ = ("received_bytes", "refusals", "sent_bytes")
-
     def __init__(self) -> None:
-        self.received_bytes = self.sent_bytes = 0
         self.refusals: Counter[int] = Counter()
+        self._received_bytes = self._sent_bytes = 0  # over connections that are gone
+
+    def gone(self, connection: Carrying) -> None:
+        """Keeps what a connection has carried, as it leaves those that are given to `bytes_with`."""
+        self._received_bytes += connection.received_bytes
+        self._sent_bytes += connection.handed_over_bytes
+
+    def bytes_with(self, connections: Iterable[Carrying]) -> tuple[int, int]:
+        """Returns the bytes received and sent over these connections and those that are gone; not mapped memory."""
+        received_bytes, sent_bytes = self._received_bytes, self._sent_bytes
+        for connection in connections:
+            received_bytes += connection.received_bytes
+            sent_bytes += connection.handed_over_bytes
+        return received_bytes, sent_bytes
 
 
 class Answering(Protocol):
@@ -47,7 +63,8 @@ class Answering(Protocol):
     connection_id: int
     regions: RegionTable
     """The memory that the client has registered."""
-    traffic: Traffic
+    refusals: Counter[int]
+    """Error code -> how many requests and connections its server has refused."""
     secured: Secured | None
 
     def finish(
@@ -151,7 +168,7 @@ class StreamRequest:
 
     def fail(self, code: int, message: str, details: Mapping[str, object] | None = None) -> None:
         """Answers with an error and frees the body. Raises RuntimeError if it was answered before."""
-        self._protocol.traffic.refusals[code] += 1
+        self._protocol.refusals[code] += 1
         head = b"" if self.one_way else encode_error(self._head.opcode, self._head.request_id, code, message, details)
         self._finish(head, [], 0, None)
 
@@ -164,7 +181,4 @@ class StreamRequest:
         self.body = _EMPTY
         self.arrival = None  # it may refer to us: memory of the pool must not wait for the garbage collector
         self.lease.release()
-        traffic = self._protocol.traffic
-        traffic.received_bytes += FRAME_HEADER_BYTES + self._head.header_bytes + self._head.body_bytes
-        traffic.sent_bytes += len(head) + size_bytes
         self._protocol.finish(self._head, head, views, size_bytes, on_sent)

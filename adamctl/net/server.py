@@ -54,7 +54,7 @@ class ServerProtocol(FrameProtocol):
         self._server = server
         self.local_address = address
         self.regions = RegionTable(server.region_quota, server.limits.regions_max)
-        self.traffic = server.traffic
+        self.refusals = server.traffic.refusals
         self._outstanding = 0  # requests read and not yet answered, or whose answer the kernel has not yet taken
         self._body_bytes = 0  # bodies of requests not yet answered
         self._released_bytes = 0  # of one-way requests, not yet told to the client
@@ -180,7 +180,7 @@ class ServerProtocol(FrameProtocol):
             if self._greeting.done:
                 self._server.admit(self)
         except RemoteError as error:
-            self.traffic.refusals[error.code] += 1
+            self.refusals[error.code] += 1
             self.send(encode_error(head.opcode, head.request_id, error.code, str(error)))
             self.end(ProtocolError(str(error)))
             return
@@ -201,8 +201,8 @@ class ServerProtocol(FrameProtocol):
     def refuse(self, error: AdamctlError) -> None:
         if self._server.may_log(self.source):
             _LOG.warning("%s broke the protocol and is cut (from %s): %s", self.peer_name, self.source, error)
-        self.traffic.refusals[code := ErrorCode.BAD_MESSAGE] += 1
-        self.send(encode_error(Opcode.HELLO, 0, code, str(error)))
+        self.refusals[ErrorCode.BAD_MESSAGE] += 1
+        self.send(encode_error(Opcode.HELLO, 0, ErrorCode.BAD_MESSAGE, str(error)))
 
     # --- answering --------------------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class StreamServer:
         turns: the order in which connections get them.
         replies: its unsent answers.
         region_quota: its clients' memory that it has mapped.
-        traffic: what it has answered.
+        traffic: what it has received, sent and refused.
     """
 
     def __init__(
@@ -350,6 +350,7 @@ class StreamServer:
         self.replies.forget(protocol)
         self.turns.leave(protocol)
         if protocol in self._connections:
+            self.traffic.gone(protocol)
             del self._connections[protocol]
             if self._on_disconnect is not None:
                 self._on_disconnect(protocol.connection_id)

@@ -59,6 +59,19 @@ def test_a_renewed_certificate_is_quiet_and_tells_its_own_end(tmp_path: Path, ca
     assert status["identity"] == "adam://nord/ps/ps-0" and status["not_after_s"] > clock.now_s
 
 
+def test_a_shorter_certificate_in_the_place_of_a_longer_one_tells_its_own_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch, clock, authority = watched(tmp_path, 90)
+    watch.look()
+    authority.write("ps", "ps-0", lifetime_s=30 * DAY_S)
+    clock.now_s += 2
+    watch.look()
+    clock.now_s += 25 * DAY_S
+    watch.look()
+    assert "expires in 5 days" in caplog.text
+
+
 def test_short_lives_are_looked_at_often(tmp_path: Path) -> None:
     assert watched(tmp_path, 90)[0].look() == 60.0
     assert watched(tmp_path, 0.003)[0].look() == pytest.approx(5.6, abs=0.1)

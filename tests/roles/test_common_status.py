@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from adamctl.errors import HandshakeError, RemoteError
@@ -24,7 +26,8 @@ async def test_a_server_counts_what_it_answers_and_what_it_refuses() -> None:
             request.reply(Empty())
 
     transport = StreamTransport()
-    server = await transport.serve(["tcp://127.0.0.1:0"], make_hello("ps", "ps-1", token="right"), handle)
+    hello, gone = make_hello("ps", "ps-1", token="right"), asyncio.Event()
+    server = await transport.serve(["tcp://127.0.0.1:0"], hello, handle, on_disconnect=lambda _: gone.set())
     try:
         before = network_status(server)
         assert before["refusals"] == {} and before["connections"] == before["received_bytes"] == 0
@@ -42,6 +45,10 @@ async def test_a_server_counts_what_it_answers_and_what_it_refuses() -> None:
         for quota in ("request_bytes", "reply_bytes", "region_bytes"):
             assert 0 <= after[quota] < after[f"{quota}_max"]
         await connection.close()
+        await asyncio.wait_for(gone.wait(), 10)
+        later = network_status(server)
+        assert later["connections"] == 0
+        assert (later["received_bytes"], later["sent_bytes"]) == (after["received_bytes"], after["sent_bytes"])
     finally:
         await server.close()
 

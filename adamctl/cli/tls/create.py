@@ -43,8 +43,8 @@ def create_ca(cluster: str, ca: Path, days: float) -> None:
         )
     made = new_authority(cluster, lifetime=timedelta(days=days))
     private_folder(ca)
-    write(ca / AUTHORITY_KEY, made.key)
     write(ca / AUTHORITY, made.certificate)
+    write(ca / AUTHORITY_KEY, made.key)  # last: once it is there, so is the rest
     echo(f"{ca}: the authority of cluster {cluster}; {AUTHORITY_KEY} belongs on no node; keep a copy of it in a safe")
     echo("next: adamctl tls create ROLE NODE, adamctl tls create-operator NAME")
 
@@ -80,13 +80,18 @@ def create_operator(name: str, ca: Path, out: Path | None, days: float | None, r
 def _create(role: str, node: str, ca: Path, out: Path | None, days: float | None, request: str | None) -> None:
     from adamctl.cli.tls.files import REQUEST, private_folder, read_authority, write, write_node
     from adamctl.net.tls.authority import issue, need_cryptography, new_request
-    from adamctl.net.tls.credentials import KEY
+    from adamctl.net.tls.credentials import CERTIFICATE, KEY
     from adamctl.net.tls.identity import make_identity
 
     need_cryptography()
     folder = out or TLS_FOLDER / f"{role}-{node}"
-    if (folder / KEY).exists():
+    if (folder / CERTIFICATE).exists():
         raise ConfigurationError(f"{folder}: there is a certificate already; adamctl tls renew {folder} replaces it")
+    if (folder / KEY).exists():
+        raise ConfigurationError(
+            f"{folder}: there is a key without a certificate, of a request that is not signed yet (adamctl tls sign) "
+            f"or of a command that was interrupted; remove {folder / KEY} to begin anew"
+        )
     if request is not None:
         identity = make_identity(request, role, node)
         made = new_request(identity)

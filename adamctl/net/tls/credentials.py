@@ -123,11 +123,13 @@ def load(folder: Path) -> Loaded:
     """
     authority, certificate, key = (folder / name for name in (AUTHORITY, CERTIFICATE, KEY))
     for path in (authority, certificate, key):
-        if not path.exists():
+        try:
+            path.stat()
+        except OSError as error:
             raise ConfigurationError(
-                f"{path}: No such file; expected {AUTHORITY}, {CERTIFICATE} and {KEY} there, as adamctl tls create "
+                f"{path}: {error.strerror}; expected {AUTHORITY}, {CERTIFICATE} and {KEY} there, as adamctl tls create "
                 "makes them"
-            )
+            ) from error
     check_private(key)
     contexts = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
@@ -199,7 +201,7 @@ def _stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
 
 
 def stamp_of(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
-    """Returns what changes when one of the files is replaced or written."""
+    """Returns what changes when one of the files is replaced or written, or who may read it."""
     found = []
     for path in paths:
         try:
@@ -207,5 +209,5 @@ def stamp_of(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
         except OSError:
             found.append((0, 0, 0))
         else:
-            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
+            found.append((state.st_ino, state.st_size, state.st_ctime_ns))
     return tuple(found)

@@ -104,6 +104,36 @@ def test_a_key_need_not_leave_its_machine(here: Path) -> None:
     assert str(load(folder).identity) == "adam://nord/ps/ps-1"
 
 
+@pytest.mark.parametrize("command", [("create-ca", "nord"), ("create", "ps", "ps-1")])
+def test_what_failed_in_the_middle_can_be_begun_anew(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    if command[0] == "create":
+        tls("create-ca", "nord")
+    replaced: list[object] = []
+
+    def interrupted(new: Path, path: Path) -> None:
+        if replaced:
+            raise OSError(28, "No space left on device")
+        replaced.append(path)
+        Path(new).rename(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("adamctl.cli.tls.files.os.replace", interrupted)
+        assert "No space left on device" in refused(*command)
+    assert len(replaced) == 1
+    tls(*command)
+
+
+def test_a_key_without_a_certificate_is_not_overwritten(here: Path) -> None:
+    tls("create-ca", "nord")
+    tls("create", "ps", "ps-1", "--request", "nord")
+    key = here / "tls" / "ps-ps-1" / "node.key"
+    before = key.read_bytes()
+    assert "a request that is not signed yet (adamctl tls sign)" in refused("create", "ps", "ps-1")
+    assert key.read_bytes() == before
+    tls("sign", "tls/ps-ps-1/node.csr")
+    assert "there is a certificate already" in refused("create", "ps", "ps-1")
+
+
 def test_a_request_for_much_power_is_signed_only_by_name(here: Path) -> None:
     tls("create-ca", "nord")
     tls("create-operator", "eve", "--request", "nord")

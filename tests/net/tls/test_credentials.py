@@ -44,6 +44,11 @@ def test_a_missing_file_is_named(authority: Authority, name: str) -> None:
         load(folder)
 
 
+def test_a_folder_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"ca\.crt: File name too long; expected ca\.crt, node\.crt"):
+        load(tmp_path / ("x" * 300))
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o620])
 def test_a_key_that_others_can_read_is_refused(authority: Authority, mode: int) -> None:
     folder = authority.write("ps", "ps-0")
@@ -121,6 +126,19 @@ def test_the_old_certificate_stays_while_the_new_one_is_wrong(
     assert caplog.text.count("the certificate stays as it was") == 1 and str(folder) in caplog.text
     authority.write("ps", "ps-0")
     assert credentials.current is not before and "was read again" in caplog.text
+
+
+def test_a_key_that_others_could_read_is_taken_once_they_cannot(authority: Authority) -> None:
+    """What the message advises, chmod, changes neither the file nor the time at which it was written."""
+    folder = authority.write("ps", "ps-0")
+    credentials = Credentials(folder, Clock())
+    before = credentials.current
+    authority.write("ps", "ps-0")
+    (folder / "node.key").chmod(0o644)
+    for _ in range(3):
+        assert credentials.current is before
+    (folder / "node.key").chmod(0o600)
+    assert credentials.current is not before
 
 
 def test_asked_to_read_again_it_says_at_once_what_is_wrong(
