@@ -119,7 +119,10 @@ def sign(request: Path, ca: Path, days: float | None, role: str | None, out: Pat
 
     need_cryptography()
     asked = read(request, "a request to sign")
-    identity = requested_identity(asked)
+    try:
+        identity = requested_identity(asked)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{request}: {error}") from error
     if role is None and identity.role in _POWERFUL:
         raise ConfigurationError(
             f"{request}: it asks for {identity}, which may do much; give --role {identity.role} if that is meant"
@@ -141,15 +144,15 @@ def renew(folders: tuple[Path, ...], ca: Path, days: float | None) -> None:
 
     Processes take a changed folder by themselves; copy it to where they run. ca.crt keeps the authorities that it has,
     and gets this one."""
-    from adamctl.cli.tls.files import read, read_authority, with_authority, write_node
-    from adamctl.net.tls.authority import describe, issue
+    from adamctl.cli.tls.files import read, read_authority, read_certificates, with_authority, write_node
+    from adamctl.net.tls.authority import issue
     from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE
     from adamctl.net.tls.identity import parse_identity
 
     authority = read_authority(ca)
     for folder in folders:
         what = f"a folder with {CERTIFICATE}, as adamctl tls create makes it"
-        identity = parse_identity(describe(read(folder / CERTIFICATE, what))[0].uri)
+        identity = parse_identity(read_certificates(folder / CERTIFICATE, what)[0].uri)
         made = issue(authority, identity, lifetime=_lifetime(days))
         bundle = with_authority(read(folder / AUTHORITY, what), authority.certificate)
         write_node(folder, made, bundle)

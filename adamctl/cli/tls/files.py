@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from adamctl.errors import ConfigurationError
-from adamctl.net.tls.authority import Pair
+from adamctl.net.tls.authority import Described, Pair, describe, need_cryptography
 from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE, KEY
 
 AUTHORITY_KEY = "ca.key"
@@ -49,13 +49,24 @@ def read(path: Path, what: str) -> bytes:
         raise ConfigurationError(f"{path}: {error.strerror}; expected {what}") from error
 
 
+def read_certificates(path: Path, what: str) -> list[Described]:
+    """Returns what the certificates in a file say. Raises ConfigurationError: as `read`, or it holds none."""
+    need_cryptography()
+    content = read(path, what)
+    try:
+        return describe(content)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
 def read_authority(folder: Path) -> Pair:
     """Returns the authority in a folder.
 
     Raises:
-        ConfigurationError: there is none, or others may read its key.
+        ConfigurationError: there is none, its certificate cannot be read, or others may read its key.
     """
     what = f"{AUTHORITY} and {AUTHORITY_KEY} there, as adamctl tls create-ca makes them; give --ca DIR"
+    read_certificates(folder / AUTHORITY, what)
     pair = Pair(read(folder / AUTHORITY, what), read(folder / AUTHORITY_KEY, what))
     mode = stat.S_IMODE((folder / AUTHORITY_KEY).stat().st_mode)
     if mode & 0o077:

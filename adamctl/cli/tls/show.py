@@ -24,8 +24,7 @@ EXPIRING = 4
 @options.json_option
 def show(places: tuple[Path, ...], as_json: bool) -> None:
     """Show whom certificates are for, who issued them and until when; by default those in ADAMCTL_TLS."""
-    from adamctl.cli.tls.files import read
-    from adamctl.net.tls.authority import describe
+    from adamctl.cli.tls.files import read_certificates
     from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE
     from adamctl.net.tls.expiry import duration
 
@@ -33,7 +32,7 @@ def show(places: tuple[Path, ...], as_json: bool) -> None:
     for place in places or (_chosen(),):
         names = [name for name in (CERTIFICATE, AUTHORITY) if (place / name).exists()] if place.is_dir() else []
         for path in [place / name for name in names] or [place]:
-            for one in describe(read(path, "a certificate, or a folder of certificates")):
+            for one in read_certificates(path, "a certificate, or a folder of certificates"):
                 rows.append({"file": str(path), **one._asdict(), "seconds_left": round(one.not_after_s - time.time())})
     if as_json:
         print_json({"certificates": rows})
