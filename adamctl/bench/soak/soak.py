@@ -71,7 +71,10 @@ def run_soak(settings: SoakSettings, say: Say) -> dict[str, Any]:
         ConfigurationError: the folder cannot be used, or its soak is over.
         RunFailedError: something acknowledged was lost, a client's push failed, or copies did not come back.
     """
-    settings.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        settings.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--folder {settings.folder}: cannot be made: {error.strerror}") from error
     lock = FolderLock(settings.folder, "--folder", "soak")
     try:
         record = Record(settings.folder)

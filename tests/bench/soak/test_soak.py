@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from adamctl.bench.soak.record import FAULTS, SAMPLES, Record
-from adamctl.bench.soak.soak import resident_mib
+from adamctl.bench.soak.soak import SoakSettings, resident_mib, run_soak
+from adamctl.errors import ConfigurationError
 
 SECONDS, EVERY_S = 110.0, 10.0
 STARTED_S, ENDED_S = 120.0, 600.0
@@ -27,6 +28,12 @@ def test_resident_memory_is_read_from_what_prometheus_gets() -> None:
         'adamctl_node_up{node="ps-1",role="ps"} 1.0\n'
     )
     assert resident_mib(text) == {"ps-1": 1.0}
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"--folder .*/file/soak: cannot be made: Not a directory"):
+        run_soak(SoakSettings(tmp_path / "file" / "soak", 60.0), print)
 
 
 def soak(folder: Path) -> subprocess.Popen[str]:
