@@ -56,11 +56,6 @@ def contents(text: str) -> str:
         if pages:
             entries = "\n".join(page.removesuffix(".md") for page in pages if "://" not in page)
             tables.append(f"```{{toctree}}\n:hidden:\n:caption: {title}\n\n{entries}\n```")
-    linked = {(FOLDER / link).resolve() for _, link, _ in _LINK.findall(text) if "://" not in link}
-    others = [page for page in sorted(FOLDER.rglob("*.md")) if page not in linked and page.stem != root_doc]
-    if others:
-        entries = "\n".join(page.relative_to(FOLDER).with_suffix("").as_posix() for page in others)
-        tables.append(f"```{{toctree}}\n:hidden:\n:caption: More\n\n{entries}\n```")
     return "\n\n".join(tables)
 
 

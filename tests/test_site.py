@@ -44,6 +44,12 @@ def test_every_document_is_in_the_tables_of_contents_once(site: ModuleType) -> N
     assert ":caption: To use it" in found and ":caption: Decisions" in found
 
 
+def test_every_picture_and_file_beside_the_documents_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    files = {path.name for path in (ROOT / "docs").iterdir() if path.suffix in (".svg", ".json", ".yml")}
+    assert len(files) >= 5 and {name for name in files if f"]({name})" not in index} == set()
+
+
 @pytest.mark.slow
 def test_sphinx_has_no_complaint(tmp_path: Path) -> None:
     if any(find_spec(name) is None for name in ("sphinx", "myst_parser", "furo")):

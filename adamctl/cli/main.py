@@ -46,7 +46,7 @@ COMMANDS = {
         "Write a checkpoint's parameters as safetensors, npz or a PyTorch file",
     ),
     "import": ("adamctl.cli.export.export:import_", "Make a checkpoint from the parameters in such a file"),
-    "launch": ("adamctl.cli.launch.launch:command", "Print what starts a run by Slurm, Ray or Kubernetes"),
+    "launch": ("adamctl.cli.launch.launch:command", "Print scripts for Slurm, Ray, Kubernetes and systemd"),
     "metrics": ("adamctl.cli.metrics:command", "Show the metrics of a cluster to Prometheus"),
     "bench": ("adamctl.cli.bench.bench:command", "Measure against the limits of this machine"),
     "completion": ("adamctl.cli.completion:command", "Print or install the script that completes commands in a shell"),

@@ -38,6 +38,10 @@ class Number(click.FloatRange):
             self.fail(f"expected {self.expected}; found {value}", parameter, context)
         return number
 
+    def _describe_range(self) -> str:
+        """What --help shows of the range; click would show `x<=None` where there is none."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
     def _holds(self, number: float) -> bool:
         if self.min is not None and (number < self.min or (self.min_open and number == self.min)):
             return False

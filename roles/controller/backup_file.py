@@ -58,7 +58,9 @@ def read_backup(path: Path) -> tuple[bytes, Backup]:
         with open(path, "rb") as file:
             data = file.read(_BYTES_MAX)
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigurationError(
+            f"{path} cannot be read: {error.strerror}; expected a file that `adamctl controller backup` made"
+        ) from error
     if data[: FILE_HEADER.size] != encode_file_header(BACKUP_MAGIC, _GENERATION):
         raise ConfigurationError(f"{path} is no backup of a configuration; `adamctl controller backup` makes one")
     try:

@@ -70,6 +70,13 @@ def test_what_is_refused_is_said_as_it_was_typed(kind: Number, wrong: str, said:
     assert caught.value.message.endswith(said)
 
 
+@pytest.mark.parametrize("flag", FLAGS)
+def test_help_shows_a_range_only_if_there_is_one(flag: str) -> None:
+    context = click.Context(click.Command("any"))
+    record = FLAGS[flag].get_help_record(context)
+    assert record is None or "None" not in record[1]
+
+
 def test_ends_of_a_range_and_lists() -> None:
     assert DEADLINE_S.convert("0", None, None) == 0
     assert ABOVE_ZERO.convert("1e6", None, None) == 1e6

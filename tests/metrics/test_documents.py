@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from adamctl.metrics.catalogue import METRICS
+from adamctl.wire.constants import ErrorCode
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAME = re.compile(r"\b(adamctl_\w+)")
@@ -101,6 +102,15 @@ def test_an_alert_says_who_it_is_about(alert: str) -> None:
 def test_each_alert_has_its_entry_for_the_person_on_call() -> None:
     text = (DOCS / "operations.md").read_text()
     assert re.findall(r"^### (Adamctl\w+)$", text, re.MULTILINE) == list(ALERTS), "in the order of docs/alerts.yml"
+
+
+def test_strangers_are_all_that_are_refused_for_who_they_are() -> None:
+    codes = re.search(r'code=~"([A-Z_|]+)"', ALERTS["AdamctlStrangers"]["expr"])
+    assert codes is not None
+    of_strangers = (
+        ErrorCode.WRONG_TOKEN, ErrorCode.WRONG_CLUSTER, ErrorCode.WRONG_IDENTITY, ErrorCode.NOT_ALLOWED,
+    )  # fmt: skip
+    assert codes[1].split("|") == [code.name for code in of_strangers]
 
 
 def test_panels_do_not_overlap() -> None:

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     default="none",
     metavar="auto|RUN",
     shell_complete=completing.resumed,
-    help="Continue from the newest checkpoint of this name, or of RUN: a checkpoint, a run folder, NAME/NNN or NAME. "
+    help="Continue from the newest checkpoint of this name, or of RUN: a checkpoint, a run folder, NAME/NNN or NAME, "
+    "or a URL (train.checkpoint_url). "
     "--passes may be a new number: the learning rate then follows its schedule stretched over that many passes. "
     "A finished run continues only with more passes.",
 )

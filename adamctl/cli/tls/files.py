@@ -76,9 +76,10 @@ def read_authority(folder: Path) -> Pair:
     """Returns the authority in a folder.
 
     Raises:
-        ConfigurationError: there is none, or others may read its key.
+        ConfigurationError: there is none, its certificate cannot be read, or others may read its key.
     """
     what = f"{AUTHORITY} and {AUTHORITY_KEY} there, as adamctl tls create-ca makes them; give --ca DIR"
+    described(folder / AUTHORITY, what)
     pair = Pair(read(folder / AUTHORITY, what), read(folder / AUTHORITY_KEY, what))
     mode = stat.S_IMODE((folder / AUTHORITY_KEY).stat().st_mode)
     if mode & 0o077:

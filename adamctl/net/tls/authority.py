@@ -81,19 +81,15 @@ def issue(
         lifetime: default: 30 days for an operator, 90 for others; never beyond the authority's own.
 
     Raises:
-        ConfigurationError: the authority is another cluster's or has expired, its key cannot be read or does not fit,
+        ConfigurationError: the authority is another cluster's or has expired, its key does not fit or cannot be read,
             the request is not signed with its own key, or its key is no P-256.
     """
     need_cryptography()
     from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     issuer = _certificates(authority.certificate)[0]
-    try:
-        signer: Any = load_pem_private_key(authority.key, None)
-    except (ValueError, TypeError) as error:  # TypeError: it needs a password
-        raise ConfigurationError(f"the authority's key, ca.key, cannot be read: {error}") from error
+    signer = _private_key(authority.key)
     if signer.public_key() != issuer.public_key():
         raise ConfigurationError("the authority's key does not fit its certificate; expected ca.crt and ca.key of one")
     _check_cluster(issuer, identity)
@@ -168,7 +164,20 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError as error:
-        raise ConfigurationError(f"expected certificates in PEM: {error}") from error
+        raise ConfigurationError("expected certificates in PEM; found none that can be read") from error
+
+
+def _private_key(pem: bytes) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        return load_pem_private_key(pem, None)
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(
+            "the authority's key, ca.key, cannot be read; expected one in PEM without a password, as adamctl tls "
+            "create-ca makes it"
+        ) from error
 
 
 def _check_cluster(issuer: x509.Certificate, identity: Identity) -> None:
@@ -185,7 +194,7 @@ def _requested_key(request: bytes) -> Any:
     try:
         found = x509.load_pem_x509_csr(request)
     except ValueError as error:
-        raise ConfigurationError(f"expected a request to sign in PEM: {error}") from error
+        raise ConfigurationError("expected a request to sign in PEM; found none that can be read") from error
     key = found.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ConfigurationError("expected a request for an ECDSA key over P-256; found another kind of key")

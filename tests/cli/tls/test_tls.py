@@ -161,6 +161,24 @@ def test_show_and_check_say_whom_and_until_when(here: Path, monkeypatch: pytest.
     assert "set ADAMCTL_TLS" in refused("check")
 
 
+def test_a_file_without_a_certificate_is_named(here: Path) -> None:
+    tls("create-ca", "nord")
+    tls("create", "ps", "ps-1")
+    (here / "tls" / "ps-ps-1" / "node.crt").write_text("no certificate")
+    for command in ("show", "renew"):
+        assert refused(command, "tls/ps-ps-1").startswith("tls/ps-ps-1/node.crt: expected certificates in PEM")
+    (here / "node.csr").write_text("no request")
+    assert refused("sign", "node.csr").startswith("node.csr: expected a request to sign in PEM")
+
+
+def test_a_damaged_authority_is_named(here: Path) -> None:
+    tls("create-ca", "nord")
+    (here / "tls" / "ca" / "ca.key").write_text("no key")
+    assert "ca.key, cannot be read" in refused("create", "ps", "ps-1")
+    (here / "tls" / "ca" / "ca.crt").write_text("no certificate")
+    assert refused("create", "ps", "ps-1").startswith("tls/ca/ca.crt: expected certificates in PEM")
+
+
 def test_renewed_certificates_have_new_keys_and_the_same_identity(here: Path) -> None:
     tls("create-ca", "nord")
     tls("create", "ps", "ps-1", "--days", "1")
