@@ -87,7 +87,7 @@ class Front:
         """`coordinator` is its node; `read` gives readings of processes; `on_serving` receives roles' addresses.
 
         `controllers` are those of an existing cluster, without which no role starts. `time_s`: how long the run may
-        take before it is stopped with a checkpoint; 0: as long as it needs.
+        take, from when its first role serves, before it is stopped with a checkpoint; 0: as long as it needs.
         """
         self._roles = roles
         self._supervision = supervision
@@ -99,6 +99,7 @@ class Front:
         self._on_serving = on_serving
         self._controllers = controllers
         self._time_s = time_s
+        self._begun = asyncio.Event()
         self._serving: asyncio.Future[tuple[str, ...]] | None = None
         self._client: CoordinatorClient | None = None
         self._progress: RunProgress | None = None
@@ -218,15 +219,28 @@ class Front:
         return _Ending(128 + self._signals[0])
 
     async def _time_is_over(self) -> _Ending:
-        """Waits until the hosts will be taken away, then stops the run with a checkpoint, which `_follow` sees."""
+        """Waits until the hosts will be taken away, then stops the run with a checkpoint, which `_follow` sees.
+
+        The time in which an engine's queue has kept it waiting for hosts is not of it.
+        """
         if self._time_s:
+            await self._begun.wait()
             await asyncio.sleep(max(self._time_s - TIME_MARGIN_S, self._time_s / 2))
             if self._client is None:
                 return _Ending(1, message=f"the run was stopped before it began: its {self._time_s:g} s are over")
-            with suppress(RemoteError):  # it has just ended
-                await self._client.stop(f"its {self._time_s:g} s are over; go on with --resume", checkpoint=True)
+            await self._tell_to_stop(f"its {self._time_s:g} s are over; go on with --resume")
         never: asyncio.Future[_Ending] = asyncio.get_running_loop().create_future()
         return await never
+
+    async def _tell_to_stop(self, why: str) -> None:
+        """Tells the coordinator, also one that is being started again."""
+        while self._client is not None:
+            try:
+                with suppress(RemoteError):  # it has just ended
+                    await self._client.stop(why, checkpoint=True)
+                return
+            except UnreachableError:
+                await asyncio.sleep(POLL_S)
 
     async def _stop_run(self, name: str) -> None:
         assert self._client is not None
@@ -254,6 +268,7 @@ class Front:
         waits = Waits()
         while True:
             for node, addresses in self._roles.newly_serving():
+                self._begun.set()
                 self._supervision.serves(node)
                 self._on_serving(node, addresses)
                 if self._roles.role(node) == "ps":
@@ -334,6 +349,8 @@ class Front:
     async def _follow_at(self, addresses: Sequence[str]) -> _Ending:
         """Raises UnreachableError: the coordinator at these addresses no longer answers."""
         hello = make_hello("front", f"front-{self._coordinator}", 0, self._token)
+        if self._client is not None:
+            await self._client.close()
         self._client = await CoordinatorClient.connect(
             self._transport, nearest(addresses), hello, deadline_s=CONNECT_DEADLINE_S
         )

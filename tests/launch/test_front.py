@@ -14,11 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from adamctl.errors import UnreachableError
 from adamctl.launch.front import Front, Outcome
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.net.stream import StreamTransport
+from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.coordinator.core.progress import RunProgress
 from adamctl.roles.role_process import RoleCommand
 
@@ -85,7 +87,7 @@ class Run:
 
 
 @asynccontextmanager
-async def running(folder: Path, **behaviours: str) -> AsyncIterator[Run]:
+async def running(folder: Path, time_s: float = 0.0, **behaviours: str) -> AsyncIterator[Run]:
     """Starts a controller, a server of each kind, two workers and a coordinator, each serving unless told otherwise."""
     nodes = {
         "controller": "controller", "ps_1": "ps", "data_1": "data", "worker_1": "worker", "worker_2": "worker",
@@ -99,7 +101,7 @@ async def running(folder: Path, **behaviours: str) -> AsyncIterator[Run]:
     roles = LocalRoles(commands, folder, os.environ)
     reporter = Notes()
     supervision = Supervision({command.node: command.role for command in commands})
-    front = Front(roles, supervision, "coordinator", StreamTransport(), reporter)
+    front = Front(roles, supervision, "coordinator", StreamTransport(), reporter, time_s=time_s)
     before = set(psutil.Process().children(recursive=True))
     run = Run(folder, roles, supervision, reporter, asyncio.create_task(front.run()))
     try:
@@ -303,6 +305,28 @@ async def test_a_second_signal_ends_roles_that_will_not_go_and_their_children(fo
         os.kill(os.getpid(), signal.SIGINT)
         outcome = await run.outcome()
     assert outcome.exit_code == 130
+
+
+async def test_its_time_counts_from_when_it_has_hosts_and_its_coordinator_may_be_away_at_its_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued, serving, tried, stop = True, LocalRoles.newly_serving, list[str](), CoordinatorClient.stop
+
+    async def away_at_first(client: CoordinatorClient, reason: str, checkpoint: bool) -> None:
+        tried.append(reason)
+        if len(tried) < 3:
+            raise UnreachableError("it is being started again")
+        await stop(client, reason, checkpoint)
+
+    monkeypatch.setattr(LocalRoles, "newly_serving", lambda roles: [] if queued else serving(roles))
+    monkeypatch.setattr(CoordinatorClient, "stop", away_at_first)
+    async with running(folder, time_s=3.0) as run:
+        await asyncio.sleep(1.6)
+        assert not run.task.done()
+        queued = False
+        outcome = await run.outcome()
+    assert outcome.exit_code == 1 and outcome.message == "the run was stopped: its 3 s are over; go on with --resume"
+    assert len(tried) == 3 and outcome.progress is not None and outcome.progress.state == "stopped"
 
 
 async def test_it_says_whom_it_waits_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
