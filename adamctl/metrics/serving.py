@@ -16,6 +16,7 @@ from adamctl.metrics.follower import NODE_DEADLINE_S, ClusterFollower
 from adamctl.net.address import is_loopback
 from adamctl.net.handshake import make_hello
 from adamctl.net.http_server import HttpAnswer, HttpLimits, HttpRequest, HttpServer
+from adamctl.net.sockets import bind_reason
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Transport
 from adamctl.wire.messages import Hello
@@ -83,9 +84,7 @@ def check_port(port: int) -> None:
     try:
         socket.create_server((LOOPBACK, port)).close()
     except OSError as error:
-        raise ConfigurationError(
-            f"--metrics-port {port}: {error.strerror or error}; choose another port, or 0 for any free one"
-        ) from error
+        raise ConfigurationError(f"--metrics-port {port}: {bind_reason(LOOPBACK, port, error)}") from error
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from typing import Final
 
 from adamctl.errors import ConfigurationError
 from adamctl.net.address import parse_address
+from adamctl.net.sockets import bind_reason
 
 _LOG = logging.getLogger(__name__)
 _REASONS: Final = {
@@ -96,8 +97,7 @@ class HttpServer:
         try:
             server._server = await asyncio.start_server(server._accept, host, port, limit=bytes_max)
         except OSError as error:
-            why = error.strerror or str(error)
-            raise ConfigurationError(f"cannot listen at {host}:{port}: {why}; choose another address") from error
+            raise ConfigurationError(f"cannot listen at {host}:{port}: {bind_reason(host, port, error)}") from error
         server.port = server._server.sockets[0].getsockname()[1]
         return server
 

@@ -77,17 +77,20 @@ async def bind_tcp(address: Address, *, only_loopback: str = "") -> tuple[socket
         sock.listen(1)
     except OSError as error:
         sock.close()
-        raise ConfigurationError(f"cannot listen on {address}: {_bind_reason(address, error)}") from error
+        raise ConfigurationError(
+            f"cannot listen on {address}: {bind_reason(address.host, address.port, error)}"
+        ) from error
     return sock, Address("tcp", address.host, sock.getsockname()[1])
 
 
-def _bind_reason(address: Address, error: OSError) -> str:
+def bind_reason(host: str, port: int, error: OSError) -> str:
+    """Returns why a host and a port cannot be listened on, and what to do."""
     if error.errno == errno.EADDRINUSE:
-        return f"port {address.port} is taken by another process; stop it or choose another port (0 picks a free one)"
+        return f"port {port} is taken by another process; stop it or choose another port (0 picks a free one)"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{address.host} is not an address of this machine; use one of its own, 127.0.0.1 or 0.0.0.0"
+        return f"{host} is not an address of this machine; use one of its own, 127.0.0.1 or 0.0.0.0"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"port {address.port} needs privileges; choose one above 1023"
+        return f"port {port} needs privileges; choose one above 1023"
     return f"{error.strerror or error}"
 
 

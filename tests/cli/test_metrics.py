@@ -48,7 +48,7 @@ def test_a_run_whose_port_is_taken_is_not_begun(tmp_path: Path, monkeypatch: pyt
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         error = CliRunner().invoke(application, ["train", str(EXAMPLE), "--metrics-port", str(port)]).exception
-    assert isinstance(error, ConfigurationError) and f"--metrics-port {port}" in str(error)
+    assert isinstance(error, ConfigurationError) and f"--metrics-port {port}: port {port} is taken" in str(error)
     assert list(tmp_path.iterdir()) == []
 
 

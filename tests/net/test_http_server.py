@@ -127,7 +127,9 @@ async def test_who_does_not_take_the_answer_is_cut() -> None:
 
 async def test_a_taken_address_is_an_error_of_configuration() -> None:
     async with served() as server:
-        with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{server.port}"):
+        with pytest.raises(
+            ConfigurationError, match=f"cannot listen at 127.0.0.1:{server.port}: port {server.port} is taken by"
+        ):
             await HttpServer.listen("127.0.0.1", server.port, {})
 
 
