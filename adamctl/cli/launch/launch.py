@@ -134,9 +134,17 @@ def _only_printed(printed: bool, then: str) -> None:
 
 
 def _wanted(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, insecure: bool) -> Wanted:
-    """Raises ConfigurationError: the experiment is wrong, which should be known before it waits in a queue."""
+    """Raises ConfigurationError: the run could not begin, which should be known before it waits in a queue: nobody says
+    that the network is trusted, or the experiment is wrong."""
     from adamctl.config.names import as_name, printable
     from adamctl.launch.scripts.wanted import Wanted
+    from adamctl.net.sockets import is_insecure
 
+    insecure = insecure or is_insecure(os.environ)
+    if not insecure:
+        raise ConfigurationError(
+            "expected --insecure: the roles of such a run do not speak TLS yet, so it can only use a network that you "
+            "trust; for another one start a cluster with certificates, and use it with adamctl train --join"
+        )
     loaded = options.load(experiment, (), (), {})
     return Wanted(as_name(loaded.experiment.name), printable(experiment), *hosts, cores, time_s, insecure)
