@@ -26,7 +26,7 @@ from adamctl.net.turns import Turns
 from adamctl.wire.codec import FrameHead, decode_message, encode_error, encode_reply, encode_request
 from adamctl.wire.constants import ErrorCode, Flag, Opcode
 from adamctl.wire.decoder import BodyTarget, Frame
-from adamctl.wire.messages import CreditGrant, Empty, Hello, MemoryRegisterRequest
+from adamctl.wire.messages import MESSAGES, CreditGrant, Empty, Hello, MemoryRegisterRequest
 from adamctl.wire.permissions import refusal
 
 _LOG = logging.getLogger(__name__)
@@ -51,8 +51,7 @@ class ServerProtocol(FrameProtocol):
         self.taken_before_bytes = 0  # when the sweep last looked
         self.moved_s = self.born_s  # when the peer last took anything, or had nothing to take
         self.kept_pace_s = self.born_s  # the same for taking answers fast enough
-        self._server = server
-        self.local_address = address
+        self._server, self.local_address = server, address
         self.regions = RegionTable(server.region_quota, server.limits.regions_max)
         self.refusals = server.traffic.refusals
         self._outstanding = 0  # requests read and not yet answered, or whose answer the kernel has not yet taken
@@ -89,7 +88,7 @@ class ServerProtocol(FrameProtocol):
 
     def _placed(self, head: FrameHead) -> BodyTarget | None:
         """Returns where the handler wants a one-way body, if it does."""
-        if self._server.placing is None or not head.flags & _ONE_WAY:
+        if self._server.placing is None or not head.flags & _ONE_WAY or head.opcode not in MESSAGES:
             return None
         request = self._request(head, self.decoder.typed_header, None, self._body_began_s)
         place = self._server.placing(request)
@@ -99,8 +98,9 @@ class ServerProtocol(FrameProtocol):
         buffer = self._server.turns.allocate(self, head.body_bytes)
         if buffer is None:
             return None
-        if head.body_bytes >= ARRIVING_BYTES_MIN and self._server.arriving is not None:
-            return self._arriving(self._server.arriving, head, buffer)
+        handler = self._server.arriving
+        if handler is not None and head.body_bytes >= ARRIVING_BYTES_MIN and head.opcode in MESSAGES:
+            return self._arriving(handler, head, buffer)
         return BodyTarget((buffer.view,), buffer)
 
     def _arriving(self, handler: ArrivalHandler, head: FrameHead, buffer: PooledBuffer) -> BodyTarget:
@@ -141,12 +141,15 @@ class ServerProtocol(FrameProtocol):
             except ProtocolError:
                 self.release_target(frame.target)
                 raise
+            except RemoteError as error:  # a later version's request
+                self._outstanding += 1
+                StreamRequest(self, head, Empty(), held, began_s).fail(error.code, str(error))
+                return
         message = request.message
         self._outstanding += 1
         if request.deadline_s < self.loop.time():
-            request.fail(
-                ErrorCode.DEADLINE_PASSED, f"the deadline passed before the request of {self.peer_name} was served"
-            )
+            text = f"the deadline passed before the request of {self.peer_name} was served"
+            request.fail(ErrorCode.DEADLINE_PASSED, text)
             return
         try:
             if isinstance(message, MemoryRegisterRequest):
@@ -168,7 +171,7 @@ class ServerProtocol(FrameProtocol):
     def _request(
         self, head: FrameHead, typed_header: bytes, buffer: PooledBuffer | None, began_s: float
     ) -> StreamRequest:
-        """Returns the request. Raises ProtocolError: its header is malformed."""
+        """Returns the request. Raises ProtocolError: its header is malformed; RemoteError: its opcode is unknown."""
         message = decode_message(head.opcode, head.flags, typed_header)
         deadline_s = began_s + head.deadline_ms / 1000 if head.deadline_ms else float("inf")
         return StreamRequest(self, head, message, buffer, deadline_s)
@@ -187,7 +190,7 @@ class ServerProtocol(FrameProtocol):
         if self._greeting.done:
             self.peer, self.proof = self._greeting.peer, self._greeting.proof
             self.peer_name = f"{self.peer.role}/{self.peer.node}@{self.local_address}"
-            self.greeted = True
+            self.greeted = self.decoder.any_opcode = True
         self.send(encode_reply(head.opcode, head.request_id, reply))
 
     def release_target(self, target: BodyTarget | None) -> None:
@@ -284,9 +287,7 @@ class StreamServer:
         self.replies = ReplyQuota(limits)
         self.region_quota = RegionQuota(limits.region_bytes_max)
         self.traffic = Traffic()
-        self._sweeper: asyncio.TimerHandle | None = None
-        if sweep:
-            self._sweeper = self.loop.call_later(limits.sweep_interval_s, self._sweep)
+        self._sweeper = self.loop.call_later(limits.sweep_interval_s, self._sweep) if sweep else None
 
     @property
     def connection_count(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from adamctl.errors import ConfigurationError, ProtocolError
+from adamctl.errors import ConfigurationError, ProtocolError, RemoteError
 from adamctl.model.commands import Command
 from adamctl.wire.checksum import crc32
 from adamctl.wire.constants import (
@@ -23,6 +23,7 @@ from adamctl.wire.constants import (
     TYPED_HEADER_BYTES_MAX,
     VERSION_HIGHEST,
     VERSION_LOWEST,
+    ErrorCode,
     Flag,
     Opcode,
     body_bytes_max,
@@ -91,7 +92,7 @@ def encode_frame(
     Raises:
         ValueError: a field is out of range (a bug of ours, never the peer's fault).
     """
-    if body_bytes > _BODY_BYTES_MAX[opcode]:
+    if body_bytes and body_bytes > _BODY_BYTES_MAX[opcode]:
         raise ValueError(
             f"the body of a {Opcode(opcode).name}: expected at most {_BODY_BYTES_MAX[opcode]} bytes, found {body_bytes}"
         )
@@ -146,8 +147,8 @@ def encode_error(
     return encode_frame(opcode, request_id, header, flags=flags)
 
 
-def parse_head(data: bytes | bytearray | memoryview) -> FrameHead:
-    """Returns the fixed header in the first 36 bytes of `data`.
+def parse_head(data: bytes | bytearray | memoryview, any_opcode: bool = False) -> FrameHead:
+    """Returns the fixed header in the first 36 bytes of `data`; `any_opcode`: also of a request that is unknown here.
 
     Raises:
         ProtocolError: the first problem found; nothing after it has been trusted.
@@ -175,12 +176,18 @@ def parse_head(data: bytes | bytearray | memoryview) -> FrameHead:
         raise ProtocolError(f"unknown flags {head.flags:#04x}")
     limit = _BODY_BYTES_MAX.get(head.opcode)
     if limit is None:
-        raise ProtocolError(f"unknown opcode {head.opcode}")
+        if not any_opcode or head.flags & _REPLY:
+            raise ProtocolError(f"unknown opcode {head.opcode}")
+        limit = BODY_BYTES_MAX
     if head.header_bytes > TYPED_HEADER_BYTES_MAX:
         raise ProtocolError(f"typed header of {head.header_bytes} bytes, expected at most {TYPED_HEADER_BYTES_MAX}")
     if head.body_bytes > limit:
-        raise ProtocolError(f"body of {head.body_bytes} bytes, a {Opcode(head.opcode).name} may carry {limit} at most")
+        raise ProtocolError(f"body of {head.body_bytes} bytes, a {_name(head.opcode)} may carry {limit} at most")
     return head
+
+
+def _name(opcode: int) -> str:
+    return Opcode(opcode).name if opcode in _BODY_BYTES_MAX else f"request {opcode}"
 
 
 def check_typed_header(head: FrameHead, typed_header: bytes) -> None:
@@ -199,11 +206,16 @@ def decode_message(opcode: int, flags: int, typed_header: bytes) -> Message:
 
     Raises:
         ProtocolError: the header does not hold that message.
+        RemoteError: UNKNOWN_OPCODE, a later version's request (see `parse_head`).
     """
     if flags & _ERROR:
         decoder = _ERROR_DECODER
     else:
-        decoder = (_REPLY_DECODERS if flags & _REPLY else _REQUEST_DECODERS)[opcode]
+        try:
+            decoder = (_REPLY_DECODERS if flags & _REPLY else _REQUEST_DECODERS)[opcode]
+        except KeyError:
+            text = f"this process does not know opcode {opcode}; update the older side"
+            raise RemoteError(ErrorCode.UNKNOWN_OPCODE, text) from None
     try:
         message: Message = decoder.decode(typed_header)
     except UNREADABLE as error:

@@ -59,6 +59,7 @@ class FrameDecoder:
         failure: the ProtocolError that ended the stream, None if there was none. Frames before it were returned.
         blocked: the allocator had no room; read nothing until `resume` has been called.
         frames_seen: complete frames so far.
+        any_opcode: requests with an opcode that is unknown here are frames, too; else they end the stream.
     """
 
     __slots__ = (
@@ -74,6 +75,7 @@ class FrameDecoder:
         "_start",
         "_target",
         "_typed_header",
+        "any_opcode",
         "blocked",
         "failure",
         "frames_seen",
@@ -95,6 +97,7 @@ class FrameDecoder:
         self.failure: ProtocolError | None = None
         self.blocked = False
         self.frames_seen = 0
+        self.any_opcode = False
 
     def let_go(self) -> None:
         """Forgets the connection, from which nothing more comes; each has the other, so neither would be freed."""
@@ -203,7 +206,7 @@ class FrameDecoder:
         if head is None:
             if self._end - self._start < FRAME_HEADER_BYTES:
                 return False
-            head = self._head = parse_head(self._staging[self._start : self._end])
+            head = self._head = parse_head(self._staging[self._start : self._end], self.any_opcode)
             self._start += FRAME_HEADER_BYTES
         if self._typed_header is None:
             stop = self._start + head.header_bytes

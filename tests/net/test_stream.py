@@ -17,10 +17,11 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.limits import ClientLimits, ServerLimits
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Request
-from adamctl.wire.codec import decode_message, encode_reply, encode_request, parse_head
-from adamctl.wire.constants import ErrorCode, Flag, Opcode
+from adamctl.wire.codec import FrameHead, decode_message, encode_reply, encode_request, parse_head
+from adamctl.wire.constants import FRAME_HEADER, ErrorCode, Flag, Opcode
 from adamctl.wire.messages import (
     BenchBlockRequest,
+    CreditGrant,
     Empty,
     ErrorReply,
     Hello,
@@ -71,6 +72,36 @@ async def test_garbage_is_answered_with_a_reason_and_cut(world: World) -> None:
         assert await reader.read() == b""
         writer.close()
     assert server.connection_count == 0
+
+
+@everywhere(*STREAMS)
+async def test_a_later_versions_request_is_refused_and_the_connection_goes_on(world: World) -> None:
+    """With a body that would be placed, arrive in pieces, or need credit; also one-way; also of the longest body."""
+    seen: list[str] = []
+
+    def look(request: Request) -> None:
+        seen.append(type(request.message).__name__)
+
+    server = await world.serve(arriving=look, placing=look, credit_bytes=1 << 20)
+    reader, writer = await dial_and_greet(server.addresses[0])
+    for number, body_bytes in enumerate((0, 5, 4 << 20, 32 << 20), 2):
+        writer.write(raw_frame(opcode=999, request_id=number, header=b"later", body=bytes(body_bytes)))
+        magic, *fields = FRAME_HEADER.unpack((await reader.readexactly(36))[:32])
+        head = FrameHead(*fields)
+        error = decode_message(head.opcode, head.flags, await reader.readexactly(head.header_bytes))
+        assert (magic, head.opcode, head.request_id, head.body_bytes) == (b"ADMC", 999, number, 0)
+        assert isinstance(error, ErrorReply) and error.code == ErrorCode.UNKNOWN_OPCODE
+        assert "opcode 999; update the older side" in error.message
+    writer.write(raw_frame(opcode=999, request_id=8, flags=Flag.ONE_WAY, body=bytes(1 << 20)))
+    head, credit = await read_reply(reader)
+    assert isinstance(credit, CreditGrant) and credit.released_bytes == 1 << 20
+    writer.write(raw_frame(request_id=9))
+    head, answer = await read_reply(reader)
+    assert (head.request_id, answer) == (9, Empty()) and not seen
+    assert server.traffic.refusals == {ErrorCode.UNKNOWN_OPCODE: 5}
+    writer.write(raw_frame(opcode=999, request_id=10, flags=Flag.REPLY))
+    assert "unknown opcode 999" in (await read_reply(reader))[1].message and await reader.read() == b""
+    writer.close()
 
 
 @everywhere(*STREAMS)
