@@ -24,9 +24,10 @@ from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller import server as controller_server
 from adamctl.roles.controller.client import ControllerClient
-from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.controller.store import Store
 from adamctl.roles.controller.testing.memory import VolatileStore
+from tests.roles.controller.driven_core import OpenCore
 
 ROOTS = (tempfile.gettempdir(),)
 """Where tests have checkpoints written."""
@@ -39,7 +40,7 @@ class ClusterInMemory:
     Attributes:
         network: the in-memory network, for faults, partitions and crashes by node name.
         controller: the controller's own context; `controller_core` its state.
-        client: a `ConfigurationStore` for the test itself.
+        client: a `ConfigurationStore` for the test itself, which may write any key.
         contexts: every context made so far, by node name.
     """
 
@@ -53,7 +54,7 @@ class ClusterInMemory:
 
     async def open(self, store: Store | None = None) -> None:
         """Starts the controller."""
-        self.controller_core = ControllerCore(self.config)
+        self.controller_core = OpenCore(self.config)
         self.controller = self._make("controller", "controller-0", {}, member=False)
         serving = controller_server.serve(self.controller, self.controller_core, store or VolatileStore())
         self.tasks["controller-0"] = asyncio.create_task(serving)

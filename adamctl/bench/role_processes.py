@@ -86,6 +86,6 @@ def role_hello(role: str, node: str, incarnation: int = 0) -> Hello:
     return make_hello(role, node, incarnation, environment_token(os.environ))
 
 
-def connect_store(keeper: str) -> ControllerClient | EtcdClient:
+def connect_store(keeper: str, role: str = "operator", node: str = "bench") -> ControllerClient | EtcdClient:
     """Returns a client of the configuration service, a controller or an etcd cluster, for the running loop."""
-    return cluster_client(StreamTransport(), [keeper], lambda: role_hello("operator", "bench"))
+    return cluster_client(StreamTransport(), [keeper], lambda: role_hello(role, node))

@@ -61,7 +61,7 @@ class Load:
         job = JobRecord("running", layout.hash, RuleConfig("add"), 1, acks="durable")
         puts = {job_key(JOB): encode(job), layout_key(JOB): encode(record)}
         puts |= {bucket_key(JOB, bucket.index): encode(BucketRecord(1, "ps-0")) for bucket in layout.buckets}
-        await store.compare_and_set(ConfigChanges({}, puts))
+        await store.compare_and_set(ConfigChanges({job_key(JOB): 0}, puts))
         return layout
 
     def push_of(self, layout: ParameterLayout, flat: np.ndarray) -> PushSet:
@@ -110,8 +110,8 @@ async def kills(runner: Runner, count: int, seed: int) -> None:
     def hello(incarnation: int):
         return lambda: make_hello("worker", f"w-{incarnation}", incarnation, "")
 
-    operator = make_hello("operator", "kills")
-    store = ControllerClient(transport, [f"tcp://{load.cluster.address}"], lambda: operator)
+    maker = make_hello("client", "kills")
+    store = ControllerClient(transport, [f"tcp://{load.cluster.address}"], lambda: maker)
     clients = [ParameterClient(transport, hello(n), store, JOB, attempt_s=2.0) for n in range(1, CLIENTS + 2)]
     pushing: list[asyncio.Task[None]] = []
     try:

@@ -123,7 +123,7 @@ class Fire:
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
-    def client(self, name: str, *members: str, deadline_s: float = CALL_S, role: str = "front") -> ControllerClient:
+    def client(self, name: str, *members: str, deadline_s: float = CALL_S, role: str = "ps") -> ControllerClient:
         """Returns a client of all controllers, or of some."""
         addresses = [self.addresses[member] for member in members or self.addresses]
         return ControllerClient(StreamTransport(), addresses, lambda: role_hello(role, name), deadline_s=deadline_s)
@@ -167,7 +167,7 @@ class Fire:
     async def _change(
         self, client: ControllerClient, name: str, known: dict[str, int], random: Random, number: int
     ) -> None:
-        keys = random.sample(["/jobs/t/a", "/jobs/t/b", "/jobs/t/c"], random.randint(1, 2))
+        keys = random.sample(["/jobs/t/buckets/a", "/jobs/t/buckets/b", "/jobs/t/buckets/c"], random.randint(1, 2))
         conditions = {key: known.get(key, 0) for key in keys if random.random() < 0.7}
         changes = ConfigChanges(conditions, dict.fromkeys(keys, f"{name}.{number}".encode()))
         operation = self.history.invoke(name, "change", changes)

@@ -118,7 +118,7 @@ async def test_what_a_deposed_leader_hears_is_not_granted(tmp_path: Path) -> Non
     """A node and a client that reach only the old leader get no answers, while the others go on."""
     async with under_fire(tmp_path, 3) as fire:
         leader = await fire.leader()
-        alone = fire.client("n1", leader, deadline_s=20.0, role="ps")
+        alone = fire.client("n1", leader, deadline_s=20.0)
         registered = await alone.register(NodeRegisterRequest("n1", "ps", (), "h", 1))
         alone.deadline_s = 1.5
         fire.links.isolate([leader], [name for name in fire.addresses if name != leader])
@@ -157,7 +157,7 @@ async def test_without_a_majority_nothing_is_granted_training_goes_on_and_status
         for name in gone:
             fire.kill(name)
         before = _examples(tmp_path)
-        asked = fire.client("ps-9", deadline_s=2.0, role="ps")
+        asked = fire.client("ps-9", deadline_s=2.0)
         with pytest.raises(UnreachableError):
             await asked.register(NodeRegisterRequest("ps-9", "ps", (), "h", 1))
         with pytest.raises(UnreachableError):

@@ -26,6 +26,7 @@ from tests.sim.scenario import ELECTIONS_S, config_of
 
 BUCKETS = 3
 JOB = "j"
+MAKER = "c-0"
 CALL_S = 3.0
 AFTER_S = 8.0
 """How long all goes on after the restore."""
@@ -34,7 +35,7 @@ AFTER_S_MAX = 60.0
 
 def job_record(number: int) -> bytes:
     """Returns one of many different records of the job."""
-    return encode(JobRecord("running", "h", RuleConfig("add"), number))
+    return encode(JobRecord("running", "h", RuleConfig("add"), number, MAKER))
 
 
 class OneHistory:
@@ -130,7 +131,9 @@ class Writer:
     def _write(self, changes: ConfigChanges) -> None:
         self._sequence += 1
         session = f"{self._name}-{self._sequence}"
-        self._call(lambda token: CompareAndSet(token, session, 1, changes, self._serial, "front", "f"), self._wrote)
+        self._call(
+            lambda token: CompareAndSet(token, session, 1, changes, self._serial, "coordinator", MAKER), self._wrote
+        )
 
     def _wrote(self, answer: Answer | Refuse | None) -> None:
         if isinstance(answer, Refuse):

@@ -54,13 +54,13 @@ class PsCluster(RoleProcesses):
     def create_job(
         self, name: str, record: LayoutRecord, copies: int = 1, rule: RuleConfig = ADD, coordinator: str = ""
     ) -> ParameterLayout:
-        """Creates a job on all servers, commanded by this coordinator; with several copies, two acknowledge a push."""
+        """Creates a job on all servers, as its coordinator or a client; with several copies, two acknowledge a push."""
         return run(self._create_job(name, record, copies, rule, coordinator))
 
     async def _create_job(
         self, name: str, record: LayoutRecord, copies: int, rule: RuleConfig, coordinator: str
     ) -> ParameterLayout:
-        store = connect_store(self.controller)
+        store = connect_store(self.controller, *(("coordinator", coordinator) if coordinator else ("client", "bench")))
         try:
             layout = record.layout()
             _, entries = await store.read("/nodes/")

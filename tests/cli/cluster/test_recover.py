@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from adamctl.cli.cluster.access import ClusterAccess
 from adamctl.cli.cluster.recover import COLUMNS, described, lost_text
 from adamctl.cli.cluster.stuck import findings, servers_of
 from adamctl.config.records import BucketRecord, NodeRecord, encode, node_key
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.net.handshake import make_hello
+from adamctl.net.stream import StreamTransport
+from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.ps.replication.core.recovery import Kept, State
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
 from tests.cli.cluster.test_copies import LAYOUT, job_entries
@@ -130,9 +132,10 @@ def test_the_command_where_there_is_no_job(controller: str) -> None:
 
 async def make_job(address: str) -> None:
     """A job whose servers are gone, all of them."""
-    async with ClusterAccess([address], TOKEN) as access:
-        puts = {entry.key: entry.value for entry in job_entries("gone", RECORD)}
-        assert not (await access.store.compare_and_set(ConfigChanges({}, puts))).conflicts
+    client = ControllerClient(StreamTransport(), [address], lambda: make_hello("client", "maker", 0, TOKEN))
+    puts = {entry.key: entry.value for entry in job_entries("gone", RECORD)}
+    assert not (await client.compare_and_set(ConfigChanges(dict.fromkeys(puts, 0), puts))).conflicts
+    await client.close()
 
 
 def test_the_command_where_nobody_has_anything(controller: str) -> None:

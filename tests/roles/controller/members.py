@@ -18,10 +18,11 @@ from adamctl.net.stream import StreamTransport
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller import server
 from adamctl.roles.controller.client import ControllerClient
-from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.controller.store import LogStore
 from adamctl.wire.messages import Hello
 from tests.ports import free_ports
+from tests.roles.controller.driven_core import OpenCore
 
 LOG = logging.getLogger("adamctl.test")
 BOUND_S = 60.0
@@ -45,7 +46,7 @@ class MemberInProcess:
         self.folder = folder
         self.name = name
         self.peers = peers
-        self.core = ControllerCore(
+        self.core = OpenCore(
             ControllerConfig(), name=name, peers=peers, identity=identity, chance=Random(identity).random
         )
         self.context = RoleContext(

@@ -165,22 +165,24 @@ async def test_processes_elect_another_leader_when_theirs_is_killed_or_stopped(
 ) -> None:
     peers = dict(zip("abc", free_addresses(3), strict=True))
     processes = {name: MemberProcess(tmp_path / name, name, peers) for name in peers}
-    client = client_of(peers.values())
+    client = client_of(peers.values(), hello=make_hello("ps", "ps-0"))
     try:
-        await put(client, "/jobs/t/0")
+        await put(client, "/jobs/t/buckets/0")
         spent_s = []
         for number, how in ((1, signal.SIGKILL), (2, signal.SIGSTOP)):
             name = await _leader_by_status(client)
             processes[name].kill(how)
             began_s = time.monotonic()
-            await put(client, f"/jobs/t/{number}")
+            await put(client, f"/jobs/t/buckets/{number}")
             spent_s.append(time.monotonic() - began_s)
             if how == signal.SIGKILL:
                 processes[name].close()
                 processes[name] = MemberProcess(tmp_path / name, name, peers)
             else:
                 processes[name].kill(signal.SIGCONT)
-        assert [entry.key for entry in (await client.read("/"))[1]] == [f"/jobs/t/{number}" for number in range(3)]
+        assert [entry.key for entry in (await client.read("/"))[1]] == [
+            f"/jobs/t/buckets/{number}" for number in range(3)
+        ]
         with capsys.disabled():
             print(f"\n  commits went on {spent_s[0]:.2f} s after kill -9, {spent_s[1]:.2f} s after SIGSTOP")
     finally:
@@ -193,14 +195,14 @@ async def test_a_controller_with_other_limits_does_not_join(tmp_path: Path) -> N
     peers = dict(zip("abc", free_addresses(3), strict=True))
     processes = {name: MemberProcess(tmp_path / name, name, peers) for name in "ab"}
     processes["c"] = MemberProcess(tmp_path / "c", "c", peers, "--lost-after", "9")
-    client = client_of(peers.values())
+    client = client_of(peers.values(), hello=make_hello("ps", "ps-0"))
     try:
         assert await asyncio.to_thread(processes["c"].process.wait, BOUND_S) == 2
         told = (tmp_path / "c.log").read_text()
         assert "2 of the other 2 controllers have different limits" in told and "found lease_s=4 lost_after_s=5" in told
         processes["c"].close()
         processes["c"] = MemberProcess(tmp_path / "c", "c", peers)
-        await put(client, "/jobs/t/0")
+        await put(client, "/jobs/t/buckets/0")
     finally:
         await client.close()
         for process in processes.values():

@@ -35,6 +35,7 @@ from adamctl.wire.messages import (
     StatusRequest,
 )
 from tests.cluster import memory_cluster
+from tests.roles.controller.driven_core import OpenCore
 
 LOG = logging.getLogger("adamctl.test")
 
@@ -55,7 +56,7 @@ async def controller_on(
         listen=tuple(addresses),
     )
     store = LogStore(folder)
-    task = asyncio.create_task(server.serve(context, ControllerCore(config), store))
+    task = asyncio.create_task(server.serve(context, OpenCore(config), store))
     try:
         async with asyncio.timeout(10):
             while not context.ready:

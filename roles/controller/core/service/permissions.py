@@ -1,10 +1,11 @@
 """Who may change which key, and which keys a trainer sees: the part of the table that depends on the state. Pure.
 
     /nodes/{id}                  nobody: by registering, beacons and leaving alone
-    /jobs/{id}/buckets/{n}       parameter servers
+    /jobs/{id}/buckets/{n}       parameter servers; operators, if there is such a bucket (`adamctl recover`)
     /jobs/{id}/served/{node}     that parameter server
-    /jobs/{id}, and all under it its coordinator; whoever creates it (coordinator, client); operators
-    /jobs/{id}, to end it        any client where no coordinator keeps it: the client that made it may have died
+    /jobs/{id}, and all under it its coordinator; whoever creates it (coordinator, client)
+    /jobs/{id}, to end it        operators (`adamctl run stop`); any client where no coordinator keeps it: the client
+                                 that made it may have died
     /drains/{node}               operators; that parameter server
     /retired                     nobody: the controllers do it themselves
 
@@ -39,6 +40,7 @@ from adamctl.wire.permissions import JOB_OWNERS, OPERATORS, TRAINERS
 from adamctl.wire.unreadable import UNREADABLE
 
 _BUCKET: Final = re.compile(r"/jobs/[^/]+/buckets/[^/]+")
+_JOB: Final = re.compile(r"/jobs/[^/]+")
 _OF_JOB: Final = re.compile(r"/jobs/([^/]+)(/.+)?")
 _DRAIN: Final = re.compile(r"/drains/[^/]+")
 _JOBS: Final = "/jobs/"
@@ -120,7 +122,7 @@ def _epoch_problem(state: KeyState, key: str, changes: ConfigChanges) -> str:
 def _may_change(state: KeyState, role: str, node: str, key: str, changes: ConfigChanges) -> bool:
     of_job = _OF_JOB.fullmatch(key)
     if role in OPERATORS:
-        return of_job is not None or _DRAIN.fullmatch(key) is not None
+        return _DRAIN.fullmatch(key) is not None or (of_job is not None and _mends(state, key, changes))
     if of_job is None:
         return role == "ps" and key == drain_key(node)
     job = of_job[1]
@@ -142,18 +144,35 @@ def _owns(state: KeyState, role: str, node: str, job: str, changes: ConfigChange
     return entry is not None and _names(entry.value, "coordinator", node)
 
 
+def _mends(state: KeyState, key: str, changes: ConfigChanges) -> bool:
+    """Says whether this change of a job's key is one that operators' commands make."""
+    if key not in changes.puts or state.get(key) is None:
+        return False
+    return _BUCKET.fullmatch(key) is not None or _ended(state, key, changes.puts[key]) is not None
+
+
 def _ends_shared(state: KeyState, key: str, changes: ConfigChanges) -> bool:
     """Says whether these changes only end a job that clients share: the client that made it may have died."""
-    entry = state.get(key)
-    if entry is None or set(changes.puts) != {key} or changes.deletes:
+    if set(changes.puts) != {key} or changes.deletes:
         return False
+    job = _ended(state, key, changes.puts[key])
+    if job is None:
+        return False
+    maker = state.get(node_key(job.coordinator)) if job.coordinator else None
     try:
-        job = decode(entry.value, JobRecord)
-        maker = state.get(node_key(job.coordinator)) if job.coordinator else None
-        shared = maker is None or decode(maker.value, NodeRecord).role == "client"
-        return shared and decode(changes.puts[key], JobRecord) == replace(job, state="ended")
+        return maker is None or decode(maker.value, NodeRecord).role == "client"
     except UNREADABLE:
         return False
+
+
+def _ended(state: KeyState, key: str, value: bytes) -> JobRecord | None:
+    """Returns the job whose key this is, if a value says of it only that it has ended."""
+    entry = state.get(key) if _JOB.fullmatch(key) is not None else None
+    try:
+        job = decode(entry.value, JobRecord) if entry is not None else None
+        return job if job is not None and decode(value, JobRecord) == replace(job, state="ended") else None
+    except UNREADABLE:
+        return None
 
 
 def _names(value: bytes, role: str, node: str) -> bool:

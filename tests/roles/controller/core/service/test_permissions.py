@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from msgspec.structs import replace
 
@@ -9,6 +11,7 @@ from adamctl.config.records import (
     BucketRecord,
     DrainRecord,
     JobRecord,
+    LayoutRecord,
     NodeRecord,
     ServedRecord,
     bucket_key,
@@ -16,6 +19,7 @@ from adamctl.config.records import (
     drain_key,
     encode,
     job_key,
+    layout_key,
     node_key,
     served_key,
 )
@@ -26,6 +30,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, ConfigWatchReply
 from tests.roles.controller.core.paxos.test_paxos_core import Three
 from tests.roles.controller.driven_core import Driven, only
+from tests.roles.ps.ps_cluster import make_tensors
 
 NODE = encode(NodeRecord("ps-0", "ps", 1, (), "h", 1))
 BUCKET = encode(BucketRecord(1, "ps-0"))
@@ -33,8 +38,11 @@ SERVED = encode(ServedRecord(1))
 DRAIN = encode(DrainRecord(1, 1.0))
 
 
-def job(coordinator: str = "") -> bytes:
-    return encode(JobRecord("running", "h", RuleConfig("sgd"), 1, coordinator))
+LAYOUT = encode(LayoutRecord(make_tensors(((4, 4),)), 1))
+
+
+def job(coordinator: str = "", state: Literal["running", "ended"] = "running") -> bytes:
+    return encode(JobRecord(state, "h", RuleConfig("sgd"), 1, coordinator))
 
 
 def asked(driven: Driven, role: str, node: str, changes: ConfigChanges) -> list[Instruction]:
@@ -62,26 +70,47 @@ def test_nobody_writes_or_deletes_a_node(role: str) -> None:
     assert not allowed(driven, role, "ps-0", ConfigChanges({}, {}, (node_key("ps-0"),)))
 
 
+def set_up(driven: Driven, puts: dict[str, bytes]) -> None:
+    """Writes as the controllers themselves do, whom nobody asks."""
+    assert allowed(driven, "", "", ConfigChanges({}, puts))
+
+
 @pytest.mark.parametrize(
     ("key", "value", "who"),
     [
-        (bucket_key("j", 0), BUCKET, {"ps", "coordinator", "front"}),
-        (served_key("j", "ps-0"), SERVED, {"ps", "coordinator", "front"}),
-        (served_key("j", "ps-1"), SERVED, {"coordinator", "front"}),
-        (job_key("j"), job("c-0"), {"coordinator", "front"}),
-        (job_key("j"), job("c-1"), {"front"}),
-        (drain_key("ps-0"), DRAIN, {"ps", "front"}),
-        (drain_key("ps-1"), DRAIN, {"front"}),
+        (bucket_key("j", 0), encode(BucketRecord(2, "ps-0")), {"ps", "coordinator", "front", "operator"}),
+        (bucket_key("j", 1), BUCKET, {"ps", "coordinator"}),
+        (served_key("j", "ps-0"), SERVED, {"ps", "coordinator"}),
+        (served_key("j", "ps-1"), SERVED, {"coordinator"}),
+        (layout_key("j"), LAYOUT, {"coordinator"}),
+        (job_key("j"), job("c-0"), {"coordinator"}),
+        (job_key("j"), job("c-0", "ended"), {"coordinator", "front", "operator"}),
+        (job_key("j"), job("c-1"), set()),
+        (job_key("j"), job("c-1", "ended"), set()),
+        (job_key("k"), job("c-1"), set()),
+        (drain_key("ps-0"), DRAIN, {"ps", "front", "operator"}),
+        (drain_key("ps-1"), DRAIN, {"front", "operator"}),
         ("/other", b"", set()),
         ("/jobs/", b"", set()),
     ],
 )
 def test_who_may_change_the_keys_of_a_job(key: str, value: bytes, who: set[str]) -> None:
     roles = {"ps": "ps-0", "coordinator": "c-0", "client": "client-1", "worker": "w", "front": "f", "data": "d"}
-    for role, node in roles.items():
+    for role, node in (roles | {"operator": "o"}).items():
         driven = Driven()
-        assert allowed(driven, "front", "f", ConfigChanges({}, {job_key("j"): job("c-0")}))
+        driven.register("c-0")
+        set_up(driven, {job_key("j"): job("c-0"), bucket_key("j", 0): BUCKET})
         assert allowed(driven, role, node, ConfigChanges({}, {key: value})) is (role in who), role
+
+
+@pytest.mark.parametrize("role", ["front", "operator"])
+def test_an_operator_deletes_drains_and_nothing_else(role: str) -> None:
+    driven, drain = Driven(), drain_key("ps-0")
+    keys = {job_key("j"): job("c-0"), bucket_key("j", 0): BUCKET, layout_key("j"): LAYOUT}
+    set_up(driven, keys | {drain: DRAIN})
+    for key in keys:
+        assert not allowed(driven, role, "f", ConfigChanges({}, {}, (key,)))
+    assert allowed(driven, role, "f", ConfigChanges({}, {}, (drain,)))
 
 
 def test_a_coordinator_reaches_into_no_other_job() -> None:
@@ -107,9 +136,7 @@ def test_a_client_ends_a_job_that_no_coordinator_keeps_and_changes_nothing_else(
     driven = Driven()
     for number, maker in enumerate(("client-1", "c-0")):
         name = f"j{number}"
-        assert allowed(
-            driven, "front", "f", ConfigChanges({}, {job_key(name): job(maker), bucket_key(name, 0): BUCKET})
-        )
+        set_up(driven, {job_key(name): job(maker), bucket_key(name, 0): BUCKET})
     driven.register("c-0")
     ended = encode(replace(decode(job("client-1"), JobRecord), state="ended"))
     for changes in (
@@ -155,7 +182,7 @@ def two_jobs() -> Driven:
     driven = Driven()
     for name in ("a", "a~2", "ab"):
         puts = {job_key(name): job("c-0"), bucket_key(name, 0): BUCKET, served_key(name, "ps-0"): SERVED}
-        assert allowed(driven, "front", "f", ConfigChanges({}, puts))
+        set_up(driven, puts)
     driven.register("ps-0")
     return driven
 
@@ -199,9 +226,9 @@ def test_a_watch_tells_a_trainer_of_nothing_that_it_does_not_see() -> None:
     revision = driven.core.state.revision
     assert not driven.step(Watch(4, 5, "/jobs/", revision, 60.0, "worker"))
     put = ConfigChanges({}, {bucket_key("ab", 0): encode(BucketRecord(2, "ps-0"))}, (served_key("a", "ps-0"),))
-    assert not [one for one in asked(driven, "front", "f", put) if isinstance(one, Answer) and one.token == 4]
+    assert not [one for one in asked(driven, "", "", put) if isinstance(one, Answer) and one.token == 4]
     put = ConfigChanges({}, {job_key("ab"): job("c-0"), bucket_key("ab", 0): encode(BucketRecord(3, "ps-0"))})
-    (told,) = (one for one in asked(driven, "front", "f", put) if isinstance(one, Answer) and one.token == 4)
+    (told,) = (one for one in asked(driven, "", "", put) if isinstance(one, Answer) and one.token == 4)
     assert told.entries is not None and [entry.key for entry in told.entries] == ["/jobs/ab"]
     assert isinstance(told.message, ConfigWatchReply) and told.message.deleted == ()
 
@@ -211,7 +238,7 @@ def test_no_epoch_goes_back_and_none_stays(role: str) -> None:
     driven, key = Driven(), bucket_key("j", 0)
     node = {"coordinator": "c-0"}.get(role, role)
     puts = {job_key("j"): job("c-0"), key: encode(BucketRecord(7, "ps-0"))}
-    assert allowed(driven, "front", "f", ConfigChanges({}, puts))
+    set_up(driven, puts)
     revision = driven.core.state.revision_of(key)
     for epoch in (6, 7):
         for conditions in ({}, {key: revision}):
