@@ -104,10 +104,6 @@ class BlockOrder:
         """Returns the position in a pass of a window's first example; of `windows`, where the pass ends."""
         return int(self._layout_of(pass_number).starts[window])
 
-    def in_file_order(self, run: Run) -> Indices:
-        """Returns the numbers [n] that a run's examples have when all blocks are counted through."""
-        return self._firsts[run.blocks] + run.indices
-
     def _layout_of(self, pass_number: int) -> _Layout:
         for held in self._layouts:
             if held.pass_number == pass_number:

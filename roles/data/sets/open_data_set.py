@@ -110,10 +110,6 @@ class OpenDataSet:
             return int(counted)
         return self.source.stored_bytes if self.source.resident else self.visits.loaded_bytes
 
-    def order(self, split: str, pass_number: int) -> Indices:
-        """Returns the draws of a whole pass over a split, in its order (`Visits.draws`)."""
-        return self.visits.draws(Range(split, pass_number, 0, self.examples[split]))
-
     def labels(self, split: str) -> Labels:
         """Returns the labels of a split in the order of its files."""
         return self.source.labels(self.visits.file_split(split))[self.visits.members(split)]

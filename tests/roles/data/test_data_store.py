@@ -23,6 +23,7 @@ from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.sets.visits import ExampleVisits
 from adamctl.roles.data.store import DataStore
 from adamctl.wire.constants import ErrorCode
+from tests.roles.data.orders import whole_pass
 
 WAIT_S = 20
 
@@ -238,7 +239,7 @@ def test_a_broken_image_fails_its_reads_and_no_others(image_folder: Callable[...
     dataset = store.open(config, (4, 4, 1), 7)
     victim = dataset.source.paths("train")[0]  # type: ignore[attr-defined]
     victim.write_bytes(victim.read_bytes()[:40])
-    position = dataset.order("train", 0).tolist().index(0)
+    position = whole_pass(dataset, "train", 0).tolist().index(0)
     with pytest.raises(DamagedDataError, match=victim.name):
         read(store, dataset.name, Range("train", 0, position, position + 1))
     other = position - 1 if position else 1
@@ -252,7 +253,7 @@ def test_images_are_decoded_in_chunks_into_one_range(image_folder: Callable[...,
     count = dataset.examples["train"]
     for pass_number in (0, 1):
         images, labels = read(store, dataset.name, Range("train", pass_number, 0, count))
-        order = dataset.order("train", pass_number)
+        order = whole_pass(dataset, "train", pass_number)
         paths = dataset.source.paths("train")  # type: ignore[attr-defined]
         assert images.tolist() == [10 * int(paths[index].stem) for index in order]
         assert labels.tolist() == [int(paths[index].parent.name == "dog") for index in order]

@@ -26,6 +26,7 @@ from adamctl.roles.data.readers.source import TableSource, target_count, targets
 from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.store import DataStore
 from adamctl.wire.messages import Hello
+from tests.roles.data.orders import whole_pass
 
 IMAGES = np.arange(12 * 4, dtype=np.uint8).reshape(12, 2, 2)
 TARGETS = np.random.default_rng(4).standard_normal((12, 3))
@@ -141,7 +142,7 @@ async def test_a_batch_has_the_targets_of_its_examples(tmp_path: Path, kind: typ
     client = DataClient([await network.connect("memory://data", greeting, deadline_s=20)])
     data = await client.open(config, (2, 2, 1), 7)
     assert data.targets == 3 and data.classes == ()
-    order = store.open(config, (2, 2, 1), 7).order("train", 1)[2:9]
+    order = whole_pass(store.open(config, (2, 2, 1), 7), "train", 1)[2:9]
     into = np.empty((7, 2, 2, 1), np.float32), np.empty((7, 3), np.float32)
     for batch in (await client.read(data, "train", 1, 2, 9), await client.read(data, "train", 1, 2, 9, into)):
         np.testing.assert_array_equal(batch.images[..., 0], IMAGES[order])

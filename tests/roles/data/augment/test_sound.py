@@ -20,6 +20,7 @@ from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.readers.audio import AudioSource
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings
+from tests.roles.data.orders import whole_pass
 from tests.roles.data.speech.sounds import RATE_HZ, noise, write_recordings
 
 FRAMES, BANDS = 7, 5
@@ -134,7 +135,7 @@ def test_only_training_examples_of_shuffled_passes_change(tmp_path: Path) -> Non
         count = dataset.examples[split]
         found, plain = np.empty((count, 35), np.float32), np.empty((count, 35), np.float32)
         dataset.gather(Range(split, pass_number, 0, count), found, np.empty(count, np.int32))
-        source.load("test" if split == "test" else "train", dataset.order(split, pass_number), plain)
+        source.load("test" if split == "test" else "train", whole_pass(dataset, split, pass_number), plain)
         return bool((found != plain).any(axis=1).all())
 
     assert changed("train", 0) and changed("train", 1)

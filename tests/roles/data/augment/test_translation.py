@@ -19,6 +19,7 @@ from adamctl.roles.data.core import FILE_ORDER, Range, dataset_identity, transla
 from adamctl.roles.data.preparing import Asked, ReadyRange
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.store import DataStore
+from tests.roles.data.orders import whole_pass
 
 WAIT_S = 20
 SHAPE = (9, 7, 2)
@@ -138,7 +139,7 @@ def test_training_images_are_moved_and_the_border_is_a_zero_byte(
     border = {"unit": 0.0, "none": 0.0, "standard": -raw.mean() / raw.std()}[scale]
     for pass_number in (0, 1):
         wanted = Range("train", pass_number, 5, 45)
-        shifts = translations(moved.order("train", pass_number)[5:45], 7, pass_number, 2)
+        shifts = translations(whole_pass(moved, "train", pass_number)[5:45], 7, pass_number, 2)
         got = read(store, moved, wanted)
         np.testing.assert_allclose(got, expected(read(store, plain, wanted), shifts, border), rtol=1e-5)
 
@@ -157,7 +158,7 @@ def test_passes_see_different_variants_of_the_same_image(open_store: Callable[..
     dataset = store.open(config(), SHAPE, 7)
     variants = []
     for pass_number in range(12):
-        position = dataset.order("train", pass_number).tolist().index(17)
+        position = whole_pass(dataset, "train", pass_number).tolist().index(17)
         variants.append(read(store, dataset, Range("train", pass_number, position, position + 1)).tobytes())
     assert len(set(variants)) > 5
 

@@ -20,6 +20,7 @@ from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.scaling import Scaling, scaling_for
 from adamctl.wire.messages import DataReadReply
 from tests.roles.data.data_servers import TINY, WAIT_S, Farm
+from tests.roles.data.orders import whole_pass
 
 
 async def test_examples_are_received_into_the_callers_arrays(farm: Farm, idx_folder: Callable[..., Path]) -> None:
@@ -54,7 +55,7 @@ async def test_what_is_read_is_bit_for_bit_what_the_scaling_makes_of_the_file(
     client = await farm.client("data-0")
     data = await client.open(DataConfig(format="npz", source="made", scale=scale), (5, 3, 1), 7)  # type: ignore[arg-type]
     assert data.dtype == kind
-    order = server.store.open(data.config, (5, 3, 1), 7).order("train", 2)[3:24]
+    order = whole_pass(server.store.open(data.config, (5, 3, 1), 7), "train", 2)[3:24]
     expected = raw[order].astype(np.float32)[..., None]
     data.scaling.apply(expected)
     assert data.scaling == {"none": Scaling(), "unit": Scaling(1 / 255 if kind == "uint8" else 1.0)}.get(

@@ -15,6 +15,7 @@ from adamctl.roles.data.core import Range
 from adamctl.roles.data.describe.sample import GAP, Variants, sheet, variants
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
+from tests.roles.data.orders import whole_pass
 
 SHAPE = (10, 8, 1)
 AUGMENT = AugmentConfig(rotate=20, translate=1.5)
@@ -32,7 +33,7 @@ def test_a_row_is_what_the_file_has_and_then_what_each_pass_trains_on(dataset: O
     shown = variants(dataset, first=4, examples=3, passes=5)
     assert shown.images.shape == (3, 6, *SHAPE) and shown.labels.tolist() == [1, 2, 0] and shown.white == 255
     for pass_number in range(5):
-        order = dataset.order("train", pass_number).tolist()
+        order = whole_pass(dataset, "train", pass_number).tolist()
         for row, index in enumerate((4, 5, 6)):
             place = order.index(index)
             got, label = np.empty((1, dataset.form.elements), np.uint8), np.empty(1, np.int32)

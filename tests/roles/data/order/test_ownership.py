@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.order.block_order import BlockOrder
 from adamctl.roles.data.order.ownership import Blocks, Ownership, Share, blocks_of, share_problem
+from tests.roles.data.orders import in_file_order
 
 DATASET = "0f" * 16
 BLOCKS = range(2000)
@@ -93,8 +94,8 @@ def test_a_death_in_mid_pass_changes_who_serves_and_not_what() -> None:
             ownership = Ownership(DATASET, servers)
             gathered = np.full(len(run.blocks), -1)
             for places in (ownership.part(run.blocks, server) for server in servers):
-                gathered[places] = order.in_file_order(run)[places]
-            assert gathered.tolist() == order.in_file_order(run).tolist()
+                gathered[places] = in_file_order(order, run)[places]
+            assert gathered.tolist() == in_file_order(order, run).tolist()
 
 
 @pytest.mark.parametrize("examples", [0, 1, 700, 20_000, 5_000_000])

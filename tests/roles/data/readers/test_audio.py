@@ -23,6 +23,7 @@ from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.speech.frame_store import FrameStore
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings, contexts
 from adamctl.roles.data.store import DataStore
+from tests.roles.data.orders import whole_pass
 from tests.roles.data.speech.sounds import RATE_HZ, noise, tar_of, wav_bytes, write_recordings
 
 LENGTHS = {
@@ -183,7 +184,7 @@ def test_a_validation_part_holds_out_whole_recordings(folder: Path) -> None:
     groups = source.groups("train")
     for seed in range(5):
         dataset = OpenDataSet("x", config, source, seed, BUDGET_BYTES)
-        held_out, trained = (set(groups[dataset.order(split, 0)]) for split in ("validation", "train"))
+        held_out, trained = (set(groups[whole_pass(dataset, split, 0)]) for split in ("validation", "train"))
         assert not held_out & trained and len(held_out | trained) == 8
         wanted = round(0.3 * len(groups))
         assert wanted <= dataset.examples["validation"] < wanted + max(np.bincount(groups))

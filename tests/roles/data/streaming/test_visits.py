@@ -20,6 +20,7 @@ from adamctl.roles.data.readers.source import TableSource
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.store import DataStore
 from adamctl.roles.data.streaming.visits import BlockVisits
+from tests.roles.data.orders import whole_pass
 from tests.roles.data.streaming.block_sources import BlockSource, NumberedSource
 
 WAIT_S = 20
@@ -138,8 +139,8 @@ def test_who_takes_the_place_of_another_one_for_one_range_owns_no_more_for_that(
     for _ in range(2):
         gather(dataset, wanted, mine)
         gather(dataset, wanted, positions)
-    assert {source.reads["train", one] for one in dataset.order("train", 0)[mine].tolist()} == {1}
-    assert {source.reads["train", one] for one in dataset.order("train", 0)[others].tolist()} == {2}
+    assert {source.reads["train", one] for one in whole_pass(dataset, "train", 0)[mine].tolist()} == {1}
+    assert {source.reads["train", one] for one in whole_pass(dataset, "train", 0)[others].tolist()} == {2}
 
 
 def gather(dataset: OpenDataSet, wanted: Range, positions: NDArray[np.int64] | None = None) -> None:
@@ -147,7 +148,7 @@ def gather(dataset: OpenDataSet, wanted: Range, positions: NDArray[np.int64] | N
     count = wanted.stop - wanted.start if positions is None else len(positions)
     images, labels = np.empty((count, 3), np.float32), np.empty(count, np.int32)
     dataset.gather(wanted, images, labels, positions)
-    expected = dataset.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
+    expected = whole_pass(dataset, wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
     assert images[:, 0].tolist() == (expected if positions is None else expected[positions]).tolist()
 
 
@@ -195,8 +196,8 @@ def test_an_order_that_is_chosen_is_the_order(store: DataStore) -> None:
     auto = store.open(msgspec.structs.replace(CONFIG, order="auto"), shape, 7)
     blocks = store.open(CONFIG, shape, 7)
     assert not isinstance(auto.visits, BlockVisits) and isinstance(blocks.visits, BlockVisits)
-    np.testing.assert_array_equal(by_example.order("train", 3), auto.order("train", 3))
-    assert blocks.order("train", 3).tolist() != auto.order("train", 3).tolist()
+    np.testing.assert_array_equal(whole_pass(by_example, "train", 3), whole_pass(auto, "train", 3))
+    assert whole_pass(blocks, "train", 3).tolist() != whole_pass(auto, "train", 3).tolist()
 
 
 def test_values_in_memory_are_copied_and_not_held_again() -> None:
