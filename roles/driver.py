@@ -257,9 +257,14 @@ def _on_signal(context: RoleContext, task: asyncio.Future[None], number: int) ->
     if number == signal.SIGHUP and context.certificate is not None:
         context.certificate.look(anew=True)
         return
+    name = signal.Signals(number).name
+    if context.common.is_owned and number in (signal.SIGINT, signal.SIGTERM):
+        # From whoever ends all processes of a job at once; its parent may still need this one to save the run's work.
+        context.log.info("received %s; ends when its parent does, or says so", name)
+        return
     if context.stopping.is_set():
         if number == signal.SIGHUP:
             return  # a closed terminal may cause two signals, from the system and from the shell
         task.cancel()
     drain_s = context.drain_on_term_s if number == signal.SIGTERM else 0.0
-    context.stop(f"received {signal.Signals(number).name}", exit_code=128 + number, drain_s=drain_s)
+    context.stop(f"received {name}", exit_code=128 + number, drain_s=drain_s)

@@ -26,6 +26,7 @@ from adamctl.net.tls.identity import Identity, allowed, command_for
 from adamctl.roles.configuration import configuration_places
 from adamctl.roles.log import Outlet, file_handler, formatter, stderr_handler
 from adamctl.roles.private_folder import private_folder, remove_if_left
+from adamctl.roles.role_process import END_SIGNAL
 from adamctl.roles.service_manager import READY, ServiceManager
 
 ERROR_CHARACTERS_MAX = 4096
@@ -80,6 +81,11 @@ class CommonOptions:
     health: str = ""
     log_format: str = "text"
     wait_for_name: bool = False
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether the front of a run or a host's agent started this process, and decides when it ends."""
+        return self.lifeline_fd is not None and self.ready_fd is not None
 
 
 def node_name(role: str, options: CommonOptions, identity: Identity | None = None) -> str:
@@ -191,7 +197,7 @@ def restart_process(*descriptors: int | None) -> NoReturn:
 
 @contextmanager
 def signals_to(call: Callable[[int], None]) -> Iterator[None]:
-    """Calls `call(number)` on the running loop on SIGINT, SIGTERM and SIGHUP while the block lasts.
+    """Calls `call(number)` on the running loop on SIGINT, SIGTERM, SIGHUP and END_SIGNAL while the block lasts.
 
     An ignored SIGHUP, as under `nohup`, stays ignored. Does nothing outside the main thread, where Python cannot handle
     signals.
@@ -200,7 +206,7 @@ def signals_to(call: Callable[[int], None]) -> Iterator[None]:
     taken = []
     if threading.current_thread() is threading.main_thread():
         hung_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-        for number in (signal.SIGINT, signal.SIGTERM, *hung_up):
+        for number in (signal.SIGINT, signal.SIGTERM, END_SIGNAL, *hung_up):
             loop.add_signal_handler(number, call, int(number))
             taken.append(number)
     try:

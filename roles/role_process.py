@@ -17,6 +17,8 @@ from typing import Any
 from adamctl.roles.log import OWN_LOG_VARIABLE
 from adamctl.roles.service_manager import VARIABLES
 
+END_SIGNAL = signal.SIGUSR1
+"""Asks a role to end; only its parent sends it. SIGTERM may come from whoever ends all processes of a job at once."""
 REPORT_BYTES_MAX = 64 << 10
 PRIVATE = partial(os.open, mode=0o600)
 """Opens files; new ones are accessible only to their owner, whatever the umask."""
@@ -132,7 +134,7 @@ class RoleProcess:
         """Asks the role to end cleanly."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
-                self._process.terminate()
+                self._process.send_signal(END_SIGNAL)
 
     def kill(self) -> None:
         """Kills the role and all processes that it started, and reaps it.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 
+import psutil
 import pytest
 
 from tests.e2e.conftest import EXAMPLES, Runner
@@ -80,6 +82,17 @@ def kill_the_coordinator(adamctl: Runner, seed: int) -> None:
     assert json.loads(stdout)["passes"] == 15
 
 
+def end_all_processes(adamctl: Runner, seed: int) -> None:
+    """SIGTERM to the command and all that it has started, as of `ray job stop`, Slurm or a service manager."""
+    command = adamctl.start("train", DIGITS, "--passes", "2000", "--seed", str(seed))
+    command.wait_until(command.trained)
+    for process in [*psutil.Process(command.process.pid).children(recursive=True), command.process]:
+        process.send_signal(signal.SIGTERM)
+    code, _, stderr = command.wait(timeout_s=60)
+    assert code == 143, stderr
+    assert list(adamctl.folder.rglob("manifest.json")), f"no checkpoint\n{stderr}"
+
+
 def interrupt(adamctl: Runner, seed: int) -> None:
     chance = random.Random(seed)
     command = adamctl.start("train", DIGITS, "--passes", "2000", "--seed", str(seed))
@@ -102,6 +115,7 @@ FAULTS = [
     kill_the_only_server_without_a_store,
     kill_the_coordinator,
     interrupt,
+    end_all_processes,
 ]
 
 

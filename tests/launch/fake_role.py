@@ -7,7 +7,7 @@ silent: never reports. failing: says that it serves and, when FOLDER/break is th
 FOLDER/fail, so that the run fails because of it, and lingers. diverge: likewise, but ends, and nobody should try again.
 run: serves a run's status as a coordinator does; the run ends when FOLDER/finish is there, fails when FOLDER/fail is.
 Any of them ends with the status in FOLDER/NODE.exit when that appears, and neither leaves when asked to nor heeds
-SIGTERM if FOLDER/stubborn is there.
+END_SIGNAL if FOLDER/stubborn is there.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+
+from adamctl.roles.role_process import END_SIGNAL
 
 POLL_S = 0.01
 
@@ -88,7 +90,7 @@ def main() -> None:
     options = dict(zip(sys.argv[3::2], sys.argv[4::2], strict=True))
     node, ready_fd, lifeline_fd = options["--name"], int(options["--ready-fd"]), int(options["--lifeline-fd"])
     if (folder / "stubborn").exists():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(END_SIGNAL, signal.SIG_IGN)
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # a child that must not outlive us
     threading.Thread(target=watch_exit, args=(folder, node), daemon=True).start()
     threading.Thread(target=lambda: (os.read(lifeline_fd, 1), os._exit(9)), daemon=True).start()

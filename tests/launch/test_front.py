@@ -22,7 +22,7 @@ from adamctl.live.reading import ProcessReading
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.coordinator.core.progress import RunProgress
-from adamctl.roles.role_process import RoleCommand
+from adamctl.roles.role_process import END_SIGNAL, RoleCommand
 
 SCRIPT = Path(__file__).parent / "fake_role.py"
 WAIT_S = 30.0
@@ -144,7 +144,7 @@ async def test_a_role_that_does_not_answer_is_signalled_and_the_others_leave(fol
         outcome = await run.outcome()
     assert outcome.exit_code == 0
     statuses = {node: end.status for node, end in run.roles.ends.items()}
-    assert statuses == dict.fromkeys(statuses, 0) | {"ps_1": -signal.SIGTERM}
+    assert statuses == dict.fromkeys(statuses, 0) | {"ps_1": -END_SIGNAL}
     assert run.reporter.notes[-1] == "did not leave when asked, so ended by a signal: ps_1"
 
 

@@ -23,6 +23,7 @@ from adamctl.net.stream import StreamTransport
 from adamctl.roles.configuration import nodes
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.process import CommonOptions, advertised, node_name, outward_host, unix_socket_address
+from adamctl.roles.role_process import END_SIGNAL
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import RunJoinRequest, ShutdownRequest, StatusReply, StatusRequest
 from tests.cluster import memory_cluster
@@ -32,13 +33,13 @@ DEADLINE_S = 60
 
 
 class Process:
-    """A role's process with both of its pipes, the ready report and the lifeline."""
+    """A role's process with its ready report and, if it is owned by who started it, the lifeline."""
 
-    def __init__(self, folder: Path, kind: str, **settings: Any) -> None:
+    def __init__(self, folder: Path, kind: str, owned: bool = True, **settings: Any) -> None:
         ready_read, ready_write = os.pipe()
         lifeline_read, self.lifeline = os.pipe()
         self.log = folder / f"{kind}.log"
-        own = {"ready_fd": ready_write, "lifeline_fd": lifeline_read, "log_file": self.log}
+        own = {"ready_fd": ready_write, "log_file": self.log} | ({"lifeline_fd": lifeline_read} if owned else {})
         self.popen = start(kind, pass_fds=(ready_write, lifeline_read), **own, **settings)
         os.close(ready_write)
         os.close(lifeline_read)
@@ -70,8 +71,8 @@ def start(kind: str, *, pass_fds: tuple[int, ...] = (), **settings: Any) -> subp
 
 
 @contextmanager
-def process(folder: Path, kind: str, **settings: Any) -> Iterator[Process]:
-    one = Process(folder, kind, **settings)
+def process(folder: Path, kind: str, owned: bool = True, **settings: Any) -> Iterator[Process]:
+    one = Process(folder, kind, owned, **settings)
     try:
         yield one
     finally:
@@ -99,20 +100,34 @@ def test_a_role_says_when_it_is_ready_and_where(tmp_path: Path, controller: str)
         assert report["addresses"][0].startswith("tcp://127.0.0.1:")
         socket_path = Path(report["addresses"][1].removeprefix("unix://"))
         assert socket_path.is_socket() and socket_path.parent.stat().st_mode & 0o077 == 0
-        one.popen.send_signal(signal.SIGTERM)
-        assert one.end()[0] == 143
+        one.popen.send_signal(END_SIGNAL)
+        assert one.end()[0] == 128 + END_SIGNAL
         assert one.ready_pipe.read() == "", "it has not failed"
         assert not socket_path.parent.exists()
-        line = r"(?m)^\d{4}-\d\d-\d\dT\S+ INFO sample sample-\S+ stopping: received SIGTERM$"
+        line = r"(?m)^\d{4}-\d\d-\d\dT\S+ INFO sample sample-\S+ stopping: received SIGUSR1$"
         assert re.search(line, one.log.read_text())
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_role_with_its_code(tmp_path: Path, number: int, code: int) -> None:
-    with process(tmp_path, "serve") as one:
+    with process(tmp_path, "serve", owned=False) as one:
         one.ready()
         one.popen.send_signal(number)
         assert one.end()[0] == code
+
+
+def test_a_role_that_another_process_owns_leaves_it_to_that_when_to_end(tmp_path: Path) -> None:
+    """Queues, `ray job stop` and service managers send SIGTERM to all processes of a run; it first saves its work."""
+    with process(tmp_path, "serve") as one:
+        one.ready()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            one.popen.send_signal(number)
+            until_s = time.monotonic() + DEADLINE_S
+            while f"received {number.name}; ends when its parent does" not in one.log.read_text():
+                assert time.monotonic() < until_s and one.popen.poll() is None
+                time.sleep(0.01)
+        one.popen.send_signal(END_SIGNAL)
+        assert one.end()[0] == 128 + END_SIGNAL
 
 
 async def test_a_member_answers_status_and_shutdown(tmp_path: Path, controller: str) -> None:
@@ -196,16 +211,16 @@ def test_a_role_that_does_not_stop_is_stopped(tmp_path: Path) -> None:
     for really in ("", "1"):
         with process(tmp_path, "stubborn", stop_deadline_s=0.1, **{"own.really": really}) as one:
             one.ready()
-            one.popen.send_signal(signal.SIGTERM)
+            one.popen.send_signal(END_SIGNAL)
             code, errors = one.end()
-            assert code == (1 if really else 143) and "did not end within 0.1 s" in errors
+            assert code == (1 if really else 128 + END_SIGNAL) and "did not end within 0.1 s" in errors
 
 
 def test_peers_that_stop_first_are_no_failure(tmp_path: Path) -> None:
     with process(tmp_path, "late") as one:
         one.ready()
-        one.popen.send_signal(signal.SIGTERM)
-        assert one.end()[0] == 143
+        one.popen.send_signal(END_SIGNAL)
+        assert one.end()[0] == 128 + END_SIGNAL
 
 
 @pytest.mark.parametrize("restarts", [True, False])

@@ -70,7 +70,7 @@ class HostStart(Message, frozen=True, tag="start"):
 
 
 class HostStop(Message, frozen=True, tag="stop"):
-    """End a role process: a SIGTERM, and SIGKILL `grace_s` later. `node` "": end all of them and the agent.
+    """End a role process: END_SIGNAL, and SIGKILL `grace_s` later. `node` "": end all of them and the agent.
 
     `attempt`: the number of the order that started the process; another one of that name is left alone. `forget`: also
     remove what the ended roles have kept on disk.

@@ -26,7 +26,7 @@ class StartProcess(Instruction):
 
 @dataclass(frozen=True)
 class SignalProcess(Instruction):
-    """Ask a role process to end: SIGTERM."""
+    """Ask a role process to end: END_SIGNAL."""
 
     node: str
 
