@@ -135,6 +135,7 @@ async def _run(
         # Before this process leaves: after that, others fail because of it.
         if isinstance(failure, MembershipLostError) and role.restarts:
             log.warning("%s; starting over", failure)
+            _hand_on(client)
             exit_code = RESTART
         else:
             exit_code = context.exit_code if failure is None else _tell(failure, log, report)
@@ -158,8 +159,10 @@ def _client_for(
     from adamctl.net.stream import StreamTransport
     from adamctl.roles.configuration import configuration_addresses
     from adamctl.roles.controller.client import cluster_client
+    from adamctl.roles.controller.known_addresses import KnownAddresses
 
-    addresses = configuration_addresses(controllers)
+    addresses = KnownAddresses(configuration_addresses(controllers))
+    addresses.take_over()
     client = cluster_client(context.transport, addresses, context.hello, log=context.log)
     context.controller = context.membership = client
     if not client.notices_ends:
@@ -174,6 +177,14 @@ def _client_for(
 
     context.make_beacon_sender = make_beacon_sender
     return client
+
+
+def _hand_on(client: ControllerClient | EtcdClient | None) -> None:
+    """Leaves to the process that takes this one's place where the controllers are now."""
+    from adamctl.roles.controller.client import ControllerClient
+
+    if isinstance(client, ControllerClient):
+        client.known.hand_on()
 
 
 def _failing(context: RoleContext) -> Callable[[], None]:

@@ -108,6 +108,12 @@ ELSEWHERE = (
         ("roles/host/client", "roles/host/core/instructions", "launch/hosts/serving", "launch/hosts/table"),
         "agents and a front meet in one test",
     ),
+    Elsewhere(
+        "launch/hosts/test_keeper.py",
+        ("launch/hosts/controller_keeper", "launch/hosts/seats", "launch/hosts/decisions"),
+        "parts of the keeper",
+    ),
+    Elsewhere("launch/hosts/test_host_roles.py", ("launch/hosts/seating", "launch/hosts/beside"), "parts of its roles"),
     Elsewhere("live/test_view.py", ("live/*",), "what is shown is tested as it is shown"),
     Elsewhere("net/test_conformance.py", ("net/*",), "every transport passes the same specification"),
     Elsewhere("wire/test_codec.py", ("wire/constants", "wire/messages/*"), "numbers and structs, without logic"),

@@ -81,10 +81,12 @@ class Front:
         token: str = "",
         read: Callable[[Mapping[str, int]], Mapping[str, ProcessReading]] = lambda pids: {},
         on_serving: Callable[[str, Sequence[str]], None] = lambda node, addresses: None,
+        on_controllers: Callable[[tuple[str, ...]], None] = lambda addresses: None,
         controllers: Sequence[str] = (),
         time_s: float = 0.0,
     ) -> None:
-        """`coordinator` is its node; `read` gives readings of processes; `on_serving` receives roles' addresses.
+        """`coordinator` is its node; `read` gives readings of processes; `on_serving` receives roles' addresses,
+        `on_controllers` those of all controllers of the run, whenever they are others.
 
         `controllers` are those of an existing cluster, without which no role starts. `time_s`: how long the run may
         take, from when its first role serves, before it is stopped with a checkpoint; 0: as long as it needs.
@@ -96,14 +98,15 @@ class Front:
         self._reporter = reporter
         self._token = token
         self._read = read
-        self._on_serving = on_serving
+        self._on_serving, self._on_controllers = on_serving, on_controllers
         self._controllers = controllers
         self._time_s = time_s
         self._begun = asyncio.Event()
         self._serving: asyncio.Future[tuple[str, ...]] | None = None
         self._client: CoordinatorClient | None = None
         self._progress: RunProgress | None = None
-        self._controllers_at: tuple[str, ...] = ()
+        self._controllers_at: dict[str, tuple[str, ...]] = {}  # also of those that wait to be one, or were one
+        self._known_at: tuple[str, ...] = ()
         self._deaths = Deaths(transport, make_hello("front", f"front-{coordinator}", 0, token))
         if controllers:
             self._deaths.controllers_at(controllers)
@@ -274,10 +277,10 @@ class Front:
                 if self._roles.role(node) == "ps":
                     self._troubles.serves(node, nearest(addresses))
                 if self._roles.role(node) == "controller":
-                    self._controllers_at += nearest(addresses)
-                    self._deaths.controllers_at(self._controllers_at)
+                    self._controllers_at[node] = nearest(addresses)
                 if node == self._coordinator and self._serving is not None and not self._serving.done():
                     self._serving.set_result(addresses)
+            self._look_at_controllers()
             ends = self._roles.newly_ended()
             for end in ends:
                 self._deaths.tell(end)
@@ -302,6 +305,15 @@ class Front:
             if now_s - waits.longest > START_DEADLINE_S and self._client is None:
                 raise UnreachableError(f"{', '.join(waiting)} did not start within {START_DEADLINE_S:.0f} s")
             await self._roles.changed()
+
+    def _look_at_controllers(self) -> None:
+        """Passes on where the controllers are, if one has come or another has its place."""
+        there = [at for node, at in self._controllers_at.items() if self._roles.there(node)]
+        addresses = tuple(address for at in there for address in at)
+        if addresses and addresses != self._known_at:
+            self._known_at = addresses
+            self._deaths.controllers_at(addresses)
+            self._on_controllers(addresses)
 
     async def _end_roles(self, grace_s: float, failed: bool) -> None:
         """Asks every role to leave and ends those that do not; after a second signal, ends all of them at once."""

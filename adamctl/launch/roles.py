@@ -58,6 +58,10 @@ class Roles(Protocol):
 
     def role(self, node: str) -> str: ...
 
+    def there(self, node: str) -> bool:
+        """Whether the run still has this role; one that it goes on without is not there."""
+        ...
+
     def pids(self) -> Mapping[str, int]:
         """Returns node -> process of the running roles of this machine."""
         ...
@@ -153,6 +157,13 @@ class LocalRoles:
         self._served.discard(node)
         self.ends.pop(node, None)
 
+    def forget(self, node: str) -> None:
+        """Ends a role at once, and knows nothing of it any more."""
+        process = self._processes.pop(node)
+        process.kill()
+        process.close()
+        del self._commands[node]
+
     def log(self, node: str) -> Path:
         """Returns where a role's output goes."""
         return self._logs / f"{node}.log"
@@ -182,6 +193,9 @@ class LocalRoles:
 
     def role(self, node: str) -> str:
         return self._commands[node].role
+
+    def there(self, node: str) -> bool:
+        return node in self._commands
 
     def pids(self) -> dict[str, int]:
         """Returns node -> process of the running roles."""

@@ -227,18 +227,15 @@ def _front(
     """Returns the front; `node` is the coordinator, `roles_of` the roles of this machine."""
     from adamctl.net.stream import StreamTransport
 
-    controllers: list[str] = []
-
     def on_serving(served: str, addresses: Sequence[str]) -> None:
-        is_controller = roles.role(served) == "controller"
-        if is_controller:
-            controllers.extend(nearest(addresses))
-            note.update(controllers=tuple(controllers))
-        elif served == node:
+        if served == node:
             note.update(coordinator=nearest(addresses))
+
+    def on_controllers(addresses: tuple[str, ...]) -> None:
         reachable = [address for address in addresses if address.startswith("tcp://")]
-        if is_controller and reachable and len(controllers) == len(addresses):
+        if reachable and not note.run.controllers:
             reporter.note(f"watch it with: adamctl top --controller {reachable[0].removeprefix('tcp://')}")
+        note.update(controllers=addresses)
 
     return Front(
         roles,
@@ -249,6 +246,7 @@ def _front(
         options.token,
         _reader(roles_of) if options.readings else lambda pids: {},
         on_serving,
+        on_controllers,
         options.join,
         0.0 if options.hosts is None else options.hosts.time_s,
     )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from adamctl.errors import (
 from adamctl.net.transport import Body, Connection, Transport
 from adamctl.roles.configuration import SILENCE_S, Waiting
 from adamctl.roles.controller.etcd.url import is_etcd
+from adamctl.roles.controller.known_addresses import KnownAddresses, given
 from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
@@ -40,6 +41,7 @@ from adamctl.wire.messages import (
     Empty,
     Hello,
     Message,
+    NodeBeaconReply,
     NodeBeaconRequest,
     NodeLeaveRequest,
     NodeRegisterReply,
@@ -79,7 +81,7 @@ class ControllerClient:
     def __init__(
         self,
         transport: Transport,
-        addresses: Sequence[str],
+        addresses: Sequence[str] | KnownAddresses,
         hello: Callable[[], Hello],
         *,
         deadline_s: float = 30.0,
@@ -90,7 +92,7 @@ class ControllerClient:
     ) -> None:
         """
         Args:
-            addresses: of the controllers, at least one.
+            addresses: of the controllers, at least one; several clients of a process may share what is known.
             hello: gives the identity to connect with.
             deadline_s: of every call that is not given one.
             attempt_s: after this long without an answer the connection counts as dead, and another controller is tried;
@@ -98,9 +100,9 @@ class ControllerClient:
             watch_s: longer watches are asked for in pieces of this length, so that a silent end is noticed.
             session: a name that no other client ever uses; random if left out.
         """
-        if not addresses:
+        if not given(addresses):
             raise ConfigurationError("no controller's address is known; give --controller or ADAMCTL_CONTROLLER")
-        self.addresses = tuple(addresses)
+        self.known = addresses if isinstance(addresses, KnownAddresses) else KnownAddresses(addresses)
         self.deadline_s = deadline_s
         self.attempt_s = attempt_s
         self.watch_s = watch_s
@@ -119,6 +121,11 @@ class ControllerClient:
         self._sessions_used = 0
         self._sequence = 0
         self._known_serial = 0
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the controllers are, as far as is known now."""
+        return self.known.now
 
     # --- ConfigurationStore -----------------------------------------------------------------------------------------
 
@@ -177,7 +184,8 @@ class ControllerClient:
         return reply
 
     async def beacon(self, node: str, incarnation: int, *, deadline_s: float | None = None) -> None:
-        await self._call(NodeBeaconRequest(node, incarnation), Empty, deadline_s=deadline_s)
+        reply, _ = await self._call(NodeBeaconRequest(node, incarnation), NodeBeaconReply, deadline_s=deadline_s)
+        self.known.learn(reply.controllers)
 
     async def leave(self, node: str, incarnation: int, *, why: str = "", deadline_s: float | None = None) -> None:
         await self._call(NodeLeaveRequest(node, incarnation, why), Empty, deadline_s=deadline_s)
@@ -190,11 +198,18 @@ class ControllerClient:
         Raises:
             RemoteError: BAD_CONFIGURATION: there is no such controller, or the new one has not introduced itself yet.
         """
-        await self.read("/nodes/")  # so that the connection is to the leader, who knows what was decided
-        reply, _ = await self._call(StatusRequest(), StatusReply)
-        members = [member for member in reply.status.get("members", ()) if member.get("name") == old]
+        members = [member for member in await self._members() if member.get("name") == old]
         identity = members[0].get("identity", 0) if members else 0
         await self._call(ControllerReplaceRequest(old, name, address, identity), Empty)
+
+    async def members(self) -> dict[str, str]:
+        """Returns the controllers, name -> address."""
+        return {str(member.get("name")): str(member.get("address")) for member in await self._members()}
+
+    async def _members(self) -> list[dict[str, Any]]:
+        await self.read("/nodes/")  # so that the connection is to the leader, who knows what was decided
+        reply, _ = await self._call(StatusRequest(), StatusReply)
+        return [member for member in reply.status.get("members", ()) if isinstance(member, dict)]
 
     async def backup(self) -> bytes:
         """Returns the configuration as it is now, as `adamctl.roles.controller.core.service.backup` encodes it."""
@@ -318,9 +333,10 @@ class ControllerClient:
         avoided = self._silent if asyncio.get_running_loop().time() < self._silent_until_s else ""
         if leader and leader != avoided:
             return leader
-        if self.addresses[self._next_address % len(self.addresses)] == avoided:
+        addresses = self.addresses
+        if addresses[self._next_address % len(addresses)] == avoided:
             self._next_address += 1
-        return self.addresses[self._next_address % len(self.addresses)]
+        return addresses[self._next_address % len(addresses)]
 
     def _avoid(self, address: str) -> None:
         """Avoids a silent controller for a while: the others may name it as leader until they elect another."""
@@ -345,7 +361,7 @@ class ControllerClient:
 
 def cluster_client(
     transport: Transport,
-    addresses: Sequence[str],
+    addresses: Sequence[str] | KnownAddresses,
     hello: Callable[[], Hello],
     *,
     deadline_s: float = 30.0,
@@ -357,10 +373,11 @@ def cluster_client(
     Raises:
         ConfigurationError: there is no address, an etcd URL is malformed, or what etcd needs is not installed.
     """
-    if addresses and is_etcd(addresses[0]):
+    first = next(iter(given(addresses)), "")
+    if is_etcd(first):
         from adamctl.roles.controller.etcd.client import EtcdClient
 
-        return EtcdClient(addresses[0], deadline_s=deadline_s, attempt_s=attempt_s, log=log)
+        return EtcdClient(first, deadline_s=deadline_s, attempt_s=attempt_s, log=log)
     return ControllerClient(transport, addresses, hello, deadline_s=deadline_s, attempt_s=attempt_s, log=log)
 
 

@@ -90,10 +90,14 @@ class Runner:
     commands: list[Command] = field(default_factory=list)
 
     def start(self, *arguments: str | Path, **environment: str) -> Command:
+        return self.start_program(sys.executable, "-m", "adamctl", *arguments, **environment)
+
+    def start_program(self, *line: str | Path, **environment: str) -> Command:
+        """Starts another program likewise."""
         marker = f"{self.folder}-{len(self.commands)}"
         environment = {"ADAMCTL_CHECKPOINT_ROOT": str(self.folder), **environment}
         process = subprocess.Popen(
-            [sys.executable, "-m", "adamctl", *map(str, arguments)],
+            [*map(str, line)],
             cwd=self.folder,
             env={**os.environ, "ADAMCTL_TEST_MARKER": marker, "NO_COLOR": "1", **environment},
             stdout=subprocess.PIPE,

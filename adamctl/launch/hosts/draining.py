@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from adamctl.config.records import BucketRecord, DrainRecord, NodeRecord, drain_key, encode, node_key
+from adamctl.errors import AdamctlError
 from adamctl.net.transport import Transport
 from adamctl.roles.configuration import ConfigurationStore, read_record, readable
 from adamctl.roles.controller.client import cluster_client
@@ -17,26 +18,25 @@ WATCH_S = 2.0
 DEADLINE_S = 5.0
 
 
-async def drain(transport: Transport, controllers: Sequence[str], hello: Callable[[], Hello], node: str) -> bool:
-    """Returns when no bucket names the server any more; whether it was there to be emptied.
+async def drain(transport: Transport, controllers: Sequence[str], hello: Callable[[], Hello], node: str) -> str:
+    """Returns when no bucket names the server any more: empty, or why it could not be emptied.
 
     The record stays: it is about the process that runs now, and holds until that ends.
-
-    Raises:
-        UnreachableError: the controllers do not answer.
     """
     store = cluster_client(transport, controllers, hello, deadline_s=DEADLINE_S)
     try:
         found = await read_record(store, node_key(node), NodeRecord)
         if found is None:
-            return False
+            return "it is no member of the cluster"
         await _mark(store, node, found[0].incarnation)
         revision, entries = await store.read("/jobs/")
         while any(_names(entry, node) for entry in entries):
             await store.watch("/jobs/", revision, WATCH_S)
             await asyncio.sleep(POLL_S)
             revision, entries = await store.read("/jobs/")
-        return True
+        return ""
+    except AdamctlError as error:
+        return str(error)
     finally:
         await store.close()
 

@@ -8,30 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from adamctl.errors import AdamctlError
 from adamctl.launch.failure import LastWords
+from adamctl.launch.hosts.beside import Beside
 from adamctl.launch.hosts.commands import Run
-from adamctl.launch.hosts.draining import drain
-from adamctl.launch.hosts.ending import Ending, stop
-from adamctl.launch.hosts.engine_use import EngineUse
-from adamctl.launch.hosts.keeper import (
+from adamctl.launch.hosts.decisions import (
+    BeginAnew,
     Decision,
     Drain,
     End,
     GiveUp,
-    HostKeeper,
+    OfControllers,
     OneMore,
     Put,
     Release,
     Say,
 )
+from adamctl.launch.hosts.draining import drain
+from adamctl.launch.hosts.ending import Ending, stop
+from adamctl.launch.hosts.engine_use import EngineUse
+from adamctl.launch.hosts.keeper import HostKeeper
 from adamctl.launch.hosts.placement import FRONT, Offer
 from adamctl.launch.hosts.questions import Questions
 from adamctl.launch.hosts.roles_there import RolesThere
+from adamctl.launch.hosts.seating import Seating
 from adamctl.launch.hosts.serving import AgentServer
 from adamctl.launch.hosts.starter import Starter, bracketed
 from adamctl.launch.hosts.table import Arrived, Event, HostTable, Lost
@@ -57,8 +60,6 @@ from adamctl.wire.messages import (
 
 WAKE_S = 1.0
 """The front looks at the clock at least so often."""
-WORDS_LINES = 20
-"""Lines of a log that the message of a failure quotes."""
 WAITING_EVERY_S = 30.0
 """How often a run that waits for hosts says so."""
 
@@ -89,25 +90,26 @@ class HostRoles:
             listen_at: in place of any free port where the roles beside the front listen.
         """
         self._run, self._keeper, self._agent = run, keeper, agent
-        self._engine = EngineUse(engine, keeper.asked, table, self._on_draining, self._wake)
+        self._stir, self._told = asyncio.Event(), asyncio.Event()
+        self._engine = EngineUse(engine, keeper.asked, table, self._on_draining, self._stir.set)
         self._transport, self._hello, self._table = transport, hello, table
         self._local, self._supervision = local, supervision
         self._on_listening, self._listen_at = on_listening, listen_at
-        self._server = AgentServer(transport, hello, table, self._wake, self._tail_asked)
+        self._server = AgentServer(transport, hello, table, self._stir.set, self._tail_asked)
         self._there = RolesThere()
         self._serving: list[tuple[str, tuple[str, ...]]] = []
         self._ended: list[RoleEnd] = []
         self._news: list[Note | Fail] = []
         self._words: dict[str, LastWords] = {}
         self._questions = Questions(self._order_if_there)
+        self._beside = Beside(self._told.set)
+        self._spawn = self._beside.spawn
         self._starter = Starter(
             run, local, self._there, self._order, self._questions.free_port,
             lambda host: self._table.hosts[host].address, self._spawn,
         )  # fmt: skip
+        self._seating = Seating(transport, hello, keeper, self._starter, supervision, self._spawn, self._decide)
         self._ending = Ending(table, self._there, self._order)
-        self._stir, self._told = asyncio.Event(), asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._error: Exception | None = None
         self._stopping = self._agents_told = False
 
     # --- the beginning ----------------------------------------------------------------------------------------------
@@ -118,9 +120,8 @@ class HostRoles:
         Raises:
             ConfigurationError: the address to listen on is taken.
         """
-        (bound,) = await self._server.listen(
-            (self._listen_at or f"tcp://{bracketed(self._run.bind)}:{self._run.port}",)
-        )
+        at = self._listen_at or f"tcp://{bracketed(self._run.bind)}:{self._run.port}"
+        (bound,) = await self._server.listen((at,))
         address = bound if self._listen_at else str(parse_address(bound)._replace(host=self._run.advertise))
         self._on_listening(address)
         self._spawn(self._engine.use(self._agent(address)))
@@ -128,27 +129,10 @@ class HostRoles:
         self._spawn(self._drive())
         self._spawn(self._watch_local())
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work beside the front, without which the run would wait for ever; an error that it ends with ends it."""
-
-        async def guarded() -> None:
-            try:
-                await work
-            except Exception as error:  # engines raise their own kinds
-                self._error = self._error or error
-                self._told.set()
-
-        task = asyncio.ensure_future(guarded())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
-
-    def _wake(self) -> None:
-        self._stir.set()
 
     async def _drive(self) -> None:
         """Passes what the table has seen on to the keeper, and the clock to both; says what it waits for."""
@@ -165,15 +149,14 @@ class HostRoles:
             self._decide(self._keeper.tick(now_s))
             next_s = min(self._table.next_s(), self._keeper.next_s(), now_s + WAKE_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(
-                    max(next_s - now_s, 0.001)
-                ):  # unlike wait_for, it never loses a cancellation
+                async with asyncio.timeout(max(next_s - now_s, 0.001)):  # unlike wait_for, it loses no cancellation
                     await self._stir.wait()
 
     async def _watch_local(self) -> None:
         while True:
             serving, ended = self._local.newly_serving(), self._local.newly_ended()
-            self._serving += serving
+            for node, addresses in serving:
+                self._serves(node, addresses)
             self._ended += ended
             if serving or ended:
                 self._told.set()
@@ -197,13 +180,22 @@ class HostRoles:
         if self._stopping:
             return
         self._decide(self._keeper.arrived(offer, event.again, now_s))
+        self._leave_out()
 
     def _lost(self, event: Lost, now_s: float) -> None:
         self._questions.lost(event.host)
         if not self._stopping:
             self._decide(self._keeper.lost(event.host, event.why, now_s))
-            for node in self._there.keep_only(self._keeper.placed):
-                self._supervision.leave(node)
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Forgets the roles that the run goes on without."""
+        for node in self._there.keep_only(self._keeper.placed):
+            self._supervision.leave(node)
+
+    def _serves(self, node: str, addresses: tuple[str, ...]) -> None:
+        self._serving.append((node, addresses))
+        self._decide(self._keeper.serves(node))
 
     def _reported(self, host: str, report: Report, now_s: float) -> None:
         match report:
@@ -215,7 +207,7 @@ class HostRoles:
                 self._there.reads(report)
             case HostServing(node=node):
                 if addresses := self._there.serves(host, report):
-                    self._serving.append((node, addresses))
+                    self._serves(node, addresses)
             case HostFailing():
                 self._there.fails(host, report, time.monotonic())
             case HostEnded():
@@ -254,20 +246,30 @@ class HostRoles:
                     self._spawn(self._engine.one_more(why))
                 case Say(text=text):
                     self._news.append(Note(text))
+                case OfControllers() if not self._stopping:
+                    self._seating.carry_out(decision)
+                    self._leave_out()
+                case BeginAnew(why=why):
+                    self._begin_anew(why)
                 case GiveUp(reason=reason):
                     self._news.append(Fail("", reason, 1))
             self._told.set()
+
+    def _begin_anew(self, why: str) -> None:
+        for node, there in self._there.roles.items():
+            self._order(there.placed.host, stop(node, there.attempt, f"{why}, so all begins anew"))
+        for node in (*self._there.keep_only(()), *self._local.pids()):
+            self._supervision.leave(node)
+        self._starter.begin_anew()
 
     def _on_draining(self, host: str, deadline_s: float, why: str) -> None:
         self._decide(self._keeper.draining(host, deadline_s, why, self._now_s()))
 
     async def _drain(self, node: str) -> None:
-        try:
-            emptied = await drain(self._transport, self._starter.controllers, lambda: self._hello, node)
-        except AdamctlError as error:
-            self._news.append(Note(f"{node} cannot be emptied: {error}"))
-            return
-        if emptied and node in self._there.roles:
+        problem = await drain(self._transport, self._starter.controllers, lambda: self._hello, node)
+        if problem:
+            self._news.append(Note(f"{node} cannot be emptied: {problem}"))
+        elif node in self._there.roles:
             self._decide(self._keeper.drained(node))
 
     def _order(self, host: str, make: Callable[[int], Any]) -> int:
@@ -306,6 +308,10 @@ class HostRoles:
         placed = self._keeper.placed.get(node)
         return node.rpartition("-")[0] or node if placed is None else placed.role
 
+    def there(self, node: str) -> bool:
+        """See `Roles.there`. A controller that waits for a place does not count yet."""
+        return node in self._keeper.placed and node != self._keeper.controllers.seats.waiting
+
     def pids(self) -> Mapping[str, int]:
         """Returns the processes beside the front."""
         return self._local.pids()
@@ -321,10 +327,8 @@ class HostRoles:
 
     async def ask_for_words(self, node: str) -> None:
         """Fetches the end of a role's log from its host."""
-        host = self._there.host_of(node)
-        if host:
-            log = await self._questions.log(node, host, WORDS_LINES)
-            self._words[node] = LastWords(host, log.path or log.problem, log.lines)
+        if host := self._there.host_of(node):
+            self._words[node] = await self._questions.last_words(node, host)
 
     def last_words(self, node: str) -> LastWords:
         """Returns what `ask_for_words` has found, or the end of a log beside the front."""
@@ -358,8 +362,8 @@ class HostRoles:
         Raises:
             Exception: the engine failed, mostly with an AdamctlError.
         """
-        if self._error is not None:
-            raise self._error
+        if self._beside.error is not None:
+            raise self._beside.error
         news, self._news = self._news, []
         return news
 
@@ -387,9 +391,7 @@ class HostRoles:
 
     async def close(self) -> None:
         """Gives the hosts back, stops listening."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._beside.close()
         await self._engine.end()
         await self._server.close()
 

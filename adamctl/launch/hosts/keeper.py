@@ -4,7 +4,8 @@
                       it waits as a spare
     a host drains     its workers and data servers end and start elsewhere; its parameter servers are emptied, then end
     a host is lost    all that was there is one cause: it starts elsewhere, on a spare first, or the run goes on
-                      without, or fails once, if a part of the model was only there
+                      without, or fails once, if a part of the model was only there; a controller is replaced by a new
+                      one (`adamctl.launch.hosts.seats`); before anything serves, the run begins anew without the host
 
 A role that starts elsewhere keeps its name. The controllers give the name away when the earlier process has certainly
 ended or has been silent for longer than its lease, so nothing here has to know whether it has ended.
@@ -16,13 +17,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TypeAlias
 
 from adamctl.config.experiment import Experiment
 from adamctl.launch.hosts.asked import HostsAsked
+from adamctl.launch.hosts.controller_keeper import ControllerKeeper
+from adamctl.launch.hosts.decisions import (
+    BeginAnew,
+    Decision,
+    Drain,
+    End,
+    GiveUp,
+    OneMore,
+    Put,
+    Release,
+    Say,
+    Seat,
+)
 from adamctl.launch.hosts.placement import (
-    CONTROLLERS,
-    FRONT,
+    KnownHost,
     Offer,
     Placed,
     partitions_of,
@@ -40,73 +52,6 @@ END_MARGIN_S = 3.0
 MOVED = ("worker", "data", "ps")
 
 
-@dataclass(frozen=True)
-class Put:
-    """Start this role on this host."""
-
-    placed: Placed
-
-
-@dataclass(frozen=True)
-class End:
-    """End this role: it is not needed there any more."""
-
-    node: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Drain:
-    """Have everything moved off this parameter server; `drained` then says that it holds nothing."""
-
-    node: str
-
-
-@dataclass(frozen=True)
-class Release:
-    """End the agent of this host."""
-
-    host: str
-    why: str
-
-
-@dataclass(frozen=True)
-class OneMore:
-    """Ask the engine for one more host."""
-
-    why: str
-
-
-@dataclass(frozen=True)
-class Say:
-    """Tell the user."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """The run fails; `host` is the first cause."""
-
-    host: str
-    reason: str
-
-
-Decision: TypeAlias = Put | End | Drain | Release | OneMore | Say | GiveUp
-
-
-@dataclass
-class _Host:
-    offer: Offer
-    lost: bool = False
-    until_s: float = inf
-    """When it is taken away; infinity: not known to be."""
-
-    @property
-    def usable(self) -> bool:
-        return not self.lost and self.until_s == inf
-
-
 @dataclass
 class HostKeeper:
     """The hosts and roles of one run. Every call returns what to do, in order."""
@@ -116,12 +61,17 @@ class HostKeeper:
     begun: bool = False
     placed: dict[str, Placed] = field(default_factory=dict)
     """Node -> where it is, or is about to be."""
-    hosts: dict[str, _Host] = field(default_factory=dict)
+    hosts: dict[str, KnownHost] = field(default_factory=dict)
+    formed: bool = False
+    """Whether the controllers are a cluster: somebody has become a member of it, and serves."""
     _enough_since_s: float = inf
     _ending: dict[str, Placed | None] = field(default_factory=dict)
     """Nodes told to end, and where each starts again when it has."""
     _held: dict[str, float] = field(default_factory=dict)
     """Lost hosts that are waited for, and until when."""
+
+    def __post_init__(self) -> None:
+        self.controllers = ControllerKeeper(self.placed, self.hosts, self._ending)
 
     # --- hosts come -------------------------------------------------------------------------------------------------
 
@@ -129,17 +79,22 @@ class HostKeeper:
         """A host is there; `again`: with the agent that was lost, so that its roles may still run."""
         known = self.hosts.get(offer.name)
         until_s = known.until_s if again and known is not None else inf  # what will be taken away still will be
-        self.hosts[offer.name] = _Host(offer, until_s=until_s)
+        self.hosts[offer.name] = KnownHost(offer, until_s=until_s)
         held = self._held.pop(offer.name, None)
         if not self.begun:
             return [Say(self.waiting)] if self.waiting else self._begin_if_enough(now_s)
+        self.controllers.host_back(offer.name, again)
         there = [one for one in self.placed.values() if one.host == offer.name]
         puts: list[Decision] = [] if again else [Put(one) for one in there]
         if held is not None:
-            return [Say(f"{offer.name} is there again"), *puts]
+            return [Say(f"{offer.name} is there again"), *puts, *self._substitute()]
         if until_s != inf:
             return self._release(offer.name)
-        return [*puts, *self._grow(f"{offer.name} is there again" if again else f"{offer.name} has come")]
+        return [
+            *puts,
+            *self._substitute(),
+            *self._grow(f"{offer.name} is there again" if again else f"{offer.name} has come"),
+        ]
 
     @property
     def waiting(self) -> str:
@@ -171,8 +126,8 @@ class HostKeeper:
         if len(here) < self.asked.most and now_s < self._enough_since_s + SETTLE_S:
             return []
         self.begun = True
-        placed = place_roles(self.experiment, here[: self.asked.most])
-        self.placed = {one.node: one for one in placed}
+        placed = self.controllers.begin(place_roles(self.experiment, here[: self.asked.most]))
+        self.placed |= {one.node: one for one in placed}
         said = f"{len(here)} host{'s' * (len(here) > 1)}: {', '.join(offer.name for offer in here)}{self._more}"
         copies = self.experiment.cluster.replication
         if copies > len(here):
@@ -205,8 +160,11 @@ class HostKeeper:
         if known is None or known.lost:
             return []
         known.lost = True
+        waited = self.controllers.host_lost(host)
         there = [one for one in self.placed.values() if one.host == host]
-        if not self.begun or not there:
+        if not self.formed and any(one.role == "controller" for one in there):
+            return self._begin_anew(host, why, now_s)
+        if not self.begun or not (there or waited):
             more: list[Decision] = [OneMore(f"{host} is lost")]
             return [Say(f"{host} is lost: {why}"), *more, *([Say(self.waiting)] if self.waiting else [])]
         if reason := self._only_there(host, there):
@@ -220,8 +178,7 @@ class HostKeeper:
 
     def _only_there(self, host: str, there: Sequence[Placed]) -> str:
         """Returns what the run cannot do without and had only there; empty if nothing."""
-        controllers = [one for one in self.placed.values() if one.role == "controller" and one.host != FRONT]
-        if 2 * sum(self.hosts[one.host].lost for one in controllers) > CONTROLLERS:
+        if not self.controllers.seats.have_majority:
             return "most of the controllers are lost"
         if self.experiment.has_own_parameters and any(one.role == "worker" for one in there):
             return "the parameters were there; continue from the last checkpoint with --resume"
@@ -233,9 +190,10 @@ class HostKeeper:
         return ""
 
     def _replace(self, host: str, why: str, there: Sequence[Placed]) -> list[Decision]:
-        """Starts elsewhere what was on a lost host; a controller stays where its disk is, and may come back with it."""
+        """Starts elsewhere what was on a lost host, and a new controller for the place of one that was there."""
         puts: list[Put] = []
-        without = [one.node for one in there if one.role not in MOVED]
+        substitute = self._substitute()
+        without = [one.node for one in there if one.role not in MOVED and not substitute]
         moved = [one for one in there if one.role in MOVED]
         for one in moved:
             del self.placed[one.node]
@@ -251,7 +209,17 @@ class HostKeeper:
             said += "; " + ", ".join(f"{one.placed.node} starts again on {one.placed.host}" for one in puts)
         if without:
             said += f"; continuing without {', '.join(without)}"
-        return [Say(said), *puts, OneMore(f"{host} is lost")]
+        return [Say(said), *puts, *substitute, OneMore(f"{host} is lost")]
+
+    def _begin_anew(self, host: str, why: str, now_s: float) -> list[Decision]:
+        """Forgets everything but the hosts: without this one the controllers never form, and nothing is trained yet."""
+        self.begun, self._enough_since_s = False, inf
+        for forgotten in (self.placed, self._ending, self._held):
+            forgotten.clear()
+        self.controllers.begin(())
+        text = f"{host} is lost: {why}; it should have had a controller, and nothing is trained yet, so all begins anew"
+        found: list[Decision] = [Say(text), BeginAnew(f"{host} is lost"), OneMore(f"{host} is lost")]
+        return [*found, *(self._begin_if_enough(now_s) or ([Say(self.waiting)] if self.waiting else []))]
 
     def draining(self, host: str, deadline_s: float, why: str, now_s: float) -> list[Decision]:
         """A host will be taken away in so many seconds."""
@@ -296,8 +264,10 @@ class HostKeeper:
 
     def ended(self, node: str) -> list[Decision] | None:
         """An agent has reaped this role; None if nobody told it to end, so that supervision decides."""
+        if node == self.controllers.seats.waiting:
+            return self.not_seated(f"{node} ended before it was a member of the controllers")
         if node not in self._ending:
-            return None
+            return [] if self.controllers.let_go(node) else None
         elsewhere = self._ending.pop(node)
         gone = self.placed.pop(node, None)
         found: list[Decision] = []
@@ -310,13 +280,49 @@ class HostKeeper:
         return [*found, *(self._release(gone.host) if gone is not None else [])]
 
     def _release(self, host: str) -> list[Decision]:
-        """Lets a draining host go once nothing is left there but a controller, which cannot be moved."""
+        """Lets a draining host go once nothing is left there but a controller, if the others can do without that."""
         known = self.hosts.get(host)
         left = [one for one in self.placed.values() if one.host == host and one.role != "controller"]
         if known is None or known.until_s == inf or known.lost or left:
             return []
+        if not self.controllers.can_do_without(host, self.formed):
+            return []
         known.lost = True
-        return [Say(f"{host} is empty and is let go"), Release(host, "everything was moved off it")]
+        self.controllers.host_lost(host)
+        let_go: list[Decision] = [Say(f"{host} is empty and is let go"), Release(host, "everything was moved off it")]
+        return [*let_go, *self._substitute()]
+
+    # --- controllers --------------------------------------------------------------------------------------------------
+
+    def serves(self, node: str) -> list[Decision]:
+        """A role serves: what waits for a seat may get it, and what is a member shows that the controllers are one."""
+        if node == self.controllers.seats.waiting:
+            return [Seat(node)]
+        if self.formed or node not in self.placed or self.placed[node].role == "controller":
+            return []
+        self.formed = True
+        return self._release_all()
+
+    def seated(self, members: Sequence[str]) -> list[Decision]:
+        """The cluster has said who its members are."""
+        found = self.controllers.seated(members)
+        return [*found, *self._substitute(), *self._release_all()] if found else []
+
+    def not_seated(self, why: str) -> list[Decision]:
+        """The controller that waits for a seat has ended, or cannot be started; another one may have more luck."""
+        self.controllers.failed()
+        return [Say(why), *self._substitute()]
+
+    @property
+    def vacant(self) -> str:
+        """The lost controller whose place another one is to take next; empty if none."""
+        return self.controllers.seats.vacant(self._held)
+
+    def _substitute(self) -> list[Decision]:
+        return self.controllers.substitute(self._held)
+
+    def _release_all(self) -> list[Decision]:
+        return [one for name in self.hosts for one in self._release(name)]
 
     def tick(self, now_s: float) -> list[Decision]:
         """Time has passed: the run begins, held hosts are given up, and what was not moved in time ends."""

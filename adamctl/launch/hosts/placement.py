@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from adamctl.config.experiment import Experiment
 
@@ -29,6 +30,19 @@ class Offer:
 
     name: str
     cores: int
+
+
+@dataclass
+class KnownHost:
+    """A host of a run, lost or there. `until_s`: when it is taken away; infinity: not known to be."""
+
+    offer: Offer
+    lost: bool = False
+    until_s: float = inf
+
+    @property
+    def usable(self) -> bool:
+        return not self.lost and self.until_s == inf
 
 
 @dataclass(frozen=True)

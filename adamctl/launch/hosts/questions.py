@@ -9,11 +9,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from adamctl.launch.failure import LastWords
 from adamctl.net.transport import Request
 from adamctl.wire.messages import HostFreePorts, HostLines, HostLog, HostPorts, HostTail, HostTailReply
 
 ANSWER_S = 3.0
 LINES_MAX = 1000
+WORDS_LINES = 20
+"""Lines of a log that the message of a failure quotes."""
 Answer: TypeAlias = HostLines | HostFreePorts
 Order: TypeAlias = Callable[[str, Callable[[int], Any]], int]
 """Gives a host an order, which is made of its number; returns the number, 0 if there is no such host."""
@@ -63,6 +66,11 @@ class Questions:
         if not isinstance(found, HostLines):
             return HostLog(node, host, "", (), "its host does not answer")
         return HostLog(node, host, found.path, found.lines)
+
+    async def last_words(self, node: str, host: str) -> LastWords:
+        """Returns the end of a role's log, as the message of a failure quotes it."""
+        log = await self.log(node, host, WORDS_LINES)
+        return LastWords(host, log.path or log.problem, log.lines)
 
     async def answer_tails(self, request: Request, places: Iterable[tuple[str, str]], lines: int) -> None:
         """Answers an operator's request with the ends of the logs of (node, host) pairs."""

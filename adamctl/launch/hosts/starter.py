@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,9 @@ from adamctl.launch.roles import LocalRoles
 from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.host.processes import free_ports
 from adamctl.wire.messages import HostStart
+
+PORT_TRIES, PORT_AGAIN_S = 10, 0.5
+"""How often a host is asked for a port; it is lost before that, if it is."""
 
 
 @dataclass
@@ -40,6 +43,7 @@ class Starter:
     controllers: tuple[str, ...] = ()
     _peers: dict[str, str] = field(default_factory=dict)
     _deferred: dict[str, Placed] = field(default_factory=dict)
+    _beginning: int = 0
 
     def put(self, placed: Placed) -> None:
         """Starts a role, or remembers it until it is known where the controllers are."""
@@ -51,24 +55,42 @@ class Starter:
             (port,) = free_ports(1, self.run.bind)
             self.local.add(beside_front(self.run, placed, (), port))
             self.local.start_one(placed.node)
-            self._controllers_are((f"tcp://{bracketed(self.run.advertise)}:{port}",))
+            self._controllers_known((f"tcp://{bracketed(self.run.advertise)}:{port}",))
         else:
             self._deferred[placed.node] = placed
             if sum(one.role == "controller" for one in self._deferred.values()) == 1:
                 self.spawn(self._form_controllers())
 
-    def start(self, placed: Placed) -> None:
-        """Starts a role; controllers are known."""
+    def start(self, placed: Placed, peers: Mapping[str, str] | None = None) -> None:
+        """Starts a role; controllers are known. `peers`: for a controller that is no member yet, name -> address."""
         if placed.host == FRONT:
             self.local.add(beside_front(self.run, placed, self.controllers, 0))
             self.local.start_one(placed.node)
             return
-        start = on_host(self.run, placed, self.controllers, self._peers)
+        start = on_host(self.run, placed, self.controllers, peers or self._peers)
         attempt = self.order(
             placed.host,
             lambda number: HostStart(number, placed.role, placed.node, start.arguments, start.folder, start.needs),
         )
         self.there.started(placed, attempt)
+
+    def start_beside(self, placed: Placed, living: Sequence[str], port: int) -> str:
+        """Starts a controller that waits beside the living ones; returns the address at which it introduces itself."""
+        address = f"{bracketed(self.address_of(placed.host))}:{port}"
+        self.start(placed, {**{node: self._peers[node] for node in living}, placed.node: address})
+        return f"tcp://{address}"
+
+    def controllers_are(self, peers: Mapping[str, str]) -> None:
+        """The members are others than before, name -> address; what is started from now on is told so."""
+        self._peers = {node: address.removeprefix("tcp://") for node, address in peers.items()}
+        self.controllers = tuple(f"tcp://{address}" for address in self._peers.values())
+
+    def begin_anew(self) -> None:
+        """Forgets the controllers: those of the next beginning are others. What is started here ends."""
+        self._beginning += 1
+        self.controllers, self._peers, self._deferred = (), {}, {}
+        for node in tuple(self.local.pids()):
+            self.local.forget(node)
 
     def resume_coordinator(self) -> bool:
         """Starts the coordinator again from the newest checkpoint of its run; whether there is one."""
@@ -82,20 +104,29 @@ class Starter:
     async def _form_controllers(self) -> None:
         """Asks the hosts of the controllers for ports; then their addresses are known, and all others start.
 
+        A host that is lost meanwhile has the run begin anew, without it.
+
         Raises:
-            RunFailedError: one of these hosts does not say.
+            RunFailedError: one of these hosts is there, and does not say.
         """
+        beginning = self._beginning
         await asyncio.sleep(0)  # until all controllers are among the deferred ones
         homes = {one.node: one.host for one in self._deferred.values() if one.role == "controller"}
-        ports = await asyncio.gather(*map(self.free_port, homes.values()))
-        if not all(ports):
+        for _ in range(PORT_TRIES):
+            ports = await asyncio.gather(*map(self.free_port, homes.values()))
+            if self._beginning != beginning:
+                return
+            if all(ports):
+                break
+            await asyncio.sleep(PORT_AGAIN_S)
+        else:
             silent = ", ".join(host for host, port in zip(homes.values(), ports, strict=True) if not port)
             raise RunFailedError(f"the run cannot begin: {silent} should have a controller and names no free port")
         for (node, host), port in zip(homes.items(), ports, strict=True):
             self._peers[node] = f"{bracketed(self.address_of(host))}:{port}"
-        self._controllers_are(tuple(f"tcp://{address}" for address in self._peers.values()))
+        self._controllers_known(tuple(f"tcp://{address}" for address in self._peers.values()))
 
-    def _controllers_are(self, addresses: tuple[str, ...]) -> None:
+    def _controllers_known(self, addresses: tuple[str, ...]) -> None:
         self.controllers = addresses
         deferred, self._deferred = self._deferred, {}
         for placed in deferred.values():

@@ -116,6 +116,12 @@ class NodeBeaconRequest(Message, frozen=True):
     incarnation: int
 
 
+class NodeBeaconReply(Message, frozen=True):
+    """It is still a member. `controllers`: where the present ones reach each other; empty if there is only one."""
+
+    controllers: tuple[str, ...] = ()
+
+
 class NodeLeaveRequest(Message, frozen=True):
     """A node leaves in an orderly way, or the parent that reaped its process says so; its key is deleted at once.
 

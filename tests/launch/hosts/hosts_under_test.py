@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,10 +34,12 @@ from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.roles.context import RoleContext
 from adamctl.roles.host.core.arguments import Roots
 from adamctl.roles.host.core.host_core import HostCore
+from adamctl.roles.host.core.instructions import StartProcess
 from adamctl.roles.host.server import HostAgent
 from adamctl.roles.process import CommonOptions
 from adamctl.roles.role_process import RoleCommand
-from adamctl.wire.messages import HostJoinRequest
+from adamctl.wire.messages import HostEnded, HostJoinRequest, HostServing, Report
+from tests.launch.hosts.fake_controllers import FakeControllers
 from tests.roles.host.fake_processes import FakeProcesses
 
 ADDRESS = "memory://front"
@@ -48,6 +50,29 @@ class Processes(FakeProcesses):
     """Remembers which were reaped, as (node, attempt)."""
 
     reaped: list[tuple[str, int]] = field(default_factory=list)
+    controllers: FakeControllers = field(default_factory=lambda: FakeControllers(1))
+    before: list[tuple[StartProcess, HostServing]] = field(default_factory=list)
+    """Started before the controllers have formed, without which nothing serves."""
+
+    def start(self, what: StartProcess) -> HostEnded | None:
+        ended = super().start(what)
+        if what.role == "controller":
+            self.controllers.started(self, what)
+        elif ended is None:
+            serving = self.news.pop()
+            assert isinstance(serving, HostServing)
+            self.before.append((what, serving))
+        return ended
+
+    def changes(self) -> list[Report]:
+        waiting, self.before = self.before, []
+        for what, serving in waiting:
+            if self.living.get(what.node) == what.attempt:
+                if self.controllers.serve(what.arguments):
+                    self.news.append(serving)
+                else:
+                    self.before.append((what, serving))
+        return super().changes()
 
     def end(self, node: str, status: int) -> None:
         if node in self.living:
@@ -71,6 +96,7 @@ class FakeLocal:
     commands: dict[str, RoleCommand] = field(default_factory=dict)
     serving: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     ends: dict[str, RoleEnd] = field(default_factory=dict)
+    controllers: FakeControllers = field(default_factory=lambda: FakeControllers(1))
 
     def add(self, *commands: RoleCommand) -> None:
         self.commands |= {command.node: command for command in commands}
@@ -80,8 +106,13 @@ class FakeLocal:
         self.serving.append((node, (f"memory://{node}",)))
 
     def newly_serving(self) -> list[tuple[str, tuple[str, ...]]]:
-        serving, self.serving = self.serving, []
-        return serving
+        formed = [one for one in self.serving if self.controllers.serve(self.commands[one[0]].arguments)]
+        self.serving = [one for one in self.serving if one not in formed]
+        return formed
+
+    def forget(self, node: str) -> None:
+        del self.running[node], self.commands[node]
+        self.serving = [one for one in self.serving if one[0] != node]
 
     def newly_ended(self) -> list[RoleEnd]:
         return []
@@ -90,7 +121,7 @@ class FakeLocal:
         return []
 
     def pids(self) -> dict[str, int]:
-        return {}
+        return dict.fromkeys(self.running, 1)
 
     def last_words(self, node: str) -> LastWords:
         return LastWords("front", "log", ())
@@ -108,11 +139,12 @@ class FakeLocal:
 class FakePlaces:
     """Starts agents on the network; the test says what is noticed of them."""
 
-    def __init__(self, network: MemoryNetwork) -> None:
-        self._network = network
+    def __init__(self, network: MemoryNetwork, controllers: FakeControllers) -> None:
+        self._network, self._controllers = network, controllers
         self.agents: list[Agent] = []
         self.said: asyncio.Queue[Notice] = asyncio.Queue()
         self.most = 12
+        self.ports: Callable[[int], Sequence[int]] = lambda count: range(7001, 7001 + count)
 
     async def begin(self, hosts: int, each: HostNeeds, agent: AgentCommand) -> None:
         for _ in range(hosts):
@@ -138,13 +170,13 @@ class FakePlaces:
             "host", name, {}, self._network, None, asyncio.Event(), logging.getLogger("adamctl.host"),
             common=CommonOptions(),
         )  # fmt: skip
-        processes, number = Processes(), len(self.agents) + 1
+        processes, number = Processes(controllers=self._controllers), len(self.agents) + 1
 
         def join(run: str) -> HostJoinRequest:
             return HostJoinRequest(name, number, name, 8, 1 << 30, name, run, __version__)
 
         core = HostCore(Roots(("/data",), ("/runs",)))
-        agent = HostAgent(context, core, processes, ADDRESS, join, lambda count: range(7001, 7001 + count), 300.0)
+        agent = HostAgent(context, core, processes, ADDRESS, join, lambda count: self.ports(count), 300.0)
         made = Agent(name, context, processes, asyncio.create_task(agent.run()))
         self.agents.append(made)
         return made
@@ -160,6 +192,7 @@ class World:
     keeper: HostKeeper
     roles: HostRoles
     local: FakeLocal
+    controllers: FakeControllers
     supervision: Supervision
     serving: list[str] = field(default_factory=list)
     ends: list[RoleEnd] = field(default_factory=list)
@@ -211,7 +244,7 @@ class World:
         return found
 
     def expected(self) -> dict[str, list[str]]:
-        """Returns the same as the keeper has it, without what stays on a lost host: a controller, or an only copy."""
+        """Returns the same as the keeper has it, without what may be on a lost host: a controller, or an only copy."""
         lost = {name for name, host in self.keeper.hosts.items() if host.lost}
         return {one.node: [one.host] for one in self.keeper.placed.values() if one.host not in (FRONT, *lost)}
 
@@ -223,7 +256,9 @@ async def world(
     given = ClusterConfig(**{"ps": 2, "replication": 2, **cluster})
     experiment = Experiment(name="small", model=Model((4,), (Softmax(2),)), cluster=given)
     network = MemoryNetwork(Random(seed), faults or LinkFaults())
-    places, local, supervision = FakePlaces(network), FakeLocal(), Supervision({}, stored=("ps", "controller"))
+    controllers = FakeControllers(seed)
+    places, local = FakePlaces(network, controllers), FakeLocal(controllers=controllers)
+    supervision = Supervision({}, stored=("ps", "controller"))
     keeper = HostKeeper(experiment, asked)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(experiment, Path("/runs/e.toml"), Path("/runs/small/001"), Path(folder), "none", "127.0.0.1", "front")
@@ -231,7 +266,8 @@ async def world(
             run, keeper, places, lambda address: AgentCommand((), {}), network, make_hello("front", "front-1"),
             HostTable("small/001", __version__), local, supervision, listen_at=ADDRESS,  # type: ignore[arg-type]
         )  # fmt: skip
-        made = World(network, places, keeper, roles, local, supervision)
+        roles._seating.open = controllers.open  # type: ignore[assignment]
+        made = World(network, places, keeper, roles, local, controllers, supervision)
         network_loses = faults is not None and faults.loss > 0  # as no stream does: answers may be missing for 7 s
         await roles.begin()
         watching = asyncio.create_task(made.watch())

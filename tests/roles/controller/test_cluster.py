@@ -141,6 +141,26 @@ async def test_a_lost_folder_is_never_taken_for_the_old_one_until_it_is_put_in_i
         await client.close()
 
 
+async def test_a_member_finds_the_controllers_when_all_that_it_was_given_are_replaced(tmp_path: Path) -> None:
+    async with members_on(tmp_path) as members:
+        first = list(members["a"].peers.values())
+        server, operator = client_of(first, hello=make_hello("ps", "ps-0")), client_of(first)
+        told = await server.register(NodeRegisterRequest("ps-0", "ps", (), "h", 1))
+        for old, new, address in zip("abc", "def", free_addresses(3), strict=True):
+            await members.pop(old).stop()
+            peers = {**{name: member.peers[name] for name, member in members.items()}, new: address}
+            members[new] = MemberInProcess(tmp_path / new, new, peers, ord(new))
+            await replace(operator, old, new, address)
+            await server.beacon("ps-0", told.incarnation)
+            operator.known.learn(server.known.now[:3])
+        present = {member.peers[name] for name, member in members.items()}
+        assert set(server.addresses[:3]) == present and present.isdisjoint(first)
+        await server.close()  # as if every connection were lost
+        await put(server, "/jobs/t/buckets/0")
+        await server.close()
+        await operator.close()
+
+
 async def test_a_status_names_leader_members_and_lag(tmp_path: Path) -> None:
     async with members_on(tmp_path) as members:
         client = client_of(members["a"].peers.values())

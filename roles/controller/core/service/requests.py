@@ -48,6 +48,7 @@ from adamctl.wire.messages import (
     ControllerBackupReply,
     ControllerRestoreReply,
     Empty,
+    NodeBeaconReply,
     NodeRegisterReply,
 )
 
@@ -360,7 +361,7 @@ class Requests:
         if node is not None and node.record.incarnation == event.incarnation and not node.parting:
             node.heard_s = max(node.heard_s, arrived_s)
             node.connection = event.connection
-            shared.put(Answer(event.token, Empty()))
+            shared.put(Answer(event.token, NodeBeaconReply(self._addresses())))
             return
         if node is None or node.record.incarnation == event.incarnation:
             text = (
@@ -373,6 +374,11 @@ class Requests:
                 f"{node.record.pid} on {host_name(node.record)}); this is incarnation {event.incarnation}"
             )
         shared.put(Refuse(event.token, ErrorCode.STALE_INCARNATION, text))
+
+    def _addresses(self) -> tuple[str, ...]:
+        """Returns where the controllers are, if there are several; one alone is never replaced."""
+        members = self._shared.members
+        return tuple(member.address for member in members) if len(members) > 1 else ()
 
 
 def host_name(record: NodeRecord) -> str:

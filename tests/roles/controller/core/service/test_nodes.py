@@ -11,7 +11,7 @@ from adamctl.roles.controller.core.paxos.forming import cluster_identity
 from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.controller.core.service.events import Beacon, Disconnected, Gone, Leave, Register, Tick, Watch
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import ConfigWatchReply, Empty, NodeRegisterReply, NodeRegisterRequest
+from adamctl.wire.messages import ConfigWatchReply, Empty, NodeBeaconReply, NodeRegisterReply, NodeRegisterRequest
 from tests.roles.controller.driven_core import Driven, only
 
 
@@ -81,7 +81,7 @@ def test_i8_a_restarted_process_takes_its_name_over_as_a_new_incarnation() -> No
     assert only(taken, Answer).message == NodeRegisterReply(2, 1.0, 5.0, 4.0, cluster)
     stale = only(driven.step(Beacon(5, 1, "ps-0", 1), 0.2), Refuse)
     assert stale.code == ErrorCode.STALE_INCARNATION and "taken over by incarnation 2" in stale.message
-    assert driven.step(Beacon(5, 2, "ps-0", 2), 0.3) == [Answer(5, Empty())]
+    assert driven.step(Beacon(5, 2, "ps-0", 2), 0.3) == [Answer(5, NodeBeaconReply())]
     assert driven.step(Leave(6, "ps-0", 1), 0.3)[-1] == Answer(6, Empty())
     assert driven.keys() == ["/nodes/ps-0"]  # the old incarnation's goodbye does not remove the new one
 
