@@ -19,11 +19,12 @@ TOP1 = 0.95
 
 
 @pytest.mark.slow
-def test_a_slow_link_and_a_host_that_is_cut_off_cost_no_accuracy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("insecure", ["1", "0"], ids=["trusted", "tls"])
+def test_a_slow_link_and_a_host_that_is_cut_off_cost_no_accuracy(tmp_path: Path, insecure: str) -> None:
     if problem := missing():
         pytest.skip(problem)
     done = subprocess.run(
-        [*UNSHARE, sys.executable, str(PROGRAM), str(tmp_path), str(EXAMPLES / "digits.toml"), "60"],
+        [*UNSHARE, sys.executable, str(PROGRAM), str(tmp_path), str(EXAMPLES / "digits.toml"), "60", insecure],
         env={**os.environ, **settings(), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

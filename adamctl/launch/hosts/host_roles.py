@@ -38,6 +38,7 @@ from adamctl.launch.hosts.table import Arrived, Event, HostTable, Lost
 from adamctl.launch.places.places import AgentCommand, Places
 from adamctl.launch.plan import COORDINATOR
 from adamctl.launch.roles import POLL_S, Ask, LocalRoles
+from adamctl.launch.run_certificates import RunCertificates
 from adamctl.launch.supervision import Fail, Note, RoleEnd, Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.net.address import parse_address
@@ -79,21 +80,26 @@ class HostRoles:
         supervision: Supervision,
         on_listening: Callable[[str], None] = lambda address: None,
         listen_at: str = "",
+        meeting_agents: Transport | None = None,
+        certificates: RunCertificates | None = None,
+        on_controllers: Callable[[tuple[str, ...]], None] = lambda addresses: None,
     ) -> None:
         """
         Args:
             agent: returns how agents are started that dial this address.
+            transport: how to reach roles.
             hello: the front's identity and token.
             local: without roles yet; it starts those beside the front.
             on_listening: told the address at which agents and operators reach the front.
             listen_at: in place of any free port where the roles beside the front listen.
+            meeting_agents: how agents reach it, by default as it reaches roles. The rest is as for `Starter`.
         """
         self._run, self._keeper, self._agent = run, keeper, agent
         self._engine = EngineUse(engine, keeper.asked, table, self._on_draining, self._wake)
         self._transport, self._hello, self._table = transport, hello, table
         self._local, self._supervision = local, supervision
         self._on_listening, self._listen_at = on_listening, listen_at
-        self._server = AgentServer(transport, hello, table, self._wake, self._tail_asked)
+        self._server = AgentServer(meeting_agents or transport, hello, table, self._wake, self._tail_asked)
         self._there = RolesThere()
         self._serving: list[tuple[str, tuple[str, ...]]] = []
         self._ended: list[RoleEnd] = []
@@ -102,7 +108,7 @@ class HostRoles:
         self._questions = Questions(self._order_if_there)
         self._starter = Starter(
             run, local, self._there, self._order, self._questions.free_port,
-            lambda host: self._table.hosts[host].address, self._spawn,
+            lambda host: self._table.hosts[host].address, self._spawn, certificates, on_controllers,
         )  # fmt: skip
         self._ending = Ending(table, self._there, self._order)
         self._stir, self._told = asyncio.Event(), asyncio.Event()
@@ -118,9 +124,8 @@ class HostRoles:
         Raises:
             ConfigurationError: the address to listen on is taken.
         """
-        (bound,) = await self._server.listen(
-            (self._listen_at or f"tcp://{bracketed(self._run.bind)}:{self._run.port}",)
-        )
+        where = self._listen_at or f"tcp://{bracketed(self._run.bind)}:{self._run.port}"
+        (bound,) = await self._server.listen((where,))
         address = bound if self._listen_at else str(parse_address(bound)._replace(host=self._run.advertise))
         self._on_listening(address)
         self._spawn(self._engine.use(self._agent(address)))
@@ -165,9 +170,7 @@ class HostRoles:
             self._decide(self._keeper.tick(now_s))
             next_s = min(self._table.next_s(), self._keeper.next_s(), now_s + WAKE_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(
-                    max(next_s - now_s, 0.001)
-                ):  # unlike wait_for, it never loses a cancellation
+                async with asyncio.timeout(max(next_s - now_s, 0.001)):  # unlike wait_for, it loses no cancellation
                     await self._stir.wait()
 
     async def _watch_local(self) -> None:
@@ -192,8 +195,7 @@ class HostRoles:
         host = self._table.hosts[event.host]
         for node, attempt in self._there.arrived(event.host, event.again):
             self._order(event.host, stop(node, attempt, "it runs elsewhere now"))
-        asked = self._keeper.asked.cores
-        offer = Offer(event.host, min(asked, host.cores) if asked else host.cores)
+        offer = Offer(event.host, min(self._keeper.asked.cores or host.cores, host.cores))
         if self._stopping:
             return
         self._decide(self._keeper.arrived(offer, event.again, now_s))

@@ -67,6 +67,7 @@ from adamctl.wire.messages.coordinator import (
 )
 from adamctl.wire.messages.data import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
 from adamctl.wire.messages.host import (
+    HostCredentials,
     HostDraining,
     HostEnded,
     HostFailing,
@@ -200,6 +201,7 @@ __all__ = [
     "GroupWatchRequest",
     "Hello",
     "HelloReply",
+    "HostCredentials",
     "HostDraining",
     "HostEnded",
     "HostFailing",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from adamctl.launch.hosts.keeper import HostKeeper
 from adamctl.launch.hosts.placement import FRONT
 from adamctl.launch.hosts.table import HostTable
 from adamctl.launch.places.places import AgentCommand, HostNeeds, Notice
+from adamctl.launch.run_certificates import RunCertificates
 from adamctl.launch.supervision import Fail, Note, Restart, RoleEnd, Supervision
 from adamctl.model.description import Model, Softmax
 from adamctl.net.handshake import make_hello
@@ -218,7 +219,11 @@ class World:
 
 @asynccontextmanager
 async def world(
-    asked: HostsAsked, seed: int = 1, faults: LinkFaults | None = None, **cluster: Any
+    asked: HostsAsked,
+    seed: int = 1,
+    faults: LinkFaults | None = None,
+    certificates: Callable[[Path], RunCertificates | None] = lambda folder: None,
+    **cluster: Any,
 ) -> AsyncIterator[World]:
     given = ClusterConfig(**{"ps": 2, "replication": 2, **cluster})
     experiment = Experiment(name="small", model=Model((4,), (Softmax(2),)), cluster=given)
@@ -230,6 +235,7 @@ async def world(
         roles = HostRoles(
             run, keeper, places, lambda address: AgentCommand((), {}), network, make_hello("front", "front-1"),
             HostTable("small/001", __version__), local, supervision, listen_at=ADDRESS,  # type: ignore[arg-type]
+            certificates=certificates(Path(folder)),
         )  # fmt: skip
         made = World(network, places, keeper, roles, local, supervision)
         network_loses = faults is not None and faults.loss > 0  # as no stream does: answers may be missing for 7 s
