@@ -96,20 +96,23 @@ async def _serve(
 
     from adamctl.launch.joining import find_controller
     from adamctl.launch.live_runs import state_folder
+    from adamctl.launch.run_certificates import transport_for
     from adamctl.launch.run_token import token_for
     from adamctl.metrics.serving import metrics_hello, serving_metrics
-    from adamctl.net.stream import StreamTransport
     from adamctl.roles.process import signals_to
 
-    hello = metrics_hello(token or token_for(addresses, state_folder(os.environ)))
-    await find_controller(StreamTransport(), addresses, hello(), lambda text: echo(text, err=True), flag="--controller")
+    state = state_folder(os.environ)
+    hello, transport = metrics_hello(token or token_for(addresses, state)), transport_for(addresses, state)
+    await find_controller(transport, addresses, hello(), lambda text: echo(text, err=True), flag="--controller")
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(number: int) -> None:
         if not ended.done():
             ended.set_result(number)
 
-    async with serving_metrics(addresses, hello, host, port, node_deadline_s=node_deadline_s) as url:
+    async with serving_metrics(
+        addresses, hello, host, port, node_deadline_s=node_deadline_s, transport=transport
+    ) as url:
         serving(url)
         with signals_to(end):
             return 128 + await ended

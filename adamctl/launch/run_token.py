@@ -89,9 +89,17 @@ def token_for(addresses: Collection[str], state: Path) -> str:
 
     `state` is the folder of notes of live runs.
     """
+    for folder in folders_of(addresses, state):
+        if found := read_token(folder):
+            return found
+    return ""
+
+
+def folders_of(addresses: Collection[str], state: Path) -> Iterator[Path]:
+    """Yields the run folders of this user's live runs that have one of these addresses.
+
+    `state` is the folder of notes of live runs.
+    """
     for run in live_runs(state):
         if not set(addresses).isdisjoint((*run.controllers, *run.coordinator)):
-            found = read_token(Path(run.folder))
-            if found:
-                return found
-    return ""
+            yield Path(run.folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import time
@@ -18,7 +19,16 @@ from adamctl.launch.compiling import compile_kernels
 from adamctl.launch.front import Front, Outcome, nearest
 from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.commands import Run as HostsRun
-from adamctl.launch.hosts.starting import LOCAL, make_roles, on_hosts, run_of, where_to_listen
+from adamctl.launch.hosts.starting import (
+    LOCAL,
+    Secrets,
+    make_roles,
+    name_of,
+    on_hosts,
+    run_of,
+    trust_of,
+    where_to_listen,
+)
 from adamctl.launch.joining import find_controller, listening
 from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
@@ -28,14 +38,17 @@ from adamctl.launch.plan import COORDINATOR, STORES, controller_address, coordin
 from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
 from adamctl.launch.roles import LocalRoles, Roles
+from adamctl.launch.run_certificates import make_run_tls
 from adamctl.launch.run_folder import LOGS, create_run_folder
 from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
-from adamctl.metrics.serving import check_port, metrics_of_run
+from adamctl.metrics.serving import check_port, metrics_of_run, metrics_once_known
 from adamctl.net.address import TLS_VARIABLE
+from adamctl.net.stream import StreamTransport
 from adamctl.net.tls.credentials import environment_credentials
+from adamctl.net.transport import Transport
 from adamctl.optimizers.configured import check as check_algorithm
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
@@ -58,6 +71,7 @@ class TrainOptions:
         bind, advertise: with `hosts`, where the front and roles beside it listen, with `join`, where the coordinator
             does; and the host at which others reach them. Empty: as suits the hosts, or the cluster.
         port: with `hosts`, where agents dial the front; 0: any free port.
+        tls: with `hosts`, whether TLS is asked for where it is not needed: on loopback, or if ADAMCTL_INSECURE is set.
         detached: whether no terminal shows the run.
         begun: called with the run folder when it is made.
         metrics_port: where the cluster's metrics are served on loopback while the run lasts; None: nowhere.
@@ -73,6 +87,7 @@ class TrainOptions:
     bind: str = ""
     advertise: str = ""
     port: int = 0
+    tls: bool = False
     detached: bool = False
     begun: Callable[[Path], None] = lambda folder: None
     metrics_port: int | None = None
@@ -83,7 +98,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
 
     Raises:
         ConfigurationError: the port of metrics is taken, the run folder cannot be made, there is nothing to resume
-            from, a batch algorithm does not take its settings, or the data do not fit.
+            from, a batch algorithm does not take its settings, the data do not fit, or certificates cannot be made.
         DamagedDataError: the data are damaged.
         RunFailedError: a process cannot be started, or the coordinator falls silent.
         UnreachableError: the controller to join does not answer, or a role does not start in time.
@@ -93,14 +108,17 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     if options.metrics_port is not None:
         check_port(options.metrics_port)
     where = () if options.hosts is not None else listening(options.join, options.bind, options.advertise)
+    given = options.environment
     if options.hosts is not None:
         experiment = on_hosts(experiment, options.hosts)
+        listen = where_to_listen(options.hosts, options.bind, options.advertise)
+        trust = trust_of(options.hosts, listen[0], given, options.tls)
     here = not options.join and (options.hosts is None or options.hosts.engine == LOCAL)
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)
-    else:  # its roles have a token that is made for the run, and no certificates
-        outside = {name: value for name, value in options.environment.items() if name != TLS_VARIABLE}
+    else:  # its roles have a token or certificates that are made for the run
+        outside = {name: value for name, value in given.items() if name != TLS_VARIABLE}
         options = replace(options, environment=outside)
     place = Place(Machine.here() if here else None)
     if place.machine is not None:
@@ -128,16 +146,18 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             reporter.note(f"other commands cannot find this run automatically: {note.problem}")
         resolved, held = file.absolute(), _held_elsewhere(experiment)
         if options.hosts is not None:
-            listen = where_to_listen(options.hosts, options.bind, options.advertise)
             run = run_of(experiment, file, folder, sockets, resume, listen, options.port)
-            outcome = _run_on_hosts(run, options.hosts, options, reporter, held, note)
+            tls = make_run_tls(trust, name_of(folder), folder, options.token, given)
+            proofs = Secrets(options.token, trust, tls)
+            outcome = _run_on_hosts(run, options.hosts, options, proofs, reporter, held, note)
         else:
             node, commands = _commands(experiment, options, resolved, folder.absolute(), sockets, resume, where)
             token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # everybody can see arguments
             roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
             roles_of = {command.node: command.role for command in commands}
             supervision = Supervision(roles_of, stored=("ps",) if held else ())
-            front = _front(roles, supervision, roles_of, node, options, reporter, note)
+            transport = StreamTransport() if options.join else StreamTransport(tls=None)
+            front = _front(roles, supervision, roles_of, node, options, transport, reporter, note)
             controllers = options.join or (controller_address(sockets),)
             outcome = _run(front, metrics_of_run(options.metrics_port, controllers, options.token, reporter.note))
     state = outcome.progress.state if outcome.progress is not None else ""
@@ -182,22 +202,35 @@ def _run(front: Front, beside: AbstractAsyncContextManager[None]) -> Outcome:
 
 
 def _run_on_hosts(
-    run: HostsRun, asked: HostsAsked, options: TrainOptions, reporter: Reporter, stored: bool, note: Noted
+    run: HostsRun,
+    asked: HostsAsked,
+    options: TrainOptions,
+    secrets: Secrets,
+    reporter: Reporter,
+    stored: bool,
+    note: Noted,
 ) -> Outcome:
     from adamctl.launch.places.slurm import stop_deadline_in_job_s
     from adamctl.net import loop
-    from adamctl.net.stream import StreamTransport
 
     async def whole() -> Outcome:
-        transport = StreamTransport(tls=None)
+        transport = StreamTransport(tls=None if secrets.tls is None else secrets.tls.certificates.operator())
+        controllers: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
         roles, supervision = make_roles(
-            run, asked, options.environment, options.token, transport, stored, reporter.note,
+            run, asked, options.environment, secrets, transport, stored, reporter.note,
             lambda address: note.update(front=(address,)),
         )  # fmt: skip
-        front = _front(roles, supervision, {"controller": "controller"}, COORDINATOR, options, reporter, note)
+        kinds = {"controller": "controller"}
+
+        def known(addresses: tuple[str, ...]) -> None:
+            if not controllers.done():
+                controllers.set_result(addresses)
+
+        front = _front(roles, supervision, kinds, COORDINATOR, options, transport, reporter, note, known)
         if asked.engine == SLURM:
             front.stop_deadline_s = await stop_deadline_in_job_s(options.environment, front.stop_deadline_s)
-        return await front.run()
+        async with metrics_once_known(options.metrics_port, controllers, secrets.token, transport, reporter.note):
+            return await front.run()
 
     return loop.run(whole())
 
@@ -209,7 +242,6 @@ def _flag_of(address: str) -> str:
 def _find_controller(options: TrainOptions, reporter: Reporter) -> None:
     from adamctl.net import loop
     from adamctl.net.handshake import make_hello
-    from adamctl.net.stream import StreamTransport
 
     hello = make_hello("front", f"front-{os.getpid()}", 0, options.token)
     loop.run(find_controller(StreamTransport(), options.join, hello, reporter.note))
@@ -221,11 +253,15 @@ def _front(
     roles_of: Mapping[str, str],
     node: str,
     options: TrainOptions,
+    transport: Transport,
     reporter: Reporter,
     note: Noted,
+    on_known: Callable[[tuple[str, ...]], None] = lambda addresses: None,
 ) -> Front:
-    """Returns the front; `node` is the coordinator, `roles_of` the roles of this machine."""
-    from adamctl.net.stream import StreamTransport
+    """Returns the front.
+
+    `node` is the coordinator, `roles_of` the roles of this machine; `on_known` is told where the controllers are.
+    """
 
     def on_serving(served: str, addresses: Sequence[str]) -> None:
         if served == node:
@@ -236,12 +272,13 @@ def _front(
         if reachable and not note.run.controllers:
             reporter.note(f"watch it with: adamctl top --controller {reachable[0].removeprefix('tcp://')}")
         note.update(controllers=addresses)
+        on_known(addresses)
 
     return Front(
         roles,
         supervision,
         node,
-        StreamTransport() if options.join else StreamTransport(tls=None),
+        transport,
         reporter,
         options.token,
         _reader(roles_of) if options.readings else lambda pids: {},

@@ -6,11 +6,11 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from adamctl.errors import ConfigurationError
+from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.metrics.exposition import Exposition
 from adamctl.metrics.follower import NODE_DEADLINE_S, ClusterFollower
 from adamctl.net.address import is_loopback
@@ -88,12 +88,42 @@ def check_port(port: int) -> None:
 
 
 @asynccontextmanager
+async def metrics_once_known(
+    port: int | None,
+    controllers: Awaitable[Sequence[str]],
+    token: str,
+    transport: Transport,
+    note: Callable[[str], None],
+) -> AsyncIterator[None]:
+    """Does as `metrics_of_run` from when it is known where the controllers are: hosts have to come first."""
+
+    async def serve() -> None:
+        try:
+            async with metrics_of_run(port, await controllers, token, note, transport):
+                await asyncio.Event().wait()
+        except AdamctlError as error:  # the run goes on without
+            note(f"no metrics: {error}")
+
+    serving = asyncio.ensure_future(serve())
+    try:
+        yield
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+@asynccontextmanager
 async def metrics_of_run(
-    port: int | None, controllers: Sequence[str], token: str, note: Callable[[str], None]
+    port: int | None,
+    controllers: Sequence[str],
+    token: str,
+    note: Callable[[str], None],
+    transport: Transport | None = None,
 ) -> AsyncIterator[None]:
     """Serves the metrics of a run's cluster on loopback while the block lasts; nothing without a port.
 
     The cluster may still be starting, and end before the block does: that is no news to who watches the run.
+    `transport`: how to reach it; default: as this process's environment says.
     """
     if port is None:
         yield
@@ -104,6 +134,6 @@ async def metrics_of_run(
     def hello() -> Hello:
         return make_hello("front", f"front-metrics-{os.getpid()}", 0, token)
 
-    async with serving_metrics(controllers, hello, LOOPBACK, port, log=quiet) as url:
+    async with serving_metrics(controllers, hello, LOOPBACK, port, log=quiet, transport=transport) as url:
         note(f"metrics at {url}")
         yield

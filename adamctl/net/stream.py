@@ -110,6 +110,8 @@ class StreamTransport:
             ConfigurationError: an address is malformed or taken; the message names it and says what to do.
         """
         targets = [parse_address(address) for address in addresses]
+        if self._layers is not None:
+            identity = self._layers.named(identity)
         server = StreamServer(identity, handler, limits or self.server_limits, on_disconnect, arriving, placing)
         try:
             for target in targets:

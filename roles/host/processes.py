@@ -13,16 +13,22 @@ from typing import Any, Protocol
 
 import psutil
 
+from adamctl.errors import ConfigurationError
 from adamctl.net.address import is_loopback
+from adamctl.net.tls.credentials import load, write_folder
 from adamctl.roles.host.core.arguments import FOLDER_FLAG
 from adamctl.roles.host.core.host_core import UNUSABLE
 from adamctl.roles.host.core.instructions import StartProcess
 from adamctl.roles.role_logs import last_lines
 from adamctl.roles.role_process import Lifeline, RoleCommand, RoleProcess, role_environment
-from adamctl.wire.messages import HostEnded, HostFailing, HostReading, HostServing, Report
+from adamctl.wire.messages import HostCredentials, HostEnded, HostFailing, HostReading, HostServing, Report
 
 LOGS, KEPT = "logs", "kept"
 """Folders inside an agent's root: the logs of roles, and what they keep on disk."""
+CERTIFICATES = "tls"
+"""Folder of the roles' certificates, beside their sockets: it is removed with the agent."""
+_SECRETS = ("ADAMCTL_TOKEN", "ADAMCTL_TOKEN_FILE")
+"""What a role with a certificate does not get: whoever has the token can be a host of the run."""
 
 
 class RoleProcesses(Protocol):
@@ -64,12 +70,12 @@ class LocalProcesses:
         """
         Args:
             root: folder for logs and for what roles keep on disk.
-            sockets: folder of Unix sockets for roles of this machine; short.
+            sockets: private folder for Unix sockets and certificates of roles of this machine; short.
             bind, advertise: where roles listen, and the host at which others reach them.
             environment: of the roles, with the token.
             name: of this host, for messages.
         """
-        self._logs, self._kept = root / LOGS, root / KEPT
+        self._logs, self._kept, self._certificates = root / LOGS, root / KEPT, sockets / CERTIFICATES
         self.forget()  # a host of this name in a run before may have been killed; controllers would take its store up
         for folder in (self._logs, self._kept):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,22 +89,51 @@ class LocalProcesses:
         self._meters: dict[int, psutil.Process] = {}
 
     def start(self, what: StartProcess) -> HostEnded | None:
-        """Starts a role process; returns why not, if a path that it needs is not here or the system refuses."""
+        """Starts a role process; returns why not: a path that it needs is not here, its certificate is not for it, or
+        the system refuses."""
         for group in what.needs:
             if not any(map(os.path.exists, group)):  # what this user may not look at is not here, either
                 return self._unusable(what, f"{self._name} has no {' and no '.join(group)}")
         arguments = what.arguments + self._common
         if what.folder:
             arguments += (FOLDER_FLAG[what.role], str(self._kept / what.node))
+        environment: Mapping[str, str] = self._environment
+        if what.credentials is not None:
+            try:
+                arguments += ("--tls-dir", str(self._place(what, what.credentials)))
+            except ConfigurationError as error:
+                self._remove_certificate(what.node)
+                return self._unusable(what, f"its certificate cannot be used on {self._name}: {error}")
+            environment = {name: value for name, value in environment.items() if name not in _SECRETS}
         command = RoleCommand(what.role, what.node, arguments)
         log = self._logs / f"{what.node}.log"
         try:
-            process = RoleProcess(command, log, self._lifeline, self._environment, command.line())
+            process = RoleProcess(command, log, self._lifeline, environment, command.line())
         except OSError as error:
+            self._remove_certificate(what.node)
             return self._unusable(what, f"it cannot be started on {self._name}: {error}")
         self._running[what.node] = (what.attempt, process)
         self._told = {told for told in self._told if told[0] != what.node}
         return None
+
+    def _place(self, what: StartProcess, credentials: HostCredentials) -> Path:
+        """Writes a role's certificate and key into a folder of its own, which is removed with its process.
+
+        Raises:
+            ConfigurationError: they are not for this role and node, are not valid now, or cannot be written.
+        """
+        folder = self._certificate_of(what.node)
+        write_folder(folder, credentials.authorities, credentials.certificate, credentials.key)
+        found = load(folder).identity
+        if (found.role, found.node) != (what.role, what.node):
+            raise ConfigurationError(f"expected one for {what.role} {what.node}; found {found}")
+        return folder
+
+    def _certificate_of(self, node: str) -> Path:
+        return self._certificates / f"of-{node}"  # a node may be called ..
+
+    def _remove_certificate(self, node: str) -> None:
+        shutil.rmtree(self._certificate_of(node), ignore_errors=True)
 
     def _unusable(self, what: StartProcess, why: str) -> HostEnded:
         return HostEnded(what.node, what.attempt, UNUSABLE, 0, why, UNUSABLE, retry_helps=False)
@@ -115,6 +150,7 @@ class LocalProcesses:
                 found.append(HostServing(node, attempt, process.addresses, process.incarnation))
             if status is not None:
                 process.close()
+                self._remove_certificate(node)
                 del self._running[node]
                 found.append(HostEnded(node, attempt, status, process.incarnation, **_failure(process.failure)))
             elif process.failure is not None and self._is_news(node, "failing"):
@@ -158,11 +194,12 @@ class LocalProcesses:
         shutil.rmtree(self._kept, ignore_errors=True)
 
     def close(self) -> None:
-        """Kills what still runs, and closes every pipe."""
+        """Kills what still runs, closes every pipe, and removes all certificates."""
         for _, process in self._running.values():
             process.kill()
             process.close()
         self._running.clear()
+        shutil.rmtree(self._certificates, ignore_errors=True)
         self._lifeline.close()
 
 

@@ -27,6 +27,7 @@ ROLE = Role(
             multiple=True,
         ),
         Option("cores", "cores that the run may use; by default all of this machine", int, None),
+        Option("tls", "speak TLS with the front at a loopback address too, as at all others", bool, False),
         Option("wait", "seconds to wait for the front before giving up", float, 300.0),
     ),
     needs_controller=False,

@@ -19,9 +19,12 @@ import psutil
 from adamctl import __version__
 from adamctl.config.names import as_name
 from adamctl.config.urls import is_url
-from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.errors import ConfigurationError, HandshakeError, UnreachableError
 from adamctl.kernels.threads import available_cores
-from adamctl.net.address import host_id, is_loopback, parse_address
+from adamctl.net.address import TLS_VARIABLE, host_id, is_loopback, parse_address
+from adamctl.net.sockets import is_insecure
+from adamctl.net.stream import StreamTransport
+from adamctl.net.tls.by_token import token_credentials
 from adamctl.roles.context import RoleContext
 from adamctl.roles.folder_lock import FolderLock
 from adamctl.roles.host.client import FrontLink
@@ -192,8 +195,12 @@ async def run(context: RoleContext) -> None:
 
     root = _root(context, front)
     lock = FolderLock(root, "--root", "an agent")
+    by_token = _speaks_by_token(context, front)
     try:
         with private_folder() as sockets:
+            if by_token:
+                own = token_credentials(context.token, "host", context.node, sockets / "agent")
+                context.transport = StreamTransport(tls=own)
             environment = {**os.environ, **({"ADAMCTL_TOKEN": context.token} if context.token else {})}
             processes = LocalProcesses(root, sockets, bind, address, environment, context.node)
             core = HostCore(_roots(context))
@@ -202,8 +209,27 @@ async def run(context: RoleContext) -> None:
                 context, core, processes, front, join, lambda count: free_ports(count, bind), context.options["wait"]
             )
             await agent.run()
+    except HandshakeError as error:
+        raise HandshakeError(f"{error}{_ADVICE if by_token else ''}") from error
     finally:
         lock.release()
+
+
+_ADVICE = (
+    " (this agent and the front make their certificates of the run's token: give --token-file a copy of secrets/token "
+    "of this very run, or --insecure if the run was started with it)"
+)
+
+
+def _speaks_by_token(context: RoleContext, front: str) -> bool:
+    """Returns whether this agent makes a certificate of its token to speak TLS with the front on this host.
+
+    So it does unless it has one in ADAMCTL_TLS, or the front is here, or the network is trusted.
+    """
+    address = parse_address(front)
+    if os.environ.get(TLS_VARIABLE) or address.scheme != "tcp":
+        return False
+    return bool(context.options.get("tls")) or not (is_loopback(address.host) or is_insecure(os.environ))
 
 
 def _given(context: RoleContext) -> str:

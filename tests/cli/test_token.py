@@ -12,6 +12,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.net.token_file import environment_token, read_token_file
 from tests.cli.test_errors import adamctl
 
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits.toml"
 COMMANDS = [
     ["controller", "start"],
     ["ps", "start"],
@@ -90,3 +91,31 @@ def test_on_a_trusted_network_a_token_is_needed(tmp_path: Path) -> None:
     result = adamctl(*flags, cwd=tmp_path, ADAMCTL_CONTROLLER="127.0.0.1:1")
     assert result.returncode == 2, result.stderr
     assert "without a token" in result.stderr and "--token-file FILE or set ADAMCTL_TOKEN" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--tls"], "--tls: expected with --hosts"),
+        (["--hosts", "2", "--tls", "--insecure"], "--insecure says that there is no TLS"),
+        (["--hosts", "2", "--tls-dir", "tls", "--insecure"], "--insecure says that there is no TLS"),
+        (["--hosts", "2", "--on", "local", "--tls-dir", "tls"], "that --on local starts have no certificates"),
+        (["--tls-dir", "tls"], "a run that starts its own roles on this machine"),
+        (["--hosts", "1", "--bind", "127.0.0.1", "--tls-dir", "tls"], "ca.crt: No such file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_said_of_tls_must_fit_the_run(
+    flags: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ADAMCTL_STATE", str(tmp_path / "state"))
+    caught = CliRunner().invoke(application, ["train", str(DIGITS), *flags]).exception
+    assert isinstance(caught, ConfigurationError) and why in str(caught)
+
+
+def test_an_agent_needs_the_token_to_speak_tls(tmp_path: Path) -> None:
+    flags = ("host", "start", "--front", "192.0.2.1:7", "--root", str(tmp_path / "far"))
+    result = adamctl(*flags, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert "expected the run's token, of which its certificate is made: give --token-file FILE" in result.stderr

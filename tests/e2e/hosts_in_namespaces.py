@@ -2,8 +2,9 @@
 
 Started inside a namespace of its own by test_hosts_in_namespaces.py:
 
-    hosts_in_namespaces.py FOLDER EXPERIMENT PASSES
+    hosts_in_namespaces.py FOLDER EXPERIMENT PASSES 1|0
 
+The last word says whether the network is trusted (ADAMCTL_INSECURE); if it is not, all of it is TLS.
 Prints one line of JSON: the run's result, and what its front said.
 """
 
@@ -48,9 +49,9 @@ def examples(folder: Path) -> int:
 
 
 def main() -> None:
-    folder, experiment, passes = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    folder, experiment, passes, insecure = Path(sys.argv[1]), *sys.argv[2:5]
     environment = {
-        **os.environ, "ADAMCTL_STATE": str(folder / "state"), "ADAMCTL_INSECURE": "1", "ADAMCTL_DATA": "",
+        **os.environ, "ADAMCTL_STATE": str(folder / "state"), "ADAMCTL_INSECURE": insecure, "ADAMCTL_DATA": "",
         "NO_COLOR": "1",
     }  # fmt: skip
     adamctl = (sys.executable, "-m", "adamctl")

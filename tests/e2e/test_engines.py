@@ -1,4 +1,4 @@
-"""Whole trainings on hosts that a real Ray and a real Slurm give, of which one is killed, removed or frozen.
+"""Whole trainings on hosts that a real Ray and a real Slurm give, over TLS, of which one is killed, removed or frozen.
 
 A client beside the run adds 1 to every value of a job with three copies and counts what was acknowledged.
 """
@@ -142,10 +142,10 @@ def mended(machines: Machines) -> None:
 class Count:
     """Adds 1 to every value as often as it can; `acknowledged` is how often that was acknowledged."""
 
-    def __init__(self, controller: str, token: str) -> None:
+    def __init__(self, controller: str, certificate: Path) -> None:
         self.acknowledged = 0
         self.error: Exception | None = None
-        self._client = adam.ParameterClient(f"adam://{controller}/count", token=token)
+        self._client = adam.ParameterClient(f"adam://{controller}/count", tls_dir=certificate)
         self._client.register({"w": np.zeros(5000, np.float32)}, replication=3)
         self._going = True
         self._thread = threading.Thread(target=self._add)
@@ -184,7 +184,7 @@ def controller_of(folder: Path) -> str:
 def begin(adamctl: Runner, machines: Machines, *more: str) -> Command:
     state = {"ADAMCTL_STATE": str(adamctl.folder / "state")}
     environment = {**machines.environment, **state}
-    hosts = ("--on", machines.engine, "--hosts", str(HOSTS), "--insecure")
+    hosts = ("--on", machines.engine, "--hosts", str(HOSTS))
     return adamctl.start("train", DIGITS, "--plain", *hosts, *LONG, *COPIES, *more, **environment)
 
 
@@ -213,8 +213,8 @@ def trained(folder: Path) -> int:
 def test_a_run_goes_on_without_a_host_and_gets_another(adamctl: Runner, machines: Machines, fault: str) -> None:
     train = begin(adamctl, machines)
     train.wait_until(train.trained, DEADLINE_S)
-    (token,) = adamctl.folder.glob("runs/*/001/secrets/token")
-    count = Count(controller_of(adamctl.folder), token.read_text().strip())
+    (certificate,) = adamctl.folder.glob("runs/*/001/secrets/tls/operator")
+    count = Count(controller_of(adamctl.folder), certificate)
     try:
         train.wait_until(lambda: count.acknowledged > 100, DEADLINE_S)
         before = agents(machines)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 
 import pytest
 
 from adamctl.errors import ConfigurationError
-from adamctl.metrics.serving import check_host, metrics_hello, serving_metrics
+from adamctl.metrics.serving import check_host, metrics_hello, metrics_once_known, serving_metrics
 from adamctl.roles.context import RoleContext
 from adamctl.wire.messages import Empty
 from adamctl.wire.permissions import may_send
@@ -45,6 +46,43 @@ async def test_a_cluster_is_scraped_over_http() -> None:
             assert answer.startswith("HTTP/1.1 200") and "adamctl_controller_leads{" in answer
             assert 'role="controller"' in answer
             assert (await fetched(url.removesuffix("/metrics"))).startswith("HTTP/1.1 404")
+
+
+async def test_a_run_on_hosts_is_scraped_once_its_controllers_are_known() -> None:
+    loop, said = asyncio.get_running_loop(), list[str]()
+    controllers: asyncio.Future[list[str]] = loop.create_future()
+    async with memory_cluster() as cluster:
+        async with metrics_once_known(0, controllers, "", cluster.network, said.append):
+            await asyncio.sleep(0)
+            assert said == []
+            controllers.set_result(["memory://controller-0"])
+            async with asyncio.timeout(20):
+                while not said:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            url = said[0].removeprefix("metrics at ")
+            assert 'role="controller"' in await fetched(url)
+        with pytest.raises(OSError):
+            await fetched(url)
+
+
+async def test_a_port_that_was_taken_meanwhile_is_told_and_ends_no_run() -> None:
+    said = list[str]()
+    async with memory_cluster() as cluster:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            known: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+            known.set_result(["memory://controller-0"])
+            async with metrics_once_known(taken.getsockname()[1], known, "", cluster.network, said.append):
+                async with asyncio.timeout(20):
+                    while not said:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+    assert said[0].startswith("no metrics: ") and "is taken" in said[0]
+
+
+async def test_a_run_that_ends_before_its_hosts_came_serves_nothing() -> None:
+    controllers: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+    async with memory_cluster() as cluster, metrics_once_known(0, controllers, "", cluster.network, [].append):
+        await asyncio.sleep(0)
+    assert controllers.cancelled()
 
 
 def test_other_machines_reach_it_only_by_a_flag() -> None:

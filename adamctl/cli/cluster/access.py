@@ -10,10 +10,10 @@ from typing import Self
 from adamctl.config.records import JobRecord, NodeRecord, node_key
 from adamctl.errors import ConfigurationError
 from adamctl.launch.live_runs import state_folder
+from adamctl.launch.run_certificates import transport_for
 from adamctl.launch.run_token import token_for
 from adamctl.net.address import prefer
 from adamctl.net.handshake import make_hello
-from adamctl.net.stream import StreamTransport
 from adamctl.roles.configuration import ConfigurationStore, read_record, readable
 from adamctl.roles.controller.client import cluster_client
 from adamctl.roles.coordinator.client import CoordinatorClient
@@ -31,13 +31,15 @@ class ClusterAccess:
     """
 
     def __init__(self, addresses: Sequence[str], token: str, *, deadline_s: float = CONTROLLER_DEADLINE_S) -> None:
-        """`token`: if empty, the token of this user's live run that one of the addresses belongs to.
+        """`token`: if empty, the token of this user's live run that one of the addresses belongs to. Its certificate is
+        used in any case, if it has one.
 
         `deadline_s`: after this long without an answer a call of `store` raises UnreachableError."""
         self.addresses = tuple(addresses)
-        token = token or token_for(self.addresses, state_folder(os.environ))
+        state = state_folder(os.environ)
+        token = token or token_for(self.addresses, state)
         self.hello = make_hello("front", f"front-{os.getpid()}", 0, token)
-        self.transport = StreamTransport()
+        self.transport = transport_for(self.addresses, state)
         self.store = cluster_client(self.transport, addresses, lambda: self.hello, deadline_s=deadline_s)
 
     async def __aenter__(self) -> Self:

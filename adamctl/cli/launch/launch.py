@@ -70,7 +70,7 @@ def slurm(
 ) -> None:
     """Print a script for sbatch that trains EXP.toml on nodes of Slurm.
 
-    adamctl launch slurm EXP.toml --hosts 4 --insecure --time 4h --print > run.sbatch; then sbatch run.sbatch
+    adamctl launch slurm EXP.toml --hosts 4 --time 4h --print > run.sbatch; then sbatch run.sbatch
     """
     _only_printed(printed, "sbatch")
     from adamctl.launch.scripts.slurm import slurm_script
@@ -85,7 +85,7 @@ def slurm(
 def ray(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, insecure: bool, printed: bool) -> None:
     """Print a script that submits the training of EXP.toml to a Ray cluster.
 
-    adamctl launch ray EXP.toml --hosts 4 --insecure --print > run.sh; then sh run.sh http://HEAD:8265
+    adamctl launch ray EXP.toml --hosts 4 --print > run.sh; then sh run.sh http://HEAD:8265
     """
     _only_printed(printed, "sh")
     from adamctl.launch.scripts.ray import ray_script
@@ -103,7 +103,7 @@ def k8s(
 ) -> None:
     """Print objects of Kubernetes that train EXP.toml: one Job with the front, an Indexed Job with host agents.
 
-    adamctl launch k8s EXP.toml --hosts 4 --insecure --cores 8 --print > run.yaml; then kubectl apply -f run.yaml
+    adamctl launch k8s EXP.toml --hosts 4 --cores 8 --print > run.yaml; then kubectl apply -f run.yaml
     """
     _only_printed(printed, "kubectl apply -f")
     from adamctl.launch.scripts.kubernetes import kubernetes_description
@@ -134,17 +134,12 @@ def _only_printed(printed: bool, then: str) -> None:
 
 
 def _wanted(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, insecure: bool) -> Wanted:
-    """Raises ConfigurationError: the run could not begin, which should be known before it waits in a queue: nobody says
-    that the network is trusted, or the experiment is wrong."""
+    """Raises ConfigurationError: the run could not begin, which should be known before it waits in a queue: the
+    experiment is wrong."""
     from adamctl.config.names import as_name, printable
     from adamctl.launch.scripts.wanted import Wanted
     from adamctl.net.sockets import is_insecure
 
-    insecure = insecure or is_insecure(os.environ)
-    if not insecure:
-        raise ConfigurationError(
-            "expected --insecure: the roles of such a run do not speak TLS yet, so it can only use a network that you "
-            "trust; for another one start a cluster with certificates, and use it with adamctl train --join"
-        )
     loaded = options.load(experiment, (), (), {})
-    return Wanted(as_name(loaded.experiment.name), printable(experiment), *hosts, cores, time_s, insecure)
+    trusted = insecure or is_insecure(os.environ)
+    return Wanted(as_name(loaded.experiment.name), printable(experiment), *hosts, cores, time_s, trusted)

@@ -25,12 +25,12 @@ def command(run: str, token: str, plain: bool) -> int:
     """
     from adamctl.launch.attaching import follow
     from adamctl.launch.live_runs import state_folder, the_live_run
+    from adamctl.launch.run_certificates import run_transport
     from adamctl.launch.run_token import read_token
     from adamctl.live.reporter import choose_reporter
     from adamctl.live.view import closing_lines
     from adamctl.net import loop
     from adamctl.net.handshake import make_hello
-    from adamctl.net.stream import StreamTransport
 
     state = state_folder(os.environ)
     found = the_live_run(state, run)
@@ -40,7 +40,7 @@ def command(run: str, token: str, plain: bool) -> int:
     reporter = choose_reporter(sys.stderr, plain=plain)
     hello = make_hello("front", f"attach-{os.getpid()}", 0, token or read_token(Path(found.folder)))
     try:
-        progress = loop.run(follow(found, state, StreamTransport(), hello, reporter))
+        progress = loop.run(follow(found, state, run_transport(Path(found.folder)), hello, reporter))
     except KeyboardInterrupt:
         reporter.close()
         echo(f"{found.name} keeps running; adamctl attach {quote(found.name)} shows it again", err=True)

@@ -71,16 +71,16 @@ class _Remote:
     def fetch(self, again: bool = False) -> None:
         """Fetches them; `again`: only if the last time was some seconds ago. Says what does not answer, once."""
         from adamctl.errors import AdamctlError
+        from adamctl.launch.run_certificates import front_transport
         from adamctl.launch.run_token import read_token
         from adamctl.net import loop
-        from adamctl.net.stream import StreamTransport
 
         if not self._front or (again and time.monotonic() - self._asked_s < _FETCH_EVERY_S):
             return
         self._asked_s = time.monotonic()
 
         async def ask() -> None:
-            await self._tails.fetch(StreamTransport(), self._front[0], read_token(self._folder))
+            await self._tails.fetch(front_transport(self._folder), self._front[0], read_token(self._folder))
 
         try:
             loop.run(ask())

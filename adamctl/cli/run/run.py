@@ -58,16 +58,16 @@ def stop(job: str | None, controller: tuple[str, ...], token: str, as_json: bool
 
 async def _stop_run(run: LiveRun, token: str) -> None:
     """Asks a run of this machine through its coordinator, or through its front while the coordinator is not ready."""
+    from adamctl.launch.run_certificates import run_transport
     from adamctl.launch.run_token import read_token
     from adamctl.net.handshake import make_hello
-    from adamctl.net.stream import StreamTransport
     from adamctl.roles.coordinator.client import CoordinatorClient
 
     if not run.coordinator:
         os.kill(run.pid, signal.SIGTERM)
         return
     hello = make_hello("front", f"front-{os.getpid()}", 0, token or read_token(Path(run.folder)))
-    client = await CoordinatorClient.connect(StreamTransport(), run.coordinator, hello)
+    client = await CoordinatorClient.connect(run_transport(Path(run.folder)), run.coordinator, hello)
     try:
         await client.stop("adamctl run stop")
     finally:

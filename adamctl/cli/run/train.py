@@ -15,9 +15,11 @@ import click
 from adamctl.cli import completing, hosts_options, options
 from adamctl.cli.output import echo, print_json
 from adamctl.errors import ConfigurationError
+from adamctl.net.address import TLS_VARIABLE
 
 if TYPE_CHECKING:
     from adamctl.launch.front import Outcome
+    from adamctl.launch.hosts.asked import HostsAsked
     from adamctl.launch.train import TrainOptions
 
 
@@ -67,6 +69,11 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 65535),
     help="Serve the metrics of the cluster to Prometheus at 127.0.0.1 and this port; 0 for any free one.",
 )
+@click.option(
+    "--tls",
+    is_flag=True,
+    help="With --hosts: speak TLS on this machine's loopback too; beyond it that is so without a flag.",
+)
 @click.option("--detach", is_flag=True, help="Return once it trains; it continues without this terminal. See attach.")
 @click.option("--detached-fd", type=int, hidden=True)
 def command(
@@ -84,6 +91,7 @@ def command(
     log_format: str,
     plain: bool,
     metrics_port: int | None,
+    tls: bool,
     detach: bool,
     detached_fd: int | None,
     **flags: Any,
@@ -96,23 +104,14 @@ def command(
     attach shows it, adamctl run stop ends it.
     """
     on = {name: flags.pop(name) for name in hosts_options.HOSTS_FLAGS}
-    if options.is_flag("tls_dir") and not join and not options.config_store():
-        raise ConfigurationError(
-            "--tls-dir: a run that starts its own roles, here or with --hosts, has a token and no certificates; give "
-            "--join the cluster whose certificate it is, or leave --tls-dir out"
-        )
     loaded = options.load(experiment, settings, data, flags)
     hosts = hosts_options.hosts_asked(on, loaded.experiment.cluster.workers)
+    _check_tls(hosts, joins=bool(join or options.config_store()), tls=tls)
     joins = options.addresses(join) if join or options.config_store() else ()
     if hosts is not None and joins:
         raise ConfigurationError("--hosts starts a cluster and --join uses one: give one of them")
     if hosts is None and port:
         raise ConfigurationError("--port: expected with --hosts or --on; nobody dials a run on this machine")
-    if hosts is not None and metrics_port is not None:
-        raise ConfigurationError(
-            "--metrics-port serves a run on this machine; with --hosts, start adamctl metrics serve --controller ADDR, "
-            "with the address that is shown when the controllers serve"
-        )
     if detach:
         from adamctl.cli.run.detach import detach as start
 
@@ -143,6 +142,7 @@ def command(
         bind=bind,
         advertise=advertise,
         port=port,
+        tls=tls or (hosts is not None and options.is_flag("tls_dir")),
     )
     try:
         outcome, folder = train(loaded.experiment, chosen, reporter)
@@ -151,6 +151,28 @@ def command(
     if as_json:
         print_json(_result(outcome, folder, loaded.experiment.seed))
     return _report(outcome, folder, resume, chosen, log_format)
+
+
+def _check_tls(hosts: HostsAsked | None, *, joins: bool, tls: bool) -> None:
+    """Raises ConfigurationError: what was said of TLS does not fit the run."""
+    if tls and hosts is None:
+        raise ConfigurationError("--tls: expected with --hosts; roles on one machine use no network")
+    if options.is_flag("insecure") and (tls or options.is_flag("tls_dir")):
+        raise ConfigurationError("--insecure says that there is no TLS: leave it out, or --tls and --tls-dir")
+    if not options.is_flag("tls_dir") or joins:
+        return
+    if hosts is None:
+        raise ConfigurationError(
+            "--tls-dir: a run that starts its own roles on this machine has a token and no certificates; give --join "
+            "the cluster whose certificate it is, or leave --tls-dir out"
+        )
+    from adamctl.launch.places.engines import BY_HAND
+
+    if hosts.engine != BY_HAND:
+        raise ConfigurationError(
+            f"--tls-dir: the agents that --on {hosts.engine} starts have no certificates of your authority; leave it "
+            "out, since the run makes certificates of its own"
+        )
 
 
 def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
@@ -182,7 +204,8 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
         where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
         flags = [part for flag, host in where if host for part in (flag, host)]
         flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
-        flags += ["--insecure"] if options.is_flag("insecure") else []
+        flags += [f"--{flag}" for flag in ("insecure", "tls") if options.is_flag(flag)]
+        flags += ["--tls-dir", os.environ[TLS_VARIABLE]] if options.is_flag("tls_dir") else []
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, chosen.join, flags)):
             say("INFO", line)
     if outcome.message:

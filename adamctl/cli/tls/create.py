@@ -32,9 +32,9 @@ _POWERFUL = frozenset({"operator", "controller", "host"})
 def create_ca(cluster: str, ca: Path, days: float) -> None:
     """Make the authority of a cluster, called CLUSTER. Its key, ca.key, stays on this machine: whoever has it can be
     anyone."""
-    from adamctl.cli.tls.files import AUTHORITY_KEY, private_folder, write
+    from adamctl.cli.tls.files import AUTHORITY_KEY
     from adamctl.net.tls.authority import new_authority
-    from adamctl.net.tls.credentials import AUTHORITY
+    from adamctl.net.tls.credentials import AUTHORITY, private_folder, write_private
 
     if (ca / AUTHORITY_KEY).exists():
         raise ConfigurationError(
@@ -43,8 +43,8 @@ def create_ca(cluster: str, ca: Path, days: float) -> None:
         )
     made = new_authority(cluster, lifetime=timedelta(days=days))
     private_folder(ca)
-    write(ca / AUTHORITY, made.certificate)
-    write(ca / AUTHORITY_KEY, made.key)  # last: once it is there, so is the rest
+    write_private(ca / AUTHORITY, made.certificate)
+    write_private(ca / AUTHORITY_KEY, made.key)  # last: once it is there, so is the rest
     echo(f"{ca}: the authority of cluster {cluster}; {AUTHORITY_KEY} belongs on no node; keep a copy of it in a safe")
     echo("next: adamctl tls create ROLE NODE, adamctl tls create-operator NAME")
 
@@ -79,9 +79,9 @@ def create_operator(name: str, ca: Path, out: Path | None, days: float | None, r
 
 
 def _create(role: str, node: str, ca: Path, out: Path | None, days: float | None, request: str | None) -> None:
-    from adamctl.cli.tls.files import REQUEST, private_folder, read_authority, write, write_node
+    from adamctl.cli.tls.files import REQUEST, read_authority
     from adamctl.net.tls.authority import issue, need_cryptography, new_request
-    from adamctl.net.tls.credentials import CERTIFICATE, KEY
+    from adamctl.net.tls.credentials import CERTIFICATE, KEY, private_folder, write_folder, write_private
     from adamctl.net.tls.identity import make_identity
 
     need_cryptography()
@@ -96,14 +96,14 @@ def _create(role: str, node: str, ca: Path, out: Path | None, days: float | None
     if request is not None:
         identity = make_identity(request, role, node)
         made = new_request(identity)
-        write(private_folder(folder) / KEY, made.key)
-        write(folder / REQUEST, made.certificate)
+        write_private(private_folder(folder) / KEY, made.key)
+        write_private(folder / REQUEST, made.certificate)
         echo(f"{folder / REQUEST}: a request for {identity}; have it signed where the authority is: adamctl tls sign")
         return
     authority = read_authority(ca)
     identity = make_identity(_cluster_of(authority.certificate, ca), role, node)
     made = issue(authority, identity, lifetime=_lifetime(days))
-    write_node(folder, made, authority.certificate)
+    write_folder(folder, authority.certificate, *made)
     echo(f"{folder}: {identity}, {_until(made.certificate)}")
     echo("next: copy this folder to its machine, and start the process there with --tls-dir or ADAMCTL_TLS")
 
@@ -118,9 +118,9 @@ def sign(request: Path, ca: Path, days: float | None, role: str | None, out: Pat
     """Sign the request CSR (adamctl tls create --request), so that the key need not leave its machine.
 
     Send back node.crt and ca.crt."""
-    from adamctl.cli.tls.files import naming, read, read_authority, write
+    from adamctl.cli.tls.files import naming, read, read_authority
     from adamctl.net.tls.authority import issue, need_cryptography, requested_identity
-    from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE
+    from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE, write_private
 
     need_cryptography()
     asked = read(request, "a request to sign")
@@ -134,7 +134,7 @@ def sign(request: Path, ca: Path, days: float | None, role: str | None, out: Pat
         raise ConfigurationError(f"{request}: expected a request for a {role}; it asks for {identity}")
     made = issue(read_authority(ca), identity, lifetime=_lifetime(days), request=asked)
     place = out or request.with_name(CERTIFICATE)
-    write(place, made.certificate)
+    write_private(place, made.certificate)
     echo(f"{place}: {identity}, {_until(made.certificate)}; send it back, with {ca / AUTHORITY}")
 
 
@@ -147,9 +147,9 @@ def renew(folders: tuple[Path, ...], ca: Path, days: float | None) -> None:
 
     Processes take a changed folder by themselves; copy it to where they run. ca.crt keeps the authorities that it has,
     and gets this one."""
-    from adamctl.cli.tls.files import described, read, read_authority, with_authority, write_node
+    from adamctl.cli.tls.files import described, read, read_authority, with_authority
     from adamctl.net.tls.authority import issue
-    from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE
+    from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE, write_folder
     from adamctl.net.tls.identity import parse_identity
 
     authority = read_authority(ca)
@@ -158,7 +158,7 @@ def renew(folders: tuple[Path, ...], ca: Path, days: float | None) -> None:
         identity = parse_identity(described(folder / CERTIFICATE, what)[0].uri)
         made = issue(authority, identity, lifetime=_lifetime(days))
         bundle = with_authority(read(folder / AUTHORITY, what), authority.certificate)
-        write_node(folder, made, bundle)
+        write_folder(folder, bundle, *made)
         echo(f"{folder}: {identity}, {_until(made.certificate)}")
 
 

@@ -1,8 +1,7 @@
-"""The files of authorities and nodes: private, written beside their place and then moved: no reader sees half."""
+"""The files of authorities and nodes, read, with what is wrong with them."""
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,36 +9,11 @@ from pathlib import Path
 
 from adamctl.errors import ConfigurationError
 from adamctl.net.tls.authority import Described, Pair, describe, need_cryptography
-from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE, KEY
+from adamctl.net.tls.credentials import AUTHORITY
 
 AUTHORITY_KEY = "ca.key"
 REQUEST = "node.csr"
 _FILE_BYTES_MAX = 1 << 20
-
-
-def private_folder(path: Path) -> Path:
-    """Makes a folder that only its owner can enter. Raises ConfigurationError: it cannot be made."""
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be made: {error.strerror}; choose another folder") from error
-    return path
-
-
-def write(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Writes or replaces a file at once. Raises ConfigurationError: it cannot be written."""
-    new = path.with_name(path.name + ".new")
-    try:
-        new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-        try:
-            os.write(descriptor, content)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(new, path)
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def read(path: Path, what: str) -> bytes:
@@ -88,15 +62,6 @@ def read_authority(folder: Path) -> Pair:
             "expected 0600: make another authority if others may have read this one"
         )
     return pair
-
-
-def write_node(folder: Path, made: Pair, authorities: bytes) -> None:
-    """Writes a node's files: the certificate last, so that a process that sees it has its key."""
-    private_folder(folder)
-    write(folder / AUTHORITY, authorities)
-    if made.key:
-        write(folder / KEY, made.key)
-    write(folder / CERTIFICATE, made.certificate)
 
 
 def with_authority(bundle: bytes, authority: bytes) -> bytes:

@@ -8,16 +8,17 @@ from typing import Any
 
 
 class Beside:
-    """Used by the front's event loop only.
-
-    Attributes:
-        error: what the first work to fail has ended with.
-    """
+    """Used by the front's event loop only."""
 
     def __init__(self, on_error: Callable[[], None]) -> None:
-        self.error: Exception | None = None
+        self._error: Exception | None = None
         self._on_error = on_error
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def check(self) -> None:
+        """Raises what the first work to fail has ended with."""
+        if self._error is not None:
+            raise self._error
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts work."""
@@ -26,7 +27,7 @@ class Beside:
             try:
                 await work
             except Exception as error:  # engines raise their own kinds
-                self.error = self.error or error
+                self._error = self._error or error
                 self._on_error()
 
         task = asyncio.ensure_future(guarded())

@@ -41,6 +41,7 @@ from adamctl.launch.hosts.table import Arrived, Event, HostTable, Lost
 from adamctl.launch.places.places import AgentCommand, Places
 from adamctl.launch.plan import COORDINATOR
 from adamctl.launch.roles import POLL_S, Ask, LocalRoles
+from adamctl.launch.run_certificates import RunCertificates
 from adamctl.launch.supervision import Fail, Note, RoleEnd, Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.net.address import parse_address
@@ -80,22 +81,25 @@ class HostRoles:
         supervision: Supervision,
         on_listening: Callable[[str], None] = lambda address: None,
         listen_at: str = "",
+        meeting_agents: Transport | None = None,
+        certificates: RunCertificates | None = None,
     ) -> None:
         """
         Args:
             agent: returns how agents are started that dial this address.
+            transport: how to reach roles.
             hello: the front's identity and token.
             local: without roles yet; it starts those beside the front.
             on_listening: told the address at which agents and operators reach the front.
             listen_at: in place of any free port where the roles beside the front listen.
+            meeting_agents: how agents reach it, by default as it reaches roles. The rest is as for `Starter`.
         """
-        self._run, self._keeper, self._agent = run, keeper, agent
+        self._run, self._keeper, self._agent, self._listen_at = run, keeper, agent, listen_at
         self._stir, self._told = asyncio.Event(), asyncio.Event()
         self._engine = EngineUse(engine, keeper.asked, table, self._on_draining, self._stir.set)
         self._transport, self._hello, self._table = transport, hello, table
-        self._local, self._supervision = local, supervision
-        self._on_listening, self._listen_at = on_listening, listen_at
-        self._server = AgentServer(transport, hello, table, self._stir.set, self._tail_asked)
+        self._local, self._supervision, self._on_listening = local, supervision, on_listening
+        self._server = AgentServer(meeting_agents or transport, hello, table, self._stir.set, self._tail_asked)
         self._there = RolesThere()
         self._serving: list[tuple[str, tuple[str, ...]]] = []
         self._ended: list[RoleEnd] = []
@@ -106,7 +110,7 @@ class HostRoles:
         self._spawn = self._beside.spawn
         self._starter = Starter(
             run, local, self._there, self._order, self._questions.free_port,
-            lambda host: self._table.hosts[host].address, self._spawn,
+            lambda host: self._table.hosts[host].address, self._spawn, certificates,
         )  # fmt: skip
         self._seating = Seating(transport, hello, keeper, self._starter, supervision, self._spawn, self._decide)
         self._ending = Ending(table, self._there, self._order)
@@ -120,14 +124,14 @@ class HostRoles:
         Raises:
             ConfigurationError: the address to listen on is taken.
         """
-        at = self._listen_at or f"tcp://{bracketed(self._run.bind)}:{self._run.port}"
-        (bound,) = await self._server.listen((at,))
+        (bound,) = await self._server.listen(
+            (self._listen_at or f"tcp://{bracketed(self._run.bind)}:{self._run.port}",)
+        )
         address = bound if self._listen_at else str(parse_address(bound)._replace(host=self._run.advertise))
         self._on_listening(address)
-        self._spawn(self._engine.use(self._agent(address)))
         self._news.append(Note(self._keeper.waiting))
-        self._spawn(self._drive())
-        self._spawn(self._watch_local())
+        for work in (self._engine.use(self._agent(address)), self._drive(), self._watch_local()):
+            self._spawn(work)
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
@@ -175,12 +179,10 @@ class HostRoles:
         host = self._table.hosts[event.host]
         for node, attempt in self._there.arrived(event.host, event.again):
             self._order(event.host, stop(node, attempt, "it runs elsewhere now"))
-        asked = self._keeper.asked.cores
-        offer = Offer(event.host, min(asked, host.cores) if asked else host.cores)
-        if self._stopping:
-            return
-        self._decide(self._keeper.arrived(offer, event.again, now_s))
-        self._leave_out()
+        offer = Offer(event.host, min(self._keeper.asked.cores or host.cores, host.cores))
+        if not self._stopping:
+            self._decide(self._keeper.arrived(offer, event.again, now_s))
+            self._leave_out()
 
     def _lost(self, event: Lost, now_s: float) -> None:
         self._questions.lost(event.host)
@@ -362,8 +364,7 @@ class HostRoles:
         Raises:
             Exception: the engine failed, mostly with an AdamctlError.
         """
-        if self._beside.error is not None:
-            raise self._beside.error
+        self._beside.check()
         news, self._news = self._news, []
         return news
 
@@ -396,5 +397,4 @@ class HostRoles:
         await self._server.close()
 
     def _tail_asked(self, request: Request, message: HostTailRequest) -> None:
-        places = self._there.places(message.node)
-        self._spawn(self._questions.answer_tails(request, places, message.lines))
+        self._spawn(self._questions.answer_tails(request, self._there.places(message.node), message.lines))

@@ -13,8 +13,10 @@ from adamctl.launch.hosts.placement import FRONT, Placed
 from adamctl.launch.hosts.roles_there import RolesThere
 from adamctl.launch.plan import COORDINATOR
 from adamctl.launch.roles import LocalRoles
+from adamctl.launch.run_certificates import RunCertificates
 from adamctl.launch.run_folder import checkpoints
 from adamctl.roles.host.processes import free_ports
+from adamctl.roles.role_process import RoleCommand
 from adamctl.wire.messages import HostStart
 
 PORT_TRIES, PORT_AGAIN_S = 10, 0.5
@@ -30,6 +32,7 @@ class Starter:
         free_port: asks a host for a free port; 0 if it does not say.
         address_of: returns the address of a host.
         spawn: runs work beside the front; an error that it ends with ends the run.
+        certificates: of the roles; None: they speak without TLS.
         controllers: their addresses; empty until they are known.
     """
 
@@ -40,6 +43,7 @@ class Starter:
     free_port: Callable[[str], Awaitable[int]]
     address_of: Callable[[str], str]
     spawn: Callable[[Any], None]
+    certificates: RunCertificates | None = None
     controllers: tuple[str, ...] = ()
     _peers: dict[str, str] = field(default_factory=dict)
     _deferred: dict[str, Placed] = field(default_factory=dict)
@@ -53,8 +57,7 @@ class Starter:
             self._deferred[placed.node] = placed
         elif placed.host == FRONT:
             (port,) = free_ports(1, self.run.bind)
-            self.local.add(beside_front(self.run, placed, (), port))
-            self.local.start_one(placed.node)
+            self._start_at_front(beside_front(self.run, placed, (), port))
             self._controllers_known((f"tcp://{bracketed(self.run.advertise)}:{port}",))
         else:
             self._deferred[placed.node] = placed
@@ -64,13 +67,13 @@ class Starter:
     def start(self, placed: Placed, peers: Mapping[str, str] | None = None) -> None:
         """Starts a role; controllers are known. `peers`: for a controller that is no member yet, name -> address."""
         if placed.host == FRONT:
-            self.local.add(beside_front(self.run, placed, self.controllers, 0))
-            self.local.start_one(placed.node)
+            self._start_at_front(beside_front(self.run, placed, self.controllers, 0))
             return
         start = on_host(self.run, placed, self.controllers, peers or self._peers)
+        own = None if self.certificates is None else self.certificates.issued(placed.role, placed.node)
         attempt = self.order(
             placed.host,
-            lambda number: HostStart(number, placed.role, placed.node, start.arguments, start.folder, start.needs),
+            lambda number: HostStart(number, placed.role, placed.node, start.arguments, start.folder, start.needs, own),
         )
         self.there.started(placed, attempt)
 
@@ -92,13 +95,19 @@ class Starter:
         for node in tuple(self.local.pids()):
             self.local.forget(node)
 
+    def _start_at_front(self, command: RoleCommand) -> None:
+        if self.certificates is not None:
+            flags = self.certificates.beside(command.role, command.node)
+            command = replace(command, arguments=(*command.arguments, *flags))
+        self.local.add(command)
+        self.local.start_one(command.node)
+
     def resume_coordinator(self) -> bool:
         """Starts the coordinator again from the newest checkpoint of its run; whether there is one."""
         if not checkpoints(self.run.folder):
             return False
         again = replace(self.run, resume=str(self.run.folder))
-        self.local.add(beside_front(again, Placed("coordinator", COORDINATOR, FRONT), self.controllers, 0))
-        self.local.start_one(COORDINATOR)
+        self._start_at_front(beside_front(again, Placed("coordinator", COORDINATOR, FRONT), self.controllers, 0))
         return True
 
     async def _form_controllers(self) -> None:

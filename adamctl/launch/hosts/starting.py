@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -20,18 +21,23 @@ from adamctl.launch.places.engines import BY_HAND, EngineOptions, open_engine
 from adamctl.launch.places.places import AgentCommand
 from adamctl.launch.plan import COORDINATOR
 from adamctl.launch.roles import LocalRoles
+from adamctl.launch.run_certificates import RunTls, Trust
 from adamctl.launch.run_folder import LOGS
 from adamctl.launch.run_token import SECRETS, TOKEN
 from adamctl.launch.supervision import Supervision
-from adamctl.net.address import is_loopback
+from adamctl.net.address import TLS_VARIABLE, is_loopback
 from adamctl.net.handshake import make_hello
 from adamctl.net.sockets import is_insecure
+from adamctl.net.stream import StreamTransport
+from adamctl.net.tls.authority import need_cryptography
 from adamctl.net.transport import Transport
 from adamctl.roles.process import outward_host
 
 LOCAL = "local"
 HOSTS = "hosts"
 """Folder inside a run folder: what engines and agents of this machine write."""
+_SECRET_VARIABLES = frozenset({"ADAMCTL_TOKEN", "ADAMCTL_TOKEN_FILE", TLS_VARIABLE})
+"""What agents and roles get of this run's own, or not at all."""
 _ELSEWHERE = "tcp://192.0.2.1:9"
 """An address of no machine (RFC 5737): the way there shows which of ours others see."""
 
@@ -56,11 +62,48 @@ def where_to_listen(asked: HostsAsked, bind: str, advertise: str) -> tuple[str, 
     return bind, advertise or (outward_host((_ELSEWHERE,)) if bind in ("0.0.0.0", "::") else bind)
 
 
+def trust_of(asked: HostsAsked, bind: str, environment: Mapping[str, str], tls: bool) -> Trust:
+    """Returns by what the front and the agents of a run know each other, and whether its roles speak TLS.
+
+    Args:
+        bind: where roles beside the front listen.
+        environment: of this process.
+        tls: whether TLS was asked for; beyond loopback it need not be.
+
+    Raises:
+        ConfigurationError: TLS is needed and certificates cannot be made here.
+    """
+    if is_insecure(environment) and not tls:
+        return "network"
+    given = asked.engine == BY_HAND and environment.get(TLS_VARIABLE)  # the agents of an engine could have none
+    if not given and not tls and is_loopback(bind):
+        return "network"
+    need_cryptography("a run on several machines", "or, on a network that you trust, give --insecure")
+    return "certificates" if given else "token"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What the processes of a run prove who they are with: its token; and certificates, None on a trusted network.
+
+    `trust` says which of them agents use.
+    """
+
+    token: str = field(repr=False)
+    trust: Trust = "network"
+    tls: RunTls | None = None
+
+    @property
+    def of_roles(self) -> dict[str, str]:
+        """What the environment of roles beside the front has of it: with certificates they need no token."""
+        return {"ADAMCTL_TOKEN": self.token} if self.tls is None else {}
+
+
 def make_roles(
     run: Run,
     asked: HostsAsked,
     environment: Mapping[str, str],
-    token: str,
+    secrets: Secrets,
     transport: Transport,
     stored: bool,
     note: Callable[[str], None],
@@ -70,37 +113,59 @@ def make_roles(
 
     Args:
         environment: of this process.
+        transport: how to reach the roles.
         stored: whether what a parameter server holds outlives its process.
+        on_listening: told where the front listens.
 
     Raises:
         ConfigurationError: there is no such engine here.
     """
     folder = run.folder / HOSTS
     folder.mkdir(mode=0o700, exist_ok=True)
-    name = "/".join(run.folder.absolute().parts[-2:])
-    plain = {key: value for key, value in environment.items() if key != "ADAMCTL_TOKEN"}
+    name = name_of(run.folder)
+    plain = {key: value for key, value in environment.items() if key not in _SECRET_VARIABLES}
     engine = open_engine(asked.engine, EngineOptions(name, folder, plain, note, asked.flags))
-    secret = {"ADAMCTL_TOKEN": token}
 
     def agent(address: str) -> AgentCommand:
         if asked.engine == BY_HAND and not is_loopback(run.advertise):
-            note(f"every machine needs a copy of {run.folder / SECRETS / TOKEN} that only you can read, as TOKEN_FILE")
+            note(_what_agents_need(run, secrets.trust))
         own: tuple[str, ...] = ("--root", str(folder.absolute())) if asked.engine == LOCAL else ()
         own += ("--cores", str(asked.cores)) if asked.cores else ()
-        own += ("--insecure",) if is_insecure(environment) else ()
+        own += _how_to_dial(run, secrets.trust, environment)
         line = (sys.executable, "-m", "adamctl", "host", "start", "--front", address, *own, *agent_flags(run))
-        return AgentCommand(line, secret)
+        return AgentCommand(line, {} if secrets.trust == "certificates" else {"ADAMCTL_TOKEN": secrets.token})
 
     kept = ("coordinator", *(("ps",) if stored else ()), *(("controller",) if asked.most >= CONTROLLERS else ()))
     supervision = Supervision({}, stored=kept)
-    local = LocalRoles((), run.folder / LOGS, {**environment, **secret})
-    hello = make_hello("front", f"front-{COORDINATOR}", 0, token)
+    local = LocalRoles((), run.folder / LOGS, {**plain, **secrets.of_roles})
+    hello = make_hello("front", f"front-{COORDINATOR}", 0, secrets.token)
     table = HostTable(name, __version__)
     keeper = HostKeeper(run.experiment, asked)
+    tls = secrets.tls
     roles = HostRoles(
-        run, keeper, engine, agent, transport, hello, table, local, supervision, on_listening=on_listening
-    )
+        run, keeper, engine, agent, transport, hello, table, local, supervision, on_listening=on_listening,
+        meeting_agents=None if tls is None else StreamTransport(tls=tls.agents),
+        certificates=None if tls is None else tls.certificates,
+    )  # fmt: skip
     return roles, supervision
+
+
+def _how_to_dial(run: Run, trust: Trust, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the flags by which agents speak with the front as it does with them."""
+    if trust == "network":
+        return ("--insecure",) if is_insecure(environment) else ()
+    return ("--tls",) if trust == "token" and is_loopback(run.advertise) else ()
+
+
+def _what_agents_need(run: Run, trust: Trust) -> str:
+    if trust == "certificates":
+        return "every machine needs a certificate of its own, as TLS_DIR: adamctl tls create host NAME"
+    return f"every machine needs a copy of {run.folder / SECRETS / TOKEN} that only you can read, as TOKEN_FILE"
+
+
+def name_of(folder: Path) -> str:
+    """Returns the name of a run, NAME/NNN, by its folder."""
+    return "/".join(folder.absolute().parts[-2:])
 
 
 def run_of(

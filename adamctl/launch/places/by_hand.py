@@ -11,6 +11,8 @@ from adamctl.launch.places.places import AgentCommand, HostNeeds, Notice
 
 TOKEN_FILE = "TOKEN_FILE"
 """Stands in the command for a copy of the run's token, which every machine needs."""
+TLS_DIR = "TLS_DIR"
+"""Stands in it for the folder of a certificate, if agents have some of the user's authority."""
 FLAGS_OF_THIS_MACHINE = 3
 """How many words of an agent's command name the program: Python, `-m`, `adamctl`."""
 
@@ -46,6 +48,7 @@ class ByHand:
 
 
 def command_for_people(agent: AgentCommand) -> str:
-    """Returns what to type on a machine, with placeholders for its name and for the file with the token."""
+    """Returns what to type on a machine, with placeholders for its name and for what it proves who it is with."""
     words = ["adamctl", *agent.line[FLAGS_OF_THIS_MACHINE:]]
-    return f"{join(words)} --token-file {TOKEN_FILE} --name NAME"
+    proof = f"--token-file {TOKEN_FILE}" if "ADAMCTL_TOKEN" in agent.environment else f"--tls-dir {TLS_DIR}"
+    return f"{join(words)} {proof} --name NAME"

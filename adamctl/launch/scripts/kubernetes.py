@@ -23,13 +23,18 @@ def kubernetes_description(wanted: Wanted, text: str, image: str) -> str:
     )
     deadline = f"  activeDeadlineSeconds: {round(wanted.time_s)}\n" if wanted.time_s else ""
     flags = ", ".join(f'"{flag}"' for flag in wanted.flags.split())
+    tls = (
+        "Nothing is encrypted between the pods."
+        if wanted.insecure
+        else "The image has adamctl[tls]: pods speak TLS with each other."
+    )
     insecure = ', "--insecure"' if wanted.insecure else ""
     cores = f', "--cores", "{wanted.cores}"' if wanted.cores else ""
     return f"""# Trains {wanted.experiment} on {wanted.most} pods. Apply it with: kubectl apply -f THIS_FILE
 # First make the run's secret, which no file holds:
 #   kubectl create secret generic {name}-token --from-literal=token="$(openssl rand -base64 32)"
 # and a volume for what the run writes, as the claim {name}-runs. Data lie in {_DATA} of the image, or of a volume
-# that you add to the front and the agents.
+# that you add to the front and the agents. {tls}
 apiVersion: v1
 kind: ConfigMap
 metadata:

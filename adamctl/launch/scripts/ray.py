@@ -15,10 +15,11 @@ def ray_script(wanted: Wanted, folder: PurePath) -> str:
     """Returns the script; `folder` is the one that paths in the command are relative to, on every node."""
     cores = f" --cores {wanted.cores}" if wanted.cores else ""
     train = f"adamctl train {quote(wanted.experiment)} --on ray {wanted.flags}{cores} --resume none --plain"
+    extra = "" if wanted.insecure else ",tls"
     line = f"cd {quote(str(folder))} && exec {train}"  # one word: versions of Ray join several in different ways
     return f"""#!/bin/sh
 # Trains {wanted.experiment} on {wanted.hosts} nodes of a Ray cluster. Run it with: sh THIS_FILE http://HEAD:8265
-# Every node has adamctl[ray] of the same version for Ray's Python, and sees the folder and the data.
+# Every node has adamctl[ray{extra}] of the same version for Ray's Python, and sees the folder and the data.
 # The front runs on the head. `ray job stop` gives it {STOP_WAIT_S} s for its last checkpoint. Ray reads that where
 # the job runs, so it is set there and not here.
 set -eu

@@ -18,10 +18,11 @@ def slurm_script(wanted: Wanted, partition: str = "") -> str:
             *((f"--partition={partition}",) if partition else ()),
         )
     )
+    extra = "" if wanted.insecure else "[tls]"
     cores = ' --cores "$SLURM_CPUS_PER_TASK"' if wanted.cores else ""
     return f"""#!/bin/bash
 # Trains {wanted.experiment} on {wanted.least} nodes. Submit it with: sbatch THIS_FILE
-# The nodes see this folder, the data and the same installation of adamctl.
+# The nodes see this folder, the data and the same installation of adamctl{extra}.
 #SBATCH --job-name=adamctl-{wanted.name}
 #SBATCH --nodes={wanted.least}
 #SBATCH --ntasks-per-node=1

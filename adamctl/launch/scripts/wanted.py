@@ -10,7 +10,7 @@ class Wanted:
     """`name` is the experiment's, `experiment` the path as it was given; `time_s` 0 is no limit.
 
     A run begins with `least` hosts and takes up to `most`; `cores` 0 is all cores of a host. `insecure`: the network
-    between hosts is trusted, so the run's token is enough.
+    between hosts is trusted, so the run's token is enough and nothing is encrypted.
     """
 
     name: str

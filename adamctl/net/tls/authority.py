@@ -18,6 +18,9 @@ NODE_DAYS: Final = 90
 OPERATOR_DAYS: Final = 30
 BACKDATED_S: Final = 300
 """Certificates are valid from this long before they are made, because clocks differ."""
+KEY_SEED_BYTES: Final = 48
+"""128 bits more than a key has, so that all keys are equally likely (FIPS 186-5, A.2.1)."""
+_P256_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 class Pair(NamedTuple):
@@ -38,16 +41,23 @@ class Described(NamedTuple):
     fingerprint: str
 
 
-def need_cryptography() -> None:
-    """Raises ConfigurationError: the package that makes certificates is not installed."""
+def need_cryptography(who: str = "making certificates", otherwise: str = "to use them needs nothing") -> None:
+    """Raises ConfigurationError: the package that makes certificates is not installed.
+
+    `who` needs it, and what to do `otherwise`, for the message.
+    """
     if importlib.util.find_spec("cryptography") is None:
-        raise ConfigurationError(
-            "making certificates needs the package cryptography: pip install 'adamctl[tls]'; to use them needs nothing"
-        )
+        raise ConfigurationError(f"{who} needs the package cryptography: pip install 'adamctl[tls]'; {otherwise}")
 
 
-def new_authority(cluster: str, *, now: datetime | None = None, lifetime: timedelta | None = None) -> Pair:
+def new_authority(
+    cluster: str, *, now: datetime | None = None, lifetime: timedelta | None = None, key_seed: bytes = b""
+) -> Pair:
     """Returns a new authority for a cluster's certificates.
+
+    Args:
+        key_seed: KEY_SEED_BYTES secret bytes of which its key is made, so that others who have them make the same one;
+            default: a key by chance.
 
     Raises:
         ConfigurationError: no cluster can have this name, or `cryptography` is not installed.
@@ -57,7 +67,7 @@ def new_authority(cluster: str, *, now: datetime | None = None, lifetime: timede
 
     if not is_name(cluster):
         raise ConfigurationError(f"expected a cluster's name of {NAME_EXPECTED}; found {cluster!a}")
-    key = _new_key()
+    key = _derived_key(key_seed) if key_seed else _new_key()
     name = _name(f"adamctl cluster {cluster}")
     usage = _usage(key_cert_sign=True, crl_sign=True)
     builder = _begun(name, name, key.public_key(), now, lifetime or timedelta(days=AUTHORITY_DAYS))
@@ -207,6 +217,13 @@ def _new_key() -> Any:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     return ec.generate_private_key(ec.SECP256R1())
+
+
+def _derived_key(seed: bytes) -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    assert len(seed) == KEY_SEED_BYTES
+    return ec.derive_private_key(int.from_bytes(seed) % (_P256_ORDER - 1) + 1, ec.SECP256R1())
 
 
 def _name(text: str) -> x509.Name:

@@ -1,4 +1,4 @@
-"""A folder with `ca.crt`, `node.crt` and `node.key`: read, checked, and read again when its files change.
+"""A folder with `ca.crt`, `node.crt` and `node.key`: written, read, checked, and read again when its files change.
 
 The check is the one that others will make: a handshake in memory, of the certificate with itself. It also gives what
 the certificate says, so that only making certificates needs another package.
@@ -142,6 +142,47 @@ def load(folder: Path) -> Loaded:
                 "says more"
             ) from error
     return _checked(folder, *contexts)
+
+
+def private_folder(path: Path) -> Path:
+    """Makes a folder that only its owner can enter. Raises ConfigurationError: it cannot be made."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be made: {error.strerror}; choose another folder") from error
+    return path
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Writes or replaces a file at once, for its owner only. Raises ConfigurationError: it cannot be written."""
+    new = path.with_name(path.name + ".new")
+    try:
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(new, path)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def write_folder(folder: Path, authorities: bytes, certificate: bytes, key: bytes) -> None:
+    """Writes a process's files, all PEM: the certificate last, so that whoever sees it has its key.
+
+    Args:
+        key: empty if it is there already.
+
+    Raises:
+        ConfigurationError: they cannot be written.
+    """
+    private_folder(folder)
+    write_private(folder / AUTHORITY, authorities)
+    if key:
+        write_private(folder / KEY, key)
+    write_private(folder / CERTIFICATE, certificate)
 
 
 def check_private(key: Path) -> None:

@@ -21,10 +21,9 @@ CLIENT: Final = "client"
 
 CLAIMS: Final[Mapping[str, frozenset[str]]] = {
     OPERATOR: frozenset({OPERATOR, "front", "bench", "metrics", "coordinator", CLIENT}),
-    "host": frozenset({"host", "ps", "data", "worker"}),
 }
 """Role of a certificate -> roles that its holder may name in HELLO: a person's front, benchmark, metrics server, or run
-that joins a cluster; what an agent starts on its host. Any other certificate allows its own role only."""
+that joins a cluster. Any other certificate allows its own role only."""
 
 PART: Final = "."
 """Between a node's name and that of a part of it: a process or a connection of its own. No certificate has it."""

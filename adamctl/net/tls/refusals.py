@@ -101,6 +101,11 @@ def answers_without_tls(ends: Ends) -> HandshakeError:
 
 def must_speak_tls(role: str, identity: Identity) -> str:
     """Returns what a port with TLS tells a peer that speaks without."""
+    if role == "front":
+        return (
+            f"this front, {identity}, speaks only TLS; leave --insecure out, and at a loopback address give --tls; or "
+            "start its run with --insecure, if the network is trusted"
+        )
     return (
         f"this {role}, {identity}, speaks only TLS; give --tls-dir DIR or set ADAMCTL_TLS, a folder with ca.crt, "
         f"node.crt and node.key of cluster {identity.cluster}"

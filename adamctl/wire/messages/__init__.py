@@ -68,6 +68,7 @@ from adamctl.wire.messages.coordinator import (
 )
 from adamctl.wire.messages.data import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
 from adamctl.wire.messages.host import (
+    HostCredentials,
     HostDraining,
     HostEnded,
     HostFailing,
@@ -201,6 +202,7 @@ __all__ = [
     "GroupWatchRequest",
     "Hello",
     "HelloReply",
+    "HostCredentials",
     "HostDraining",
     "HostEnded",
     "HostFailing",

@@ -53,12 +53,25 @@ class HostOrdersReply(Message, frozen=True):
     """Body: MessagePack list of orders, by number: all that are not carried out yet, as far as they fit."""
 
 
+class HostCredentials(Message, frozen=True):
+    """The certificate of a role and its key, with the authorities that it trusts; all PEM."""
+
+    authorities: bytes
+    certificate: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        """Omits the key, which must not appear in logs."""
+        return "HostCredentials(...)"
+
+
 class HostStart(Message, frozen=True, tag="start"):
     """Start a role process with these arguments after `adamctl ROLE start --name NODE`.
 
     Refused, and reported as ended, if the agent does not know the role or a flag, or if a path lies outside its roots.
     `folder`: the role keeps its data in a folder of its own at the agent, which outlives the process. `needs`: of each
-    group of paths one must be there, so that a run whose data are missing ends at once.
+    group of paths one must be there, so that a run whose data are missing ends at once. `credentials`: with these it
+    speaks TLS; it gets them as files in a folder that the agent chooses.
     """
 
     number: int
@@ -67,6 +80,7 @@ class HostStart(Message, frozen=True, tag="start"):
     arguments: tuple[str, ...]
     folder: bool = False
     needs: tuple[tuple[str, ...], ...] = ()
+    credentials: HostCredentials | None = None
 
 
 class HostStop(Message, frozen=True, tag="stop"):

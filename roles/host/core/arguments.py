@@ -14,12 +14,15 @@ from typing import Final, Literal, TypeAlias
 
 from adamctl.config.names import NAME_EXPECTED, is_name
 from adamctl.config.urls import is_url
+from adamctl.wire.messages import HostCredentials
 
 Kind: TypeAlias = Literal["switch", "number", "word", "address", "addresses", "checkpoints", "data"]
 
 ARGUMENTS_MAX: Final = 128
 CHARACTERS_MAX: Final = 4096
 NEEDS_MAX: Final = 64
+CREDENTIAL_BYTES_MAX: Final = 16 << 10
+"""Of a certificate, a key, or the authorities."""
 FOLDER_FLAG: Final[Mapping[str, str]] = {"ps": "--store", "controller": "--dir"}
 """The flag by which a role is given a folder of its own; other roles keep nothing."""
 
@@ -87,6 +90,16 @@ def refusal(
         if not roots.allows("data", path):
             return _outside(path, "--data-root", roots.data)
     return _flags_refused({**_EVERY_ROLE, **FLAGS[role]}, role, arguments, roots)
+
+
+def credentials_refusal(credentials: HostCredentials | None) -> str:
+    """Returns why an agent gives no process these credentials; empty if it does. Whose they are, files will tell."""
+    if credentials is None:
+        return ""
+    sizes = [len(one) for one in (credentials.authorities, credentials.certificate, credentials.key)]
+    if not all(sizes) or max(sizes) > CREDENTIAL_BYTES_MAX:
+        return f"expected authorities, a certificate and a key of 1 to {CREDENTIAL_BYTES_MAX:,} bytes; found {sizes}"
+    return ""
 
 
 def _flags_refused(known: Mapping[str, Kind], role: str, arguments: Sequence[str], roots: Roots) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from adamctl.roles.host.core.arguments import Roots, refusal
+from adamctl.roles.host.core.arguments import Roots, credentials_refusal, refusal
 from adamctl.roles.host.core.instructions import (
     FindPorts,
     Forget,
@@ -126,6 +126,7 @@ class HostCore:
 
     def _start(self, order: HostStart) -> list[Instruction]:
         why = refusal(order.role, order.node, order.arguments, order.needs, order.folder, self._roots)
+        why = why or credentials_refusal(order.credentials)
         before = self.roles.get(order.node)
         if not why and before is not None and before.asked and before.then is None:
             before.then = order
@@ -141,7 +142,17 @@ class HostCore:
             self._report(ended)
             return []
         self.roles[order.node] = _Role(order.role, order.number)
-        return [StartProcess(order.role, order.node, order.number, order.arguments, order.folder, order.needs)]
+        return [
+            StartProcess(
+                order.role,
+                order.node,
+                order.number,
+                order.arguments,
+                order.folder,
+                order.needs,
+                order.credentials,
+            )
+        ]
 
     # --- reports ----------------------------------------------------------------------------------------------------
 

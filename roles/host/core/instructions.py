@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adamctl.wire.messages import HostCredentials
+
 
 class Instruction:
     """Base of all instructions of an agent."""
@@ -14,6 +16,7 @@ class StartProcess(Instruction):
     """Start a role process; then tell the core what becomes of it, under this `attempt`.
 
     `needs`: of each group of paths at least one must be there. `folder`: it keeps its data in a folder of its own.
+    `credentials`: with these it speaks TLS.
     """
 
     role: str
@@ -22,6 +25,7 @@ class StartProcess(Instruction):
     arguments: tuple[str, ...]
     folder: bool
     needs: tuple[tuple[str, ...], ...]
+    credentials: HostCredentials | None = None
 
 
 @dataclass(frozen=True)

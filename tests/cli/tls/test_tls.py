@@ -117,7 +117,7 @@ def test_what_failed_in_the_middle_can_be_begun_anew(command: tuple[str, ...], m
         Path(new).rename(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr("adamctl.cli.tls.files.os.replace", interrupted)
+        patched.setattr("adamctl.net.tls.credentials.os.replace", interrupted)
         assert "No space left on device" in refused(*command)
     assert len(replaced) == 1
     tls(*command)

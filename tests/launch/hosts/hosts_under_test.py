@@ -26,6 +26,7 @@ from adamctl.launch.hosts.keeper import HostKeeper
 from adamctl.launch.hosts.placement import FRONT
 from adamctl.launch.hosts.table import HostTable
 from adamctl.launch.places.places import AgentCommand, HostNeeds, Notice
+from adamctl.launch.run_certificates import RunCertificates
 from adamctl.launch.supervision import Fail, Note, Restart, RoleEnd, Supervision
 from adamctl.model.description import Model, Softmax
 from adamctl.net.handshake import make_hello
@@ -251,7 +252,11 @@ class World:
 
 @asynccontextmanager
 async def world(
-    asked: HostsAsked, seed: int = 1, faults: LinkFaults | None = None, **cluster: Any
+    asked: HostsAsked,
+    seed: int = 1,
+    faults: LinkFaults | None = None,
+    certificates: Callable[[Path], RunCertificates | None] = lambda folder: None,
+    **cluster: Any,
 ) -> AsyncIterator[World]:
     given = ClusterConfig(**{"ps": 2, "replication": 2, **cluster})
     experiment = Experiment(name="small", model=Model((4,), (Softmax(2),)), cluster=given)
@@ -265,6 +270,7 @@ async def world(
         roles = HostRoles(
             run, keeper, places, lambda address: AgentCommand((), {}), network, make_hello("front", "front-1"),
             HostTable("small/001", __version__), local, supervision, listen_at=ADDRESS,  # type: ignore[arg-type]
+            certificates=certificates(Path(folder)),
         )  # fmt: skip
         roles._seating.open = controllers.open  # type: ignore[assignment]
         made = World(network, places, keeper, roles, local, controllers, supervision)

@@ -7,6 +7,7 @@ at one agent, the one that the keeper has put it on; at the end, nothing runs.
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -16,8 +17,11 @@ from adamctl.launch.hosts import host_roles
 from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.table import KEEP_S
 from adamctl.launch.places.places import Draining, Lost
+from adamctl.launch.run_certificates import RunCertificates
 from adamctl.net.testing.faults import LinkFaults
 from adamctl.net.testing.virtual_clock import run_virtual
+from adamctl.net.tls.authority import describe
+from adamctl.net.tls.credentials import load
 from tests.launch.hosts.hosts_under_test import World, world
 
 
@@ -27,6 +31,28 @@ def test_a_run_begins_serves_and_ends() -> None:
             await w.until(lambda: len(w.serving) == 7)
             assert w.running() == w.expected() and set(w.local.running) == {"controller", "coordinator"}
             assert "2 hosts: h1, h2" in w.notes or "2 hosts: h2, h1" in w.notes
+
+    run_virtual(whole())
+
+
+def test_each_role_gets_a_certificate_of_its_own_each_time_it_starts() -> None:
+    async def whole() -> None:
+        async with world(HostsAsked(2, 2), certificates=lambda folder: RunCertificates("small/001", folder)) as w:
+            await w.until(lambda: len(w.serving) == 7)
+            home = next(one for one in w.places.agents if one.name == w.keeper.placed["worker-1"].host)
+            handed = {node: own for one in w.places.agents for node, own in one.processes.credentials.items()}
+            for node, own in handed.items():
+                assert own is not None
+                (said,) = describe(own.certificate)
+                assert said.uri == f"adam://small_001/{w.keeper.placed[node].role}/{node}"
+            assert len({own.key for own in handed.values() if own}) == len(handed) == 5
+            for node, command in w.local.commands.items():
+                folder = Path(command.arguments[command.arguments.index("--tls-dir") + 1])
+                assert load(folder).identity[1:] == (command.role, node)
+            home.processes.end("worker-1", -9)
+            await w.until(lambda: w.serving.count("worker-1") == 2)
+            again = home.processes.credentials["worker-1"]
+            assert again is not None and handed["worker-1"] is not None and again.key != handed["worker-1"].key
 
     run_virtual(whole())
 

@@ -12,8 +12,8 @@ from adamctl.launch.scripts.wanted import Wanted
 
 FOLDER = Path(__file__).with_name("golden")
 PROGRAM = "/opt/adamctl/bin/adamctl"
-DIGITS = Wanted("digits", "examples/digits.toml", 2, 8, 16, 4 * 3600.0, insecure=True)
-SMALL = Wanted("my.net", "my nets/net 1.toml", 3, 3)
+DIGITS = Wanted("digits", "examples/digits.toml", 2, 8, 16, 4 * 3600.0)
+SMALL = Wanted("my.net", "my nets/net 1.toml", 3, 3, insecure=True)
 EXPERIMENT = 'name = "digits"\n\n[data]\nformat = "digits"\n'
 
 

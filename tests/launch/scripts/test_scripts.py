@@ -111,7 +111,7 @@ def test_names_of_kubernetes_are_labels() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("slurm", "EXP", "--insecure"), ("ray", "EXP", "--insecure"), ("k8s", "EXP", "--insecure"), ("systemd", "ps")],
+    [("slurm", "EXP"), ("ray", "EXP"), ("k8s", "EXP"), ("systemd", "ps")],
 )
 def test_what_is_not_printed_is_refused_and_nothing_is_started(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -125,17 +125,19 @@ def test_what_is_not_printed_is_refused_and_nothing_is_started(
 
 
 def test_an_experiment_that_is_wrong_is_said_before_it_waits_in_a_queue(tmp_path: Path) -> None:
-    assert run(["launch", "slurm", str(tmp_path / "none.toml"), "--insecure", "--print"]) == 2
+    assert run(["launch", "slurm", str(tmp_path / "none.toml"), "--print"]) == 2
 
 
 @pytest.mark.parametrize("engine", ["slurm", "ray", "k8s"])
-def test_that_the_network_is_trusted_must_be_said_before_a_run_waits_in_a_queue(
+def test_hosts_speak_tls_unless_the_network_is_said_to_be_trusted(
     engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ADAMCTL_INSECURE", raising=False)
     line = ["launch", engine, str(Path(__file__).parents[3] / "examples" / "digits.toml"), "--print"]
-    assert run(line) == 2
-    assert "expected --insecure" in capsys.readouterr().err
+    assert run(line) == 0
+    assert "--insecure" not in capsys.readouterr().out
+    assert run([*line, "--insecure"]) == 0
+    assert "--insecure" in capsys.readouterr().out
     monkeypatch.setenv("ADAMCTL_INSECURE", "1")
     assert run(line) == 0
     assert "--insecure" in capsys.readouterr().out

@@ -58,7 +58,6 @@ def test_a_certificate_allows_its_own_role_and_what_the_table_lists(role: str) -
     for claimed in sorted({*KNOWN_ROLES, *CLAIMS, "surveyor"}):
         allowed = claimed in {
             "operator": {"operator", "front", "bench", "metrics", "coordinator", "client"},
-            "host": {"host", "ps", "data", "worker"},
         }.get(role, {role})
         assert identity.speaks_for(claimed, "n") is allowed, claimed
         assert bool(wrong_claim(SERVER, identity, claimed, "n")) is not allowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from adamctl.roles.host.core.instructions import StartProcess
-from adamctl.wire.messages import HostEnded, HostReading, HostServing, Report
+from adamctl.wire.messages import HostCredentials, HostEnded, HostReading, HostServing, Report
 
 
 @dataclass
@@ -13,6 +13,7 @@ class FakeProcesses:
     """Processes that serve at once and end when they are told to."""
 
     living: dict[str, int] = field(default_factory=dict)
+    credentials: dict[str, HostCredentials | None] = field(default_factory=dict)
     news: list[Report] = field(default_factory=list)
     closed: bool = False
     forgotten: bool = False
@@ -22,7 +23,7 @@ class FakeProcesses:
     def start(self, what: StartProcess) -> HostEnded | None:
         if what.needs:
             return HostEnded(what.node, what.attempt, 2, 0, "there is no /data", 2, retry_helps=False)
-        self.living[what.node] = what.attempt
+        self.living[what.node], self.credentials[what.node] = what.attempt, what.credentials
         self.news.append(HostServing(what.node, what.attempt, (f"memory://{what.node}",), 1))
         return None
 

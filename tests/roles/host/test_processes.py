@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from adamctl.errors import HandshakeError
+from adamctl.launch.run_certificates import RunCertificates
+from adamctl.net.handshake import make_hello
+from adamctl.net.loop import run
+from adamctl.net.stream import StreamTransport
 from adamctl.roles.host.core.instructions import StartProcess
 from adamctl.roles.host.processes import LocalProcesses, free_ports
 from adamctl.roles.private_folder import private_folder
-from adamctl.wire.messages import HostEnded, HostFailing, HostServing, Report
+from adamctl.wire.messages import HostCredentials, HostEnded, HostFailing, HostServing, Report
 
 WAIT_S = 30.0
 
@@ -93,6 +100,64 @@ def test_what_cannot_even_be_looked_at_is_not_here(processes: LocalProcesses, tm
     path = str(tmp_path / ("long" * 100))
     ended = processes.start(StartProcess("data", "data-1", 3, (), False, ((path,),)))
     assert ended is not None and ended.error == f"host-1 has no {path}"
+
+
+async def speak_plainly(address: str) -> None:
+    await StreamTransport(tls=None).connect(address, make_hello("operator", "x"), deadline_s=10)
+
+
+def of_role(folder: Path, role: str, node: str) -> HostCredentials:
+    return RunCertificates("small/001", folder).issued(role, node)
+
+
+def test_a_role_speaks_tls_with_a_certificate_that_is_gone_with_it(tmp_path: Path) -> None:
+    """The key is in a private file, and neither on the command line nor in the environment; nor is the token."""
+    environment = {**os.environ, "ADAMCTL_TOKEN": "a secret", "ADAMCTL_TOKEN_FILE": str(tmp_path / "token")}
+    found: list[Report] = []
+    with private_folder() as sockets:
+        made = LocalProcesses(tmp_path, sockets, "127.0.0.1", "127.0.0.1", environment, "host-1")
+        own = of_role(tmp_path, "controller", "head")
+        try:
+            what = StartProcess("controller", "head", 1, ("--port", "0"), True, (), own)
+            assert made.start(what) is None
+            until(made, found, lambda: found)
+            (process,) = (one for one in psutil.Process().children() if "head" in one.cmdline())
+            shown = " ".join((*process.cmdline(), *process.environ().values()))
+            assert "PRIVATE KEY" not in shown and "a secret" not in shown and str(tmp_path / "token") not in shown
+            (folder,) = (sockets / "tls").iterdir()
+            assert str(folder) in process.cmdline() and stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == dict.fromkeys(
+                ("ca.crt", "node.crt", "node.key"), 0o600
+            )
+            serving = found.pop()
+            assert isinstance(serving, HostServing)
+            address = next(one for one in serving.addresses if one.startswith("tcp://"))
+            with pytest.raises(HandshakeError, match="speaks only TLS"):
+                run(speak_plainly(address))
+            made.signal("head")
+            until(made, found, lambda: found)
+            assert list((sockets / "tls").iterdir()) == []
+            assert made.start(replace(what, attempt=2)) is None
+        finally:
+            made.close()
+        assert not (sockets / "tls").exists()
+
+
+def test_a_certificate_for_another_role_or_name_starts_nothing_and_is_removed(tmp_path: Path) -> None:
+    with private_folder() as sockets:
+        made = LocalProcesses(tmp_path, sockets, "127.0.0.1", "127.0.0.1", dict(os.environ), "host-1")
+        for role, node in (("worker", "ps-1"), ("ps", "ps-2"), ("operator", "front")):
+            what = StartProcess("ps", "ps-1", 1, (), False, (), of_role(tmp_path, role, node))
+            ended = made.start(what)
+            assert ended is not None and ended.status == 2 and not ended.retry_helps
+            assert f"expected one for ps ps-1; found adam://small_001/{role}/{node}" in ended.error
+        outside = made.start(StartProcess("ps", "..", 1, (), False, (), of_role(tmp_path, "ps", "..")))
+        assert outside is not None and "expected a node without a point" in outside.error
+        broken = HostCredentials(b"authorities", b"certificate", b"the key")
+        ended = made.start(StartProcess("ps", "ps-1", 1, (), False, (), broken))
+        assert ended is not None and "cannot be used on host-1" in ended.error and "the key" not in ended.error
+        assert list((sockets / "tls").iterdir()) == [] and made.changes() == []
+        made.close()
 
 
 def test_a_process_that_is_not_there_is_left_alone(processes: LocalProcesses) -> None:

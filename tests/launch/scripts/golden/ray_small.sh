@@ -7,4 +7,4 @@ set -eu
 exec ray job submit --address "${1:?give the address of the cluster, such as http://head:8265}" \
     --submission-id "adamctl-my.net-$(date +%Y%m%d-%H%M%S)" \
     --runtime-env-json '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}' \
-    -- sh -c 'cd '"'"'/shared/my nets'"'"' && exec adamctl train '"'"'my nets/net 1.toml'"'"' --on ray --hosts 3 --resume none --plain'
+    -- sh -c 'cd '"'"'/shared/my nets'"'"' && exec adamctl train '"'"'my nets/net 1.toml'"'"' --on ray --hosts 3 --insecure --resume none --plain'

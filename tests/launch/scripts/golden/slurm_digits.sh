@@ -1,6 +1,6 @@
 #!/bin/bash
 # Trains examples/digits.toml on 2 nodes. Submit it with: sbatch THIS_FILE
-# The nodes see this folder, the data and the same installation of adamctl.
+# The nodes see this folder, the data and the same installation of adamctl[tls].
 #SBATCH --job-name=adamctl-digits
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -23,7 +23,7 @@ if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then resume=auto; fi
 # Whatever ends this script, jobs of single nodes that it has asked for end with it.
 trap 'scancel --quiet --user="$(id -un)" --name="adamctl-hosts-$SLURM_JOB_ID"' EXIT
 
-adamctl train examples/digits.toml --on slurm --hosts 2:8 --insecure --cores "$SLURM_CPUS_PER_TASK" \
+adamctl train examples/digits.toml --on slurm --hosts 2:8 --cores "$SLURM_CPUS_PER_TASK" \
     --resume "$resume" --plain &
 front=$!
 

@@ -20,7 +20,7 @@ if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then resume=auto; fi
 # Whatever ends this script, jobs of single nodes that it has asked for end with it.
 trap 'scancel --quiet --user="$(id -un)" --name="adamctl-hosts-$SLURM_JOB_ID"' EXIT
 
-adamctl train 'my nets/net 1.toml' --on slurm --hosts 3 \
+adamctl train 'my nets/net 1.toml' --on slurm --hosts 3 --insecure \
     --resume "$resume" --plain &
 front=$!
 

@@ -67,8 +67,12 @@ def test_the_roots_of_data_are_not_those_of_checkpoints() -> None:
 
 
 @pytest.mark.parametrize(
-    "flag", ["--store", "--dir", "--bind", "--advertise", "--listen", "--log-file", "--token", "--lifeline-fd", "-h"]
-)
+    "flag",
+    [
+        "--store", "--dir", "--bind", "--advertise", "--listen", "--log-file", "--token", "--lifeline-fd", "-h",
+        "--tls-dir", "--insecure",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("role", list(FLAGS))
 def test_what_the_agent_decides_itself_cannot_be_ordered(role: str, flag: str) -> None:
     assert f"found {flag!r}" in refused(role, flag, "x")

@@ -20,6 +20,7 @@ from adamctl.roles.host.core.instructions import (
     StartProcess,
 )
 from adamctl.wire.messages import (
+    HostCredentials,
     HostEnded,
     HostFailing,
     HostFreePorts,
@@ -90,6 +91,8 @@ def test_what_is_asked_for_is_bounded() -> None:
         (HostStart(2, "worker", "w", ("--threads", "2; rm")), "--threads: expected a number"),
         (HostStart(2, "data", "d", ("--data-root", "/etc")), "lies in none of this agent's roots"),
         (HostStart(2, "worker", "w", (), True), "a worker keeps no folder"),
+        (HostStart(2, "worker", "w", (), credentials=HostCredentials(b"", b"b", b"c")), "found [0, 1, 1]"),
+        (HostStart(2, "worker", "w", (), credentials=HostCredentials(b"a", b"b", b"c" * 16385)), "found [1, 1, 16385]"),
     ],
 )
 def test_what_is_refused_is_reported_as_an_end_that_no_restart_mends(order: HostStart, reason: str) -> None:
@@ -100,6 +103,13 @@ def test_what_is_refused_is_reported_as_an_end_that_no_restart_mends(order: Host
     assert isinstance(ended, HostEnded) and reason in ended.error
     assert (ended.node, ended.attempt, ended.status, ended.retry_helps) == (order.node, 2, UNUSABLE, False)
     assert "worker-1" in made.roles and len(made.roles) == 1
+
+
+def test_credentials_are_handed_on_and_not_shown() -> None:
+    made, own = core(), HostCredentials(b"authorities", b"certificate", b"the key")
+    (found,) = made.ordered([HostStart(1, "worker", "worker-1", (), credentials=own)], 0.0)
+    assert isinstance(found, StartProcess) and found.credentials == own
+    assert "the key" not in repr(found)
 
 
 def test_reports_are_kept_until_they_are_confirmed_in_order() -> None:
