@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import click
 import pytest
@@ -47,7 +48,8 @@ def parse(words: tuple[str, ...], *, whole: bool) -> None:
             raise click.UsageError(f"{context.command_path} needs a command", context)
         return
     try:
-        command.make_context(context.info_name, rest, parent=context.parent)
+        with patch.dict(os.environ):  # --insecure and --tls-dir set variables
+            command.make_context(context.info_name, rest, parent=context.parent)
     except click.exceptions.Exit:  # --help, --version
         return
     except (click.MissingParameter, click.BadOptionUsage):
