@@ -11,6 +11,7 @@ from pathlib import Path
 from adamctl.errors import ConfigurationError
 from adamctl.net.tls.authority import Described, Pair, describe, need_cryptography
 from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE, KEY
+from adamctl.roles.private_folder import make_private
 
 AUTHORITY_KEY = "ca.key"
 REQUEST = "node.csr"
@@ -20,7 +21,7 @@ _FILE_BYTES_MAX = 1 << 20
 def private_folder(path: Path) -> Path:
     """Makes a folder that only its owner can enter. Raises ConfigurationError: it cannot be made."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be made: {error.strerror}; choose another folder") from error
     return path
