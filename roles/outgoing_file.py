@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
@@ -98,9 +98,31 @@ class Streams:
         self._log = log
         self._numbers = count(1)
         self._open: dict[tuple[int, int], tuple[str, OutgoingFile, asyncio.Task[None]]] = {}
+        self._expected: Counter[int] = Counter()
+        self._gone: set[int] = set()  # of the expected ones
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def expect(self, connection: int) -> None:
+        """A request came over this connection for which a stream may begin; to be called before anything is awaited."""
+        self._expected[connection] += 1
+
+    def settle(self, connection: int) -> None:
+        """That request has been answered."""
+        self._expected[connection] -= 1
+        if self._expected[connection] <= 0:
+            del self._expected[connection]
+            self._gone.discard(connection)
 
     def begin(self, connection: int, job: str, save: Save) -> int:
-        """Starts a stream, in place of an earlier one of the job, and returns its number. `save` writes the file."""
+        """Starts a stream, in place of an earlier one of the job, and returns its number. `save` writes the file.
+
+        Raises:
+            RemoteError: NOT_READY, the connection is gone, so that nobody would ever end the stream.
+        """
+        if connection in self._gone:
+            raise RemoteError(ErrorCode.NOT_READY, "whoever asked for it is gone")
         self._end(lambda place, other: other == job)
         number, file = next(self._numbers), OutgoingFile()
         task = asyncio.create_task(self._run(job, file, save))
@@ -108,7 +130,9 @@ class Streams:
         return number
 
     def disconnected(self, connection: int) -> None:
-        """Ends what was fetched over a connection."""
+        """Ends what was fetched over a connection, and what would be."""
+        if connection in self._expected:
+            self._gone.add(connection)
         self._end(lambda place, job: place[0] == connection)
 
     def close(self) -> None:

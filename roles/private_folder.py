@@ -55,6 +55,17 @@ def temporary_folder() -> Path:
     return Path(folder if len(os.fsencode(folder)) <= UNIX_PATH_BYTES_MAX - _NAMES_BYTES_MAX else "/tmp")
 
 
+def make_private(folder: Path) -> None:
+    """Makes a folder, and what is missing above it, for this user alone: whoever may write above could exchange it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for missing in reversed([above for above in folder.absolute().parents if not above.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def remove_stale(base: Path) -> list[Path]:
     """Removes and returns this user's private folders in `base` whose owner has ended."""
     removed: list[Path] = []

@@ -18,6 +18,7 @@ import msgspec
 import platformdirs
 
 from adamctl.errors import ConfigurationError
+from adamctl.roles.private_folder import make_private
 from adamctl.wire.unreadable import UNREADABLE
 
 VARIABLE = "ADAMCTL_STATE"
@@ -71,7 +72,7 @@ class Noted:
         self._path = state / f"{os.getpid()}-{time.monotonic_ns()}.json"
         unseen = self._path.with_suffix(".new")
         try:
-            state.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(state)
             self._descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._write()

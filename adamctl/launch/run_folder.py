@@ -7,6 +7,7 @@ from pathlib import Path
 
 from adamctl.config.check import suggestion
 from adamctl.errors import ConfigurationError
+from adamctl.roles.private_folder import make_private
 
 DEFAULT_BASE = Path("runs")
 EXPERIMENT = "experiment.toml"
@@ -27,7 +28,7 @@ def create_run_folder(base: Path, name: str) -> Path:
             folder = base / name / f"{candidate:03d}"
             try:
                 for outer in (base, folder.parent):
-                    outer.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    make_private(outer)
                 folder.mkdir(mode=0o700)  # only the owner may read a run's data, weights and secrets
             except FileExistsError:
                 continue

@@ -43,7 +43,13 @@ class Saver:
         self.streams = Streams(log)
 
     async def save(self, request: Request, message: CheckpointRequest) -> None:
-        """Answers one request."""
+        """Answers one request, which `streams` expects."""
+        try:
+            await self._save(request, message)
+        finally:
+            self.streams.settle(request.connection_id)
+
+    async def _save(self, request: Request, message: CheckpointRequest) -> None:
         job = self._core.jobs.get(message.job)
         if job is None or not job.ready:
             code = ErrorCode.UNKNOWN_JOB if job is None else ErrorCode.NOT_READY

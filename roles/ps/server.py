@@ -232,6 +232,7 @@ class ParameterServer:
         elif isinstance(message, AttachRequest):
             out = self._attached(request, connection, client, message)
         elif isinstance(message, CheckpointRequest):
+            self._saver.streams.expect(connection)
             self._spawn(self._saver.save(request, message))
             return
         elif isinstance(message, CheckpointPartRequest):
@@ -363,6 +364,7 @@ class ParameterServer:
             "region_bytes": self._server.region_bytes if self._server is not None else 0,
             "store": self._storing.status() if self._storing is not None else {},
             "replication": self._keeper.replicating.status() if self._keeper.replicating is not None else {},
+            "checkpoint_streams": len(self._saver.streams),
             "apply_busy": [min(rates[f"busy {number}"], 1.0) for number in range(self.core.threads)],
         }
 

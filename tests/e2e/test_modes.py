@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from adamctl.launch.run_token import read_token
 from tests.e2e.conftest import EXAMPLES, Command, Runner
+from tests.e2e.test_hosts import node, note
 from tests.ports import free_ports
 
 
@@ -82,3 +85,65 @@ def test_what_roles_by_hand_write_is_their_owners_alone(adamctl: Runner) -> None
     names = {path.name for path in folder.rglob("*") if not path.is_socket()}
     assert names >= {"backup", "controller", "vote", "store", "log.mdb", "lock", "cluster", "logs", "ps.log"}
     assert any(path.is_socket() for path in folder.iterdir())
+
+
+@pytest.mark.slow
+def test_what_a_run_on_hosts_with_three_controllers_writes_is_its_owners_alone(adamctl: Runner) -> None:
+    """The run folder, the folder of notes, and those of agents that a person has started."""
+    folder = adamctl.folder
+    state = {"ADAMCTL_STATE": str(folder / "of" / "mine" / "state"), "ADAMCTL_DATA": ""}
+    settings = ("--set", "train.checkpoint_every=1", "--set", "cluster.store=disk", "--set", "cluster.replication=3")
+    loopback = ("--bind", "127.0.0.1", "--advertise", "127.0.0.1", "--run-dir", folder / "many" / "runs")
+    with open_umask():
+        train = adamctl.start(
+            "train", EXAMPLES / "digits.toml", "--plain", "--hosts", "3", "--spares", "1", "--ps", "3", *settings,
+            *loopback, "--passes", "100000", **state,
+        )  # fmt: skip
+        front = train.wait_until(lambda: note(folder / "of" / "mine").get("front"), 60)[0]
+        (token,) = folder.glob("many/runs/*/001/secrets/token")
+        flags = ("--front", front, "--token-file", token, "--checkpoint-root", folder / "many" / "runs")
+        agents = [
+            adamctl.start("host", "start", *flags, "--name", name, "--root", folder / "agents" / name, **state)
+            for name in ("a", "b", "c", "spare")
+        ]
+    train.wait_until(lambda: list(folder.glob("many/runs/*/001/checkpoints/*/manifest.json")))
+    homes = {one.name for one in (folder / "agents").iterdir() if list(one.glob("*/kept/controller-*"))}
+    replaced = next(agent for agent, name in zip(agents, ("a", "b", "c", "spare"), strict=True) if name in homes)
+    replaced.process.kill()
+    train.wait_until(lambda: list(folder.glob("agents/*/*/kept/controller-4/vote")))
+    living = [process for command in (train, *agents) for process in (command.process, *command.family())]
+    sockets = {place for command in (train, *agents) for place in socket_folders(command)}
+    assert sockets and all(too_open(place) == {} for place in sockets)
+    for process in living:
+        process.send_signal(signal.SIGKILL)
+    for command in (train, *agents):
+        command.process.communicate(timeout=30)
+    until_s = time.monotonic() + 30
+    while any(command.family() for command in (train, *agents)) and time.monotonic() < until_s:
+        time.sleep(0.1)
+    for place in ("of", "many", "agents"):
+        assert too_open(folder / place) == {}
+    names = {path.name for path in folder.rglob("*")}
+    assert names >= {"controller-1", "controller-3", "vote", "ps-1", "log.mdb", "worker-1.log", "metrics.jsonl"}
+    assert node(train, "controller", "controller-4") is None
+
+
+@pytest.mark.slow
+def test_what_is_made_for_tls_is_its_owners_alone(adamctl: Runner) -> None:
+    pytest.importorskip("cryptography")
+    folder = adamctl.folder / "all" / "tls"
+    ca = ("--ca", folder / "ca")
+    with open_umask():
+        for arguments in (
+            ("create-ca", "digits", *ca),
+            ("create", "controller", "head", *ca, "--out", folder / "head"),
+            ("create-operator", "anna", *ca, "--out", folder / "anna"),
+            ("create", "ps", "ps-1", "--request", "digits", "--out", folder / "ps-1"),
+            ("sign", folder / "ps-1" / "node.csr", *ca),
+            ("renew", folder / "head", *ca),
+        ):
+            code, _, stderr = adamctl.run("tls", *arguments)
+            assert code == 0, stderr
+    assert too_open(adamctl.folder / "all") == {}
+    names = {path.name for path in folder.rglob("*")}
+    assert names >= {"ca.key", "ca.crt", "node.key", "node.crt", "node.csr"}

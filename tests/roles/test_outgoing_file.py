@@ -110,6 +110,25 @@ async def test_a_stream_ends_with_its_connection_and_with_the_next_one_of_the_jo
     assert ended == [1, 2]
 
 
+async def test_no_stream_begins_for_who_has_gone_while_its_folder_was_looked_for() -> None:
+    open_ones = streams()
+    for connection in (1, 1, 2):
+        open_ones.expect(connection)
+    open_ones.disconnected(1)
+    open_ones.disconnected(3)
+    with pytest.raises(RemoteError, match="whoever asked for it is gone"):
+        open_ones.begin(1, "job", never)
+    assert len(open_ones) == 0
+    open_ones.begin(2, "job", never)
+    assert len(open_ones) == 1
+    for connection in (1, 1, 2):
+        open_ones.settle(connection)
+    open_ones.disconnected(2)
+    assert len(open_ones) == 0 and not open_ones._expected and not open_ones._gone
+    open_ones.begin(3, "job", never)
+    open_ones.close()
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

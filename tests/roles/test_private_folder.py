@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.roles.private_folder import OWNER, private_folder, remove_if_left, remove_stale
+from adamctl.roles.private_folder import OWNER, make_private, private_folder, remove_if_left, remove_stale
 
 HOLD = """
 import sys
@@ -86,3 +86,17 @@ def test_what_is_somebody_elses_stays(temporary: Path, monkeypatch: pytest.Monke
     assert not remove_if_left(folder)
     monkeypatch.undo()
     assert remove_if_left(folder) and not folder.exists()
+
+
+def test_what_is_missing_above_a_folder_is_private_too(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            make_private(tmp_path / "a" / "b" / "c")
+        with pytest.raises(OSError, match="exists"):
+            (tmp_path / "file").touch()
+            make_private(tmp_path / "file")
+    finally:
+        os.umask(before)
+    for folder in ("a", "a/b", "a/b/c"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700

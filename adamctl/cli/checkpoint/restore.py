@@ -18,6 +18,7 @@ from adamctl.launch.trained import find_checkpoint
 from adamctl.model.layout import build_layout
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.writer import check_model, check_resumable
+from adamctl.roles.private_folder import make_private
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _made(folder: Path) -> Path:
             raise ConfigurationError(
                 f"--into {folder}: expected an empty folder or one that does not exist; found files in it"
             )
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         for part in (LOGS, CHECKPOINTS):
             (folder / part).mkdir(mode=0o700)
     except OSError as error:

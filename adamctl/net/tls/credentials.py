@@ -21,6 +21,7 @@ from adamctl.net.tls.engine import TlsEngine
 from adamctl.net.tls.expiry import Lifetime
 from adamctl.net.tls.identity import Identity, certificate_identity
 from adamctl.net.tls.refusals import Ends, failure
+from adamctl.roles.private_folder import make_private
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "node.crt", "node.key"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -147,7 +148,7 @@ def load(folder: Path) -> Loaded:
 def private_folder(path: Path) -> Path:
     """Makes a folder that only its owner can enter. Raises ConfigurationError: it cannot be made."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be made: {error.strerror}; choose another folder") from error
     return path

@@ -85,6 +85,7 @@ class OwnPlace:
             text = f"job {message.job!r} is coordinated by {self._coordinator}, not by {request.peer.node}"
             request.fail(ErrorCode.NOT_ALLOWED, text)
         else:
+            self.streams.expect(request.connection_id)
             saving = self._updates.save(request, message, self._context.node, self._roots, self.streams)
             self._spawn(saving)
 

@@ -97,7 +97,10 @@ class OwnUpdates:
     async def save(
         self, request: Request, message: CheckpointRequest, node: str, roots: Roots, streams: Streams
     ) -> None:
-        """Answers a request for this member's part of a checkpoint. Training goes on between shards, as on servers."""
+        """Answers a request for this member's part of a checkpoint, which `streams` expects.
+
+        Training goes on between shards, as on servers.
+        """
         parameters = self._parameters
 
         async def save(folder: int) -> tuple[CheckpointFile, ...]:
@@ -115,7 +118,10 @@ class OwnUpdates:
         def stream() -> int:
             return streams.begin(request.connection_id, message.job, encode)
 
-        await answer_checkpoint(request, message, node, _LOG, roots, save, stream)
+        try:
+            await answer_checkpoint(request, message, node, _LOG, roots, save, stream)
+        finally:
+            streams.settle(request.connection_id)
 
     async def close(self) -> None:
         for task in self._tasks:
