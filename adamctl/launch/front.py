@@ -237,6 +237,7 @@ class Front:
 
     async def _tell_to_stop(self, why: str) -> None:
         """Tells the coordinator, also one that is being started again."""
+        self._roles.saving()
         while self._client is not None:
             try:
                 with suppress(RemoteError):  # it has just ended
@@ -247,8 +248,7 @@ class Front:
 
     async def _stop_run(self, name: str) -> None:
         assert self._client is not None
-        with suppress(RemoteError):  # it has just ended
-            await self._client.stop(f"interrupted by {name}", checkpoint=True)
+        await self._tell_to_stop(f"interrupted by {name}")
         while len(self._signals) < 2:
             self._progress = await self._client.status()
             self._reporter.show(self._progress, self._readings())

@@ -100,6 +100,10 @@ class Roles(Protocol):
         """Returns what has happened to hosts since the last call."""
         ...
 
+    def saving(self) -> None:
+        """The run has been told to write its last checkpoint: roles stay where they are until it is written."""
+        ...
+
     async def stop(self, ask: Ask, grace_s: float, failed: bool = False) -> list[str]:
         """Ends every role; returns the nodes that had to be forced. `failed`: what they kept may tell why."""
         ...
@@ -278,6 +282,9 @@ class LocalRoles:
                 return True
             await asyncio.sleep(STOP_POLL_S)
         return process.status is not None
+
+    def saving(self) -> None:
+        """Does nothing: roles of one machine move nowhere."""
 
     def kill(self) -> None:
         """Ends every process group at once and closes every pipe. May be called again."""

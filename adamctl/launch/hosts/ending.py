@@ -25,6 +25,7 @@ class Ending:
         """`order` gives a host an order, which is made of its number."""
         self._table, self._there, self._order = table, there, order
         self._asked: set[str] = set()
+        self._agents_told = False
         self.reaped = asyncio.Event()
 
     async def end_roles(self, grace_s: float, controllers: bool) -> None:
@@ -50,7 +51,10 @@ class Ending:
         return sorted(killed & self._asked)
 
     def end_agents(self, grace_s: float, forget: bool) -> None:
-        """Ends every agent, and what it still runs; `forget`: and removes what its roles kept on disk."""
+        """Ends every agent, once, and what it still runs; `forget`: and removes what its roles kept on disk."""
+        if self._agents_told:
+            return
+        self._agents_told = True
         for host in self._table.hosts:
             self._order(host, lambda number: HostStop(number, "", 0, grace_s, "the run is over", forget))
 

@@ -114,7 +114,7 @@ class HostRoles:
         )  # fmt: skip
         self._seating = Seating(transport, hello, keeper, self._starter, supervision, self._spawn, self._decide)
         self._ending = Ending(table, self._there, self._order)
-        self._stopping = self._agents_told = False
+        self._stopping = False
 
     # --- the beginning ----------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class HostRoles:
                     self._spawn(self._drain(node))
                 case Release(host=host, why=why):
                     self._order(host, stop("", 0, why))
-                case OneMore(why=why):
+                case OneMore(why=why) if not self._keeper.saving:
                     self._spawn(self._engine.one_more(why))
                 case Say(text=text):
                     self._news.append(Note(text))
@@ -376,19 +376,19 @@ class HostRoles:
         meanwhile = self._ending.end_roles(grace_s, controllers=False)
         forced = await self._local.stop(ask, grace_s, failed, meanwhile)
         await self._ending.end_roles(grace_s, controllers=True)
-        if not self._agents_told:
-            self._agents_told = True
-            self._ending.end_agents(grace_s, forget=not failed)
+        self._ending.end_agents(grace_s, forget=not failed)
         await self._ending.agents_gone()
         return [*forced, *self._ending.forced()]
+
+    def saving(self) -> None:
+        """See `Roles.saving`."""
+        self._keeper.saving = True
 
     def kill(self) -> None:
         """Ends everything at once: agents are told to, and end by themselves if they cannot be told."""
         self._local.kill()
         self._stopping = True
-        if not self._agents_told:  # also while `stop` still waits for roles
-            self._agents_told = True
-            self._ending.end_agents(0.0, forget=False)
+        self._ending.end_agents(0.0, forget=False)  # also while `stop` still waits for roles
 
     async def close(self) -> None:
         """Gives the hosts back, stops listening."""

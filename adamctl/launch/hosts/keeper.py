@@ -62,6 +62,8 @@ class HostKeeper:
     placed: dict[str, Placed] = field(default_factory=dict)
     """Node -> where it is, or is about to be."""
     hosts: dict[str, KnownHost] = field(default_factory=dict)
+    saving: bool = False
+    """Whether the run writes its last checkpoint: it needs its servers where they are, and no further host."""
     formed: bool = False
     """Whether the controllers are a cluster: somebody has become a member of it, and serves."""
     _enough_since_s: float = inf
@@ -232,6 +234,8 @@ class HostKeeper:
             return []
         there = [one for one in self.placed.values() if one.host == host]
         found: list[Decision] = [Say(f"{host} will be taken away in {deadline_s:.0f} s: {why}")]
+        if self.saving:
+            return found
         if self.begun and not any(one.usable for one in self.hosts.values()):
             found.append(Say("no other host is there; the run goes on while this one lasts"))
             return [*found, OneMore(f"{host} is taken away")]

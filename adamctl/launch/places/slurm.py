@@ -277,6 +277,10 @@ async def _command(
             out, errors = await process.communicate(text.encode() or None)
     except TimeoutError:
         return 124, "", f"Socket timed out: {line[0]} did not end within {COMMAND_DEADLINE_S:.0f} s"
+    except (OSError, RuntimeError) as error:  # it ended before it had read; uvloop's streams say so by a RuntimeError
+        with suppress(ProcessLookupError):
+            process.kill()
+        return await process.wait() or 1, "", f"{line[0]}: {error}"
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):

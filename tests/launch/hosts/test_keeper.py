@@ -344,6 +344,17 @@ def test_a_draining_host_is_emptied_then_let_go() -> None:
     assert made.lost("h2", "its agent has ended", 50.0) == [], "that was expected"
 
 
+def test_a_run_that_writes_its_last_checkpoint_moves_nothing() -> None:
+    """A queue ends the whole job at once: all hosts say that they will be taken away."""
+    made = begun(spares=1)
+    arrive(made, "spare")
+    made.saving = True
+    assert made.draining("h2", 20.0, "received SIGTERM", 10.0) == [
+        Say("h2 will be taken away in 20 s: received SIGTERM")
+    ]
+    assert End("ps-2", "its host is taken away") in made.tick(30.0), "as any other, when its time is over"
+
+
 def test_what_is_not_moved_in_time_ends_and_the_host_is_lost() -> None:
     made = begun(spares=1)
     arrive(made, "spare")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from adamctl.launch.places.by_hand import ByHand
 from adamctl.launch.places.engines import ENGINES, EngineOptions, open_engine
 from adamctl.launch.places.local import LocalPlaces
 from adamctl.launch.places.places import AgentCommand, HostNeeds
+from adamctl.launch.places.slurm import _command
 
 AGENT = AgentCommand(
     ("/usr/bin/python3", "-m", "adamctl", "host", "start", "--front", "tcp://10.0.0.1:7000", "--data-root", "/a b"),
@@ -37,6 +40,28 @@ def test_one_that_cannot_be_loaded_says_so(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(ENGINES, "spark", "no_such_module:Spark")
     with pytest.raises(ConfigurationError, match=r"--on spark: it cannot be loaded here: .*no_such_module"):
         open_engine("spark", options(tmp_path, []))
+
+
+async def test_a_command_that_is_killed_before_it_has_read_its_script_has_failed_and_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when Slurm cancels the job in which it runs: `uvloop` then finds the other end of the pipe closed."""
+    real = asyncio.create_subprocess_exec
+
+    async def killed(*line: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await real(*line, **options)
+        process.kill()
+        await process.wait()
+
+        async def communicate(text: bytes | None = None) -> tuple[bytes, bytes]:
+            raise RuntimeError("unable to perform operation: the handler is closed")
+
+        monkeypatch.setattr(process, "communicate", communicate)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", killed)
+    status, out, errors = await _command(("sleep", "60"), os.environ, "a script")
+    assert (status, out, errors) == (-9, "", "sleep: unable to perform operation: the handler is closed")
 
 
 async def test_by_hand_shows_one_command_and_never_the_token(tmp_path: Path) -> None:
