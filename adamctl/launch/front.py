@@ -199,11 +199,11 @@ class Front:
     # --- signals ----------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int) -> None:
-        """A closing terminal may send its signal twice, and adds nothing if the run is already ending."""
+        """A run that is ending is ended at once by Ctrl-C alone: terminals and queues may send their signals twice."""
         if number == signal.SIGHUP:
             leave(self._terminals)
-            if self._signals:
-                return
+        if self._signals and number != signal.SIGINT:
+            return
         self._signals.append(number)
         self._interrupted.set()
         if len(self._signals) > 1:
@@ -216,7 +216,7 @@ class Front:
         self._supervision.end()
         name = signal.Signals(self._signals[0]).name
         if self._client is not None and (self._progress is None or not self._progress.final):
-            self._reporter.note(f"{name}: stopping with a checkpoint; press again to end at once")
+            self._reporter.note(f"{name}: stopping with a checkpoint; another Ctrl-C ends it at once")
             with suppress(AdamctlError, asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop_run(name), self.stop_deadline_s)
         return _Ending(128 + self._signals[0])

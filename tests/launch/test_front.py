@@ -278,6 +278,19 @@ async def test_a_hangup_after_another_signal_does_not_cut_the_end_short(folder: 
     assert {end.status for end in run.roles.ends.values()} == {0}
 
 
+async def test_a_queue_may_send_its_signal_twice(folder: Path) -> None:
+    """Slurm sends SIGTERM to all processes of a job that is cancelled, and so does its script to the front."""
+    async with running(folder) as run:
+        await run.until_training()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await run.until(lambda: run.reporter.notes)
+        os.kill(os.getpid(), signal.SIGTERM)
+        outcome = await run.outcome()
+    assert (outcome.exit_code, outcome.signal) == (143, signal.SIGTERM)
+    assert outcome.progress is not None and outcome.progress.state == "stopped"
+    assert {end.status for end in run.roles.ends.values()} == {0}
+
+
 async def test_an_ignored_hangup_stays_ignored(folder: Path) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     async with running(folder) as run:
