@@ -16,20 +16,16 @@ _RUN_DIR, _DATA = "/runs", "/data"
 def kubernetes_description(wanted: Wanted, text: str, image: str) -> str:
     """Returns the objects as YAML; `text` is the experiment file's."""
     name = dns_label(f"adamctl-{wanted.name}")
-    resources = (
-        f'          resources: {{requests: {{cpu: "{wanted.cores}"}}, limits: {{cpu: "{wanted.cores}"}}}}\n'
-        if wanted.cores
-        else ""
-    )
-    deadline = f"  activeDeadlineSeconds: {round(wanted.time_s)}\n" if wanted.time_s else ""
-    flags = ", ".join(f'"{flag}"' for flag in wanted.flags.split())
+    parts = (_experiment(wanted, text, name), _service(name), _front(wanted, image, name), _agents(wanted, image, name))
+    return "---\n".join(parts)
+
+
+def _experiment(wanted: Wanted, text: str, name: str) -> str:
     tls = (
         "Nothing is encrypted between the pods."
         if wanted.insecure
         else "The image has adamctl[tls]: pods speak TLS with each other."
     )
-    insecure = ', "--insecure"' if wanted.insecure else ""
-    cores = f', "--cores", "{wanted.cores}"' if wanted.cores else ""
     return f"""# Trains {wanted.experiment} on {wanted.most} pods. Apply it with: kubectl apply -f THIS_FILE
 # First make the run's secret, which no file holds:
 #   kubectl create secret generic {name}-token --from-literal=token="$(openssl rand -base64 32)"
@@ -42,8 +38,11 @@ metadata:
 data:
   experiment.toml: |
 {indent(text.rstrip(), "    ", lambda line: line.strip() != "")}
----
-# Headless: agents find the front by name, wherever its pod is.
+"""
+
+
+def _service(name: str) -> str:
+    return f"""# Headless: agents find the front by name, wherever its pod is.
 apiVersion: v1
 kind: Service
 metadata:
@@ -54,14 +53,19 @@ spec:
   selector: {{app: {name}, part: front}}
   ports:
     - {{name: front, port: {FRONT_PORT}}}
----
-apiVersion: batch/v1
+"""
+
+
+def _front(wanted: Wanted, image: str, name: str) -> str:
+    flags = ", ".join(f'"{flag}"' for flag in wanted.flags.split())
+    cores = f', "--cores", "{wanted.cores}"' if wanted.cores else ""
+    return f"""apiVersion: batch/v1
 kind: Job
 metadata:
   name: {name}-front
 spec:
   backoffLimit: 3
-{deadline}  template:
+{_deadline(wanted)}  template:
     metadata:
       labels: {{app: {name}, part: front}}
     spec:
@@ -86,8 +90,17 @@ spec:
       volumes:
         - {{name: experiment, configMap: {{name: {name}}}}}
         - {{name: runs, persistentVolumeClaim: {{claimName: {name}-runs}}}}
----
-# A pod that is lost is replaced by one of another name, which is another host of the run.
+"""
+
+
+def _agents(wanted: Wanted, image: str, name: str) -> str:
+    insecure = ', "--insecure"' if wanted.insecure else ""
+    resources = (
+        f'          resources: {{requests: {{cpu: "{wanted.cores}"}}, limits: {{cpu: "{wanted.cores}"}}}}\n'
+        if wanted.cores
+        else ""
+    )
+    return f"""# A pod that is lost is replaced by one of another name, which is another host of the run.
 apiVersion: batch/v1
 kind: Job
 metadata:
@@ -97,7 +110,7 @@ spec:
   completions: {wanted.most}
   parallelism: {wanted.most}
   backoffLimit: {10 * wanted.most}
-{deadline}  template:
+{_deadline(wanted)}  template:
     metadata:
       labels: {{app: {name}, part: agent}}
     spec:
@@ -126,6 +139,10 @@ spec:
         # Roles of one pod share memory; a container's own /dev/shm has 64 MiB.
         - {{name: memory, emptyDir: {{medium: Memory}}}}
 """
+
+
+def _deadline(wanted: Wanted) -> str:
+    return f"  activeDeadlineSeconds: {round(wanted.time_s)}\n" if wanted.time_s else ""
 
 
 def dns_label(name: str) -> str:
