@@ -30,6 +30,8 @@ _EXPORTS = {
     "Full": "adamctl.model.custom.interface",
     "Message": "adamctl.model.custom.interface",
     "Part": "adamctl.model.custom.interface",
+    "kernel": "adamctl.kernels.custom_kernel",
+    "call": "adamctl.kernels.custom_kernel",
     "Cut": "adamctl.model.partition.cuts",
     "Sequential": "adamctl.api.network",
     "SGD": "adamctl.api.optimizers",

@@ -24,6 +24,80 @@ class Relu(adam.Layer):
             np.multiply(error, inputs > 0, out=out)
 
 
+@adam.kernel("void(float32[::1], float32[::1])")
+def relu(inputs, out):
+    for place in range(inputs.size):
+        out[place] = max(inputs[place], np.float32(0))
+
+
+@adam.kernel("void(float32[::1], float32[::1], float32[::1])")
+def relu_error(error, inputs, out):
+    for place in range(inputs.size):
+        out[place] = error[place] if inputs[place] > 0 else np.float32(0)
+
+
+class NativeRelu(Relu):
+    """As `Relu`, compiled."""
+
+    def native_upward(self, part, inputs, parameters, state, out):
+        return [adam.call(relu, inputs.reshape(-1), out.reshape(-1))]
+
+    def native_downward(self, part, error, inputs, parameters, gradients, state, out):
+        return [] if out is None else [adam.call(relu_error, error.reshape(-1), inputs.reshape(-1), out.reshape(-1))]
+
+
+@adam.kernel("void(float32[:,:,:,::1], float32[:,:,:,::1])")
+def blur(inputs, out):
+    for n in range(out.shape[0]):
+        for y in range(out.shape[1]):
+            for x in range(out.shape[2]):
+                for c in range(out.shape[3]):
+                    out[n, y, x, c] = (
+                        inputs[n, y, x + 1, c] + inputs[n, y + 1, x, c] + inputs[n, y + 1, x + 2, c]
+                        + inputs[n, y + 2, x + 1, c]
+                    )  # fmt: skip
+
+
+@adam.kernel("void(float32[:,:,:,::1], float32[:,:,:,::1])")
+def blur_error(error, out):
+    out[...] = 0
+    for n in range(error.shape[0]):
+        for y in range(error.shape[1]):
+            for x in range(error.shape[2]):
+                for c in range(error.shape[3]):
+                    out[n, y, x + 1, c] += error[n, y, x, c]
+                    out[n, y + 1, x, c] += error[n, y, x, c]
+                    out[n, y + 1, x + 2, c] += error[n, y, x, c]
+                    out[n, y + 2, x + 1, c] += error[n, y, x, c]
+
+
+class Neighbours(adam.Layer):
+    """The sum of the four neighbours, compiled; zeros around the image."""
+
+    def output_shape(self, input):
+        return input
+
+    def connectivity(self):
+        return adam.Window(3, padding="same")
+
+    def upward(self, part, inputs, parameters, state, out):
+        np.add(inputs[:, :-2, 1:-1], inputs[:, 2:, 1:-1], out=out)
+        out += inputs[:, 1:-1, :-2]
+        out += inputs[:, 1:-1, 2:]
+
+    def downward(self, part, error, inputs, parameters, gradients, state, out):
+        if out is not None:
+            out[...] = 0
+            for view in (out[:, :-2, 1:-1], out[:, 2:, 1:-1], out[:, 1:-1, :-2], out[:, 1:-1, 2:]):
+                view += error
+
+    def native_upward(self, part, inputs, parameters, state, out):
+        return [adam.call(blur, inputs, out)]
+
+    def native_downward(self, part, error, inputs, parameters, gradients, state, out):
+        return [] if out is None else [adam.call(blur_error, error, out)]
+
+
 class Slope(adam.Layer):
     """out = inputs * slope, one slope for each map, or each unit of a vector."""
 
