@@ -30,6 +30,7 @@ _EXPORTS = {
     "Full": "adamctl.model.custom.interface",
     "Message": "adamctl.model.custom.interface",
     "Part": "adamctl.model.custom.interface",
+    "check_layer": "adamctl.kernels.layer_check.check",
     "kernel": "adamctl.kernels.custom_kernel",
     "call": "adamctl.kernels.custom_kernel",
     "Cut": "adamctl.model.partition.cuts",
