@@ -51,6 +51,7 @@ ELSEWHERE = (
     Elsewhere("cli/test_commands.py", ("__main__", "cli/*"), "commands are thin and are tested by running them"),
     Elsewhere("optimizers/test_lbfgs.py", ("optimizers/quasi_newton",), "the iterations of L-BFGS and OWL-QN"),
     Elsewhere("model/custom/test_resolved.py", ("model/custom/interface",), "what classes say, as it is taken"),
+    Elsewhere("cli/test_layer.py", ("cli/model/layer", "cli/model/init"), "commands are tested by running them"),
     Elsewhere("cli/test_errors.py", ("errors",), "what an error is for shows in messages and exit codes"),
     Elsewhere("api/test_fit.py", ("api/network", "api/optimizers"), "constructors that are used to fit"),
     Elsewhere("cli/test_finished_run.py", ("api/load",), "it needs a run that has finished"),

@@ -118,6 +118,15 @@ class Part:
     counts: Any = None
 
 
+def name_problem(name: str) -> str:
+    """Returns why a layer cannot be called so, or nothing."""
+    if NAME.fullmatch(name) and not name[-1].isdigit():
+        return ""
+    return (
+        f"expected a name of small letters, digits and _, with a letter first and no digit at the end; found {name!r}"
+    )
+
+
 @dataclass_transform(frozen_default=True)
 class Layer:
     """A layer of the user's own: `class Whiten(adam.Layer, name="whiten"): size: int = 5`.
@@ -139,11 +148,8 @@ class Layer:
     def __init_subclass__(cls, name: str | None = None, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower() if name is None else name
-        if not NAME.fullmatch(cls.name) or cls.name[-1].isdigit():
-            raise ConfigurationError(
-                f"{cls.__qualname__}: expected a name of small letters, digits and _, with a letter first and no digit "
-                f"at the end; found {cls.name!r}"
-            )
+        if problem := name_problem(cls.name):
+            raise ConfigurationError(f"{cls.__qualname__}: {problem}")
         dataclass(frozen=True)(cls)
 
     def output_shape(self, input: Shape) -> Shape:
