@@ -190,6 +190,17 @@ def source_hashes(model: Model) -> dict[str, str]:
     return {custom.path: _source_hash(class_of(custom.path).__module__) for custom in customs_of(model)}
 
 
+def other_source(model: Model, theirs: Mapping[str, str]) -> str:
+    """Returns what is wrong where a layer's module is not the same as at a peer, whose `source_hashes` these are."""
+    for path, found in source_hashes(model).items():
+        if theirs.get(path, found) != found:
+            where = f"{_origin(class_of(path).__module__)} on {platform.node()}"
+            return (
+                f"layer {path}: {where} is not the module that the coordinator has; install the same one on all hosts"
+            )
+    return ""
+
+
 @lru_cache(maxsize=1024)
 def _source_hash(module: str) -> str:
     origin = _origin(module)

@@ -99,6 +99,17 @@ def test_nothing_is_copied_where_the_inputs_are_all_that_is_read() -> None:
     assert PLACED in build(CASES["same"])("numpy").allocate(2).scratch
 
 
+def test_pixels_that_no_window_reads_have_no_error() -> None:
+    """Whatever the array held before, which layers share."""
+    operation = build(CASES["valid, rows that nobody reads"])("numpy")
+    given, buffers = run(operation, 2, 1), operation.allocate(2)
+    buffers.input_error[...] = np.nan
+    operation.forward(given.inputs, given.weights, buffers, True, key_of(1))
+    operation.backward(given.error.copy(), given.inputs, given.weights, given.gradients, buffers)
+    np.testing.assert_array_equal(buffers.input_error, given.input_error)
+    assert not buffers.input_error[:, 5:].any()
+
+
 def test_state_of_one_thread_is_not_anothers() -> None:
     operation = build(CASES["same"])("numpy")
     one, other = operation.allocate(2), operation.allocate(2)

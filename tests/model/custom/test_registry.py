@@ -18,6 +18,7 @@ from adamctl.model.custom.registry import (
     described,
     environment_for,
     layer_of,
+    other_source,
     search_path,
     source_hashes,
     without_native,
@@ -156,10 +157,18 @@ def test_layers_without_native_calls_are_named_once() -> None:
 def test_the_hash_is_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     hashes = []
-    for number in (1, 2):
-        (tmp_path / f"hashed_{number}.py").write_text(f"{SOURCE}# {number}\n")
+    for number, text in enumerate((SOURCE, f"{SOURCE}# changed\n", SOURCE)):
+        (tmp_path / f"hashed_{number}.py").write_text(text)
         add_folder(tmp_path)
         found = source_hashes(Model((4,), (Custom(f"hashed_{number}:Own"), Softmax(2))))
         hashes += found.values()
         assert list(found) == [f"hashed_{number}:Own"]
-    assert len(set(hashes)) == 2
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_a_peer_with_another_source_is_named_and_one_that_tells_none_is_not() -> None:
+    """Coordinators of the version before tell nothing."""
+    model = Model((4,), (Custom("tests.custom_layers:Relu"), Softmax(2)))
+    assert other_source(model, source_hashes(model)) == "" and other_source(model, {}) == ""
+    problem = other_source(model, {"tests.custom_layers:Relu": "0" * 32})
+    assert "layer tests.custom_layers:Relu: " in problem and "custom_layers.py on " in problem

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adamctl.model.description import Conv2D, Dense, LocalContrastNorm, MaxPool2D, Model, Softmax
+from adamctl.model.description import Conv2D, Custom, Dense, LocalContrastNorm, MaxPool2D, Model, Softmax
 from adamctl.model.layout import ELEMENT_BYTES, tensors_of
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.geometry import region_size
@@ -78,6 +79,14 @@ def test_owners_get_the_part_of_every_other_holder_of_their_rows(plan: Partition
                 others = set(stage.holders) - {owner}
                 if stage.parts[owner].owned[place] is not None:
                     assert given_to.get(owner, set()) == (others if shared else set())
+
+
+def test_the_source_of_a_layer_of_ones_own_is_a_part_of_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model((6, 5, 2), (Custom("tests.custom_layers:Relu"), Softmax(4)))
+    before = make_plan(model, 2).hash
+    assert before == make_plan(model, 2).hash
+    monkeypatch.setattr("adamctl.model.partition.plan.source_hashes", lambda model: {"tests.custom_layers:Relu": "0"})
+    assert make_plan(model, 2).hash != before
 
 
 @settings(deadline=None, max_examples=60, print_blob=True)
