@@ -34,6 +34,12 @@ class ConfigurationError(AdamctlError):
     retry_helps = False
 
 
+class LayerError(AdamctlError):
+    """A layer of the user's own failed, or did what it must not; the message names it, its part and the method."""
+
+    retry_helps = False
+
+
 class ProgramError(ConfigurationError):
     """A batch algorithm asks for what cannot be, such as a vector that it has not declared. Nothing was changed."""
 

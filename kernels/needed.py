@@ -35,6 +35,7 @@ _OF_LOSS = {
 """The last makes the error; `weighted_losses` has one of the same name."""
 _OF_LAYER: dict[type, tuple[str, ...]] = {
     description.MaxPool2D: ("images.maxpool_forward", "images.maxpool_backward"),
+    description.Custom: ("regions.copy_block", "regions.clear"),
     description.Dense: ("elementwise.add_bias",),
     description.Dropout: ("dropout.drop", "dropout.drop_error"),
     description.Local2D: ("elementwise.add_bias", "local.unfold_places", "local.fold_places"),

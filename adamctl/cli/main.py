@@ -31,6 +31,8 @@ COMMANDS = {
     ),
     "plan": ("adamctl.cli.model.plan:command", "Compare partitions of a network with whole replicas"),
     "config": ("adamctl.cli.model.config:command", "Check an experiment, or show it with the origin of each value"),
+    "init": ("adamctl.cli.model.init:command", "Write files to start from: a layer of your own and its test"),
+    "layer": ("adamctl.cli.model.layer:command", "Check layers of your own"),
     "status": ("adamctl.cli.cluster.status:command", "Show the nodes and jobs of a cluster"),
     "top": ("adamctl.cli.cluster.top:command", "Watch the nodes and jobs of a cluster"),
     "shards": ("adamctl.cli.cluster.shards:command", "Show which parameter servers hold what, since when and why"),

@@ -20,6 +20,9 @@ from adamctl.config.experiment import Experiment
 from adamctl.config.lines import KeyPath, dotted
 from adamctl.config.records import REPLICATION_MAX
 from adamctl.model.commands import OPERANDS_MAX
+from adamctl.model.custom.registry import BUILT_IN as BUILT_IN_LAYERS
+from adamctl.model.custom.registry import is_custom
+from adamctl.model.description import Custom
 from adamctl.model.partition.cuts import PARTITIONS_MAX
 
 
@@ -43,6 +46,7 @@ class Limit:
 
 
 FLIGHTS_MAX = 64
+_CUSTOM = str(Custom.__struct_config__.tag)
 _AT_LEAST_1 = Limit("at least 1", lambda value: value >= 1)
 _AT_LEAST_0 = Limit("at least 0", lambda value: value >= 0)
 _ABOVE_0 = Limit("above 0", lambda value: value > 0)
@@ -264,18 +268,31 @@ def _spelling(key: str, names: list[str], path: KeyPath) -> str:
 
 def _check_tagged(value: Any, kind: inspect.UnionType, path: KeyPath) -> Iterator[Problem]:
     options = {str(option.tag): option for option in kind.types if isinstance(option, inspect.StructType)}
-    allowed = ", ".join(f'"{tag}"' for tag in options)
+    has_custom = options.pop(_CUSTOM, None) is not None
+    allowed = ", ".join(f'"{tag}"' for tag in (*options, *(BUILT_IN_LAYERS if has_custom else ())))
+    if has_custom:
+        allowed += ', or a class of your own as "module:Class"'
     if not isinstance(value, dict):
         yield Problem(path, f"found {show(value)}; expected a table with type = one of {allowed}.")
         return
     tag = value.get("type")
     if tag is None:
         yield Problem((*path, "type"), f"missing; expected one of {allowed}.")
+    elif has_custom and tag != _CUSTOM and is_custom(tag):
+        yield from _check_custom(value, path)
     elif tag not in options:
-        near = suggestion(str(tag), options)
+        near = suggestion(str(tag), (*options, *BUILT_IN_LAYERS))
         yield Problem((*path, "type"), f"found {show(tag)}; expected one of {allowed}.{near}")
     else:
         yield from _check_struct(value, options[tag], path)
+
+
+def _check_custom(value: dict[str, Any], path: KeyPath) -> Iterator[Problem]:
+    """Yields keys of a layer of the user's own that are not plain; its class says later what they may be."""
+    for key, item in value.items():
+        items = item if isinstance(item, (list, tuple)) else [item]
+        if not all(isinstance(one, (bool, int, float, str)) for one in items):
+            yield Problem((*path, key), f"found {show(item)}; expected {_ALLOWED_PLAIN}.")
 
 
 def _wrong(path: KeyPath, value: object, kind: inspect.Type) -> Problem:
@@ -323,11 +340,12 @@ def _fits(value: object, kind: inspect.Type) -> bool:
 
 
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType, inspect.StrType)
+_ALLOWED_PLAIN = "a number, text in quotes, true, false, or a list of these"
 
 
 def _allowed(kind: inspect.Type) -> str:
     if {type(option) for option in _options(kind)} >= set(_PLAIN):
-        return "a number, text in quotes, true, false, or a list of these"
+        return _ALLOWED_PLAIN
     words: list[str] = []
     for option in _options(kind):
         if isinstance(option, inspect.LiteralType):

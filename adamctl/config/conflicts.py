@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from adamctl.config.algorithms import BUILT_IN, is_of_another_package
 from adamctl.config.batch_conflicts import batch_problems
 from adamctl.config.check import Problem, show, structure_problems
@@ -17,6 +15,7 @@ from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig
 from adamctl.config.partitioning import partition_problems
 from adamctl.config.urls import checked_url, is_any_url
 from adamctl.errors import ConfigurationError
+from adamctl.model.custom.plain import builtins_of
 
 NAME_ALLOWED = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
 RULES_READING: dict[str, tuple[str, ...]] = {
@@ -190,7 +189,7 @@ def _consistency_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
 
 def experiment_problems(experiment: Experiment) -> list[Problem]:
     """Returns what is wrong with an experiment made in Python, where types are not checked at run time."""
-    return structure_problems(msgspec.to_builtins(experiment)) or cross_problems(experiment)
+    return structure_problems(builtins_of(experiment)) or cross_problems(experiment)
 
 
 def _is_name(name: str) -> bool:

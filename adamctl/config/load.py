@@ -23,6 +23,8 @@ from adamctl.config.experiment import Experiment
 from adamctl.config.lines import KeyPath, dotted, key_lines
 from adamctl.config.urls import is_url, without_file_scheme
 from adamctl.errors import ConfigurationError
+from adamctl.model.custom.plain import experiment_from_user
+from adamctl.model.custom.registry import add_folder, customs_of
 from adamctl.model.shapes import infer
 
 ENVIRONMENT_PREFIX = "ADAMCTL_"
@@ -125,7 +127,9 @@ def load_experiment(
         _fail(problems, file, lines, places)
 
     fail(structure_problems(values))
-    experiment = msgspec.convert(values, Experiment)
+    experiment = msgspec.convert(experiment_from_user(values), Experiment)
+    if customs_of(experiment.model):
+        add_folder(file.absolute().parent)
     fail(cross_problems(experiment))
     fail(_model_problems(experiment))
     folders, origin = _search(experiment.data, search, environment)

@@ -25,8 +25,8 @@ from adamctl.config.experiment import (
     ScheduleConfig,
     TrainConfig,
 )
-from adamctl.config.reference_text import FORMATS, INTRODUCTION, WHEN
-from adamctl.model.description import Layer, Model
+from adamctl.config.reference_text import CUSTOM, FORMATS, INTRODUCTION, WHEN
+from adamctl.model.description import Custom, Layer, Model
 from adamctl.model.partition.cuts import Cut
 
 SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
@@ -52,7 +52,8 @@ def page() -> str:
     parts = [INTRODUCTION, WHEN, "## Keys\n"]
     parts += [_section(path, struct) for path, struct in SECTIONS]
     parts += ["## Layers\n\nEach is a table `[[model.layers]]`; its `type` says which.\n"]
-    parts += [_layer(layer) for layer in get_args(Layer)]
+    parts += [_layer(layer) for layer in get_args(Layer) if layer is not Custom]
+    parts += [CUSTOM]
     parts += ["## Data formats\n"]
     parts += [f"### `{name}`\n\n{text}" for name, text in FORMATS.items()]
     return "\n".join(parts)

@@ -29,6 +29,15 @@ Do not use it
 - over networks that strangers can reach: traffic is not encrypted.
 """
 
+CUSTOM = """\
+### `type = "module:Class"`, `"whiten"`, `"global_average_pool"`
+
+A layer of your own, computed by a Python class, whose keys stand beside it
+([layers_of_your_own.md](layers_of_your_own.md)). Two that come with adamctl are written the same way: `whiten` (keys
+`size`, an odd number, default 5, and `epsilon`, default 0.01) centres and scales each map by the window around each
+pixel, times a learned gain; `global_average_pool` makes a vector of the mean of each map.
+"""
+"""Layers that classes compute."""
 FORMATS: Final[dict[str, str]] = {
     "digits": """\
 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn (`'adamctl[examples]'`). They need no folder; leave

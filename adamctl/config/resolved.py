@@ -10,17 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
+from adamctl.model.custom.plain import builtins_of
 
 FILE_NAME = "experiment.toml"
 
 
 def to_toml(experiment: Experiment) -> str:
     """Returns the whole experiment, defaults included, as TOML. Unset keys are left out."""
-    return "\n".join(_table(msgspec.to_builtins(experiment), ())) + "\n"
+    return "\n".join(_table(builtins_of(experiment), ())) + "\n"
 
 
 def write_resolved(experiment: Experiment, folder: Path) -> Path:

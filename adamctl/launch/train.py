@@ -45,6 +45,7 @@ from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
 from adamctl.metrics.serving import check_port, metrics_of_run, metrics_once_known
+from adamctl.model.custom.registry import environment_for, without_native
 from adamctl.net.address import TLS_VARIABLE
 from adamctl.net.stream import StreamTransport
 from adamctl.net.tls.credentials import environment_credentials
@@ -105,6 +106,11 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         HandshakeError: the controller to join refuses us: wrong token or version.
     """
     check_algorithm(experiment)
+    options = replace(options, environment=environment_for(experiment.model, options.environment))
+    for path in without_native(experiment.model):
+        reporter.note(
+            f"{path} has no native calls: steps hold Python's lock, and threads of a worker wait for each other"
+        )
     if options.metrics_port is not None:
         check_port(options.metrics_port)
     where = () if options.hosts is not None else listening(options.join, options.bind, options.advertise)

@@ -21,6 +21,7 @@ from adamctl.launch.finding import find_trained_run
 from adamctl.launch.live_runs import state_folder
 from adamctl.launch.metrics import Confusion, GroupSums, in_top
 from adamctl.launch.run_folder import checkpoints
+from adamctl.model.custom.plain import experiment_from_user
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.client.batches import without_skipped
@@ -67,7 +68,7 @@ def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
     folder, chosen = choose(place, runs, which)
     described = read_manifest(folder)
     try:
-        experiment = msgspec.convert(described["experiment"], Experiment)
+        experiment = msgspec.convert(experiment_from_user(described["experiment"]), Experiment)
         names = msgspec.convert(described.get("classes", ()), tuple[str, ...])
     except (KeyError, *UNREADABLE) as error:
         raise DamagedDataError(f"{folder / MANIFEST_NAME}: cannot be read: {error}") from error

@@ -20,6 +20,9 @@ Unset: `he` in layers with relu, `glorot` in all others (docs/decisions/0024-ini
 Loss: TypeAlias = Literal["cross_entropy", "squared_error", "logistic"]
 Weighting: TypeAlias = Literal["gaussian", "uniform"]
 Size: TypeAlias = int | tuple[int, int]
+Plain: TypeAlias = bool | int | float | str
+KeyValue: TypeAlias = Plain | tuple[Plain, ...]
+"""What a key of a layer of the user's own may be."""
 
 
 class _Layer(msgspec.Struct, frozen=True, kw_only=False, tag_field="type", forbid_unknown_fields=True):
@@ -161,7 +164,24 @@ class Logistic(_Layer, frozen=True, tag="logistic"):
     init: Initializer | None = None
 
 
-Layer: TypeAlias = Conv2D | MaxPool2D | Dense | Dropout | Softmax | Local2D | L2Pool2D | LocalContrastNorm | Logistic
+class Custom(_Layer, frozen=True, tag=":"):
+    """A layer that a Python class computes (DistBelief 3): plain data, which `adamctl.model.custom` makes an object of.
+
+    Users write and read it as `type = "mypackage.layers:Whiten"` with the class's keys beside it
+    (`adamctl.model.custom.plain`); its tag is a type that no user can write.
+
+    Attributes:
+        path: `module:Class`, or the short name of one that comes with adamctl.
+        keys: the class's keys and their values, by name; those left out have their defaults.
+    """
+
+    path: str
+    keys: tuple[tuple[str, KeyValue], ...] = ()
+
+
+Layer: TypeAlias = (
+    Conv2D | MaxPool2D | Dense | Dropout | Softmax | Local2D | L2Pool2D | LocalContrastNorm | Logistic | Custom
+)
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -259,13 +259,21 @@ def _buckets(
 def tensors_of(model: Model) -> tuple[Tensor, ...]:
     """Returns the parameters of a model in order: weight, then bias, of each layer that has them.
 
+    Those of a layer of the user's own are in the order of their names.
+
     Raises:
         ConfigurationError: the layers do not fit together.
     """
     tensors: list[Tensor] = []
     offset = 0
     for shape in infer(model):
-        layer = shape.layer
+        layer, own = shape.layer, shape.own
+        if own is not None:
+            for name, one in own.parameters:
+                drawn = _drawn(one.init, prod(one.shape[1:]), one.shape[0])
+                tensors.append(Tensor(f"{shape.name}.{name}", shape.index, one.shape, offset, *drawn))
+                offset = _aligned(offset + prod(one.shape))
+            continue
         if isinstance(layer, (Conv2D, Local2D)):
             groups = layer.groups if isinstance(layer, Conv2D) else 1
             window: tuple[int, ...] = (*pair(layer.kernel), shape.input[2] // groups)
@@ -306,6 +314,11 @@ def _initial(init: Initializer, fan_in: int, fan_out: int) -> tuple[Drawn, Drawn
         "zeros": none,
     }
     return weights[init], none
+
+
+def _drawn(init: Initializer | Literal["ones"], fan_in: int, fan_out: int) -> Drawn:
+    """Returns the distribution of one tensor of a layer of the user's own."""
+    return _initial(1.0 if init == "ones" else init, fan_in, fan_out)[0]
 
 
 def _aligned(size: int) -> int:

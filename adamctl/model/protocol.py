@@ -44,8 +44,11 @@ class PushBytes:
 
 
 def has_factors(tensor: Tensor) -> bool:
-    """Returns whether a tensor's gradient is a product errors.T @ activations: the weights of a dense layer."""
-    return len(tensor.shape) == 2
+    """Returns whether a tensor's gradient is a product errors.T @ activations: the weights of a dense layer.
+
+    Layers of the user's own have no tensor called `weight`.
+    """
+    return len(tensor.shape) == 2 and tensor.name.endswith(".weight")
 
 
 def gradient_bytes(tensor: Tensor, wire: WireType = "float32") -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite, prod
+from typing import TypeAlias
 
 from adamctl.errors import ConfigurationError
+from adamctl.model.custom.resolved import Resolved, resolve
 from adamctl.model.description import (
     Conv2D,
+    Custom,
     Dense,
     Dropout,
     L2Pool2D,
@@ -23,6 +26,7 @@ from adamctl.model.description import (
     pair,
 )
 
+BuiltIn: TypeAlias = Conv2D | MaxPool2D | Dense | Dropout | Softmax | Local2D | L2Pool2D | LocalContrastNorm | Logistic
 HEAD_OF_LOSS: dict[Loss, type[Softmax | Logistic]] = {"cross_entropy": Softmax, "logistic": Logistic}
 """Loss -> the last layer that it needs, for losses that need a certain one."""
 
@@ -33,7 +37,8 @@ class LayerShape:
 
     Attributes:
         index: position in `Model.layers`, from 0.
-        name: unique in the network: type and ordinal within the type, e.g. `conv2d1`, `dense2`, `softmax1`.
+        name: unique in the network: type and ordinal within the type, e.g. `conv2d1`, `dense2`, `softmax1`; of a layer
+            of the user's own, its class's name.
         layer: the description.
         input: shape of one input example, without the batch axis.
         output: shape of one output example.
@@ -46,6 +51,11 @@ class LayerShape:
     input: tuple[int, ...]
     output: tuple[int, ...]
     connections: int
+
+    @property
+    def own(self) -> Resolved | None:
+        """What its class says of it, if it is a layer of the user's own."""
+        return resolve(self.layer, self.input, self.name) if isinstance(self.layer, Custom) else None
 
 
 def window_output(size: int, window: int, stride: int, padding: Padding) -> int:
@@ -76,46 +86,58 @@ def infer(model: Model) -> tuple[LayerShape, ...]:
     ordinals: dict[str, int] = {}
     current = model.input
     for index, layer in enumerate(model.layers):
-        kind = _kind(layer)
-        where = f"model.layers[{index}] ({kind})"
-        output, connections = _apply(layer, current, where)
+        where = f"model.layers[{index}] ({written_type(layer)})"
+        if isinstance(layer, Custom):
+            own = resolve(layer, current, where)
+            kind, output = own.name, own.output
+            connections = sum(prod(one.shape) for _, one in own.parameters if not one.shared)
+        else:
+            kind = written_type(layer)
+            output, connections = _apply(layer, current, where)
         ordinals[kind] = ordinals.get(kind, 0) + 1
         shapes.append(LayerShape(index, f"{kind}{ordinals[kind]}", layer, current, output, connections))
         current = output
-    _check_head(model)
+    _check_head(model, current)
     return tuple(shapes)
 
 
-def _check_head(model: Model) -> None:
+def _check_head(model: Model, output: tuple[int, ...]) -> None:
     for index, layer in enumerate(model.layers[:-1]):
         if isinstance(layer, (Softmax, Logistic)):
             raise ConfigurationError(
-                f"model.layers[{index}]: {_kind(layer)} is the last layer; "
+                f"model.layers[{index}]: {written_type(layer)} is the last layer; "
                 f"found {len(model.layers) - 1 - index} after it"
             )
     last = model.layers[-1]
     needed = HEAD_OF_LOSS.get(model.loss)
     if needed is not None and not isinstance(last, needed):
         raise ConfigurationError(
-            f"model.loss: {model.loss} needs {_kind(needed)} as the last layer; found {_kind(last)}. "
-            f'End with {_kind(needed)} or set loss = "{_loss_for(last)}"'
+            f"model.loss: {model.loss} needs {_tag(needed)} as the last layer; found {written_type(last)}. "
+            f'End with {_tag(needed)} or set loss = "{_loss_for(last)}"'
         )
+    if isinstance(last, Custom) and len(output) == 1:
+        return
     if not isinstance(last, (Dense, Softmax, Logistic)):
         raise ConfigurationError(
             f"model.layers[{len(model.layers) - 1}]: the last layer must be dense, softmax or logistic; "
-            f"found {_kind(last)}"
+            f"found {written_type(last)}"
         )
 
 
-def _kind(layer: Layer | type[Layer]) -> str:
-    return str(layer.__struct_config__.tag)
+def written_type(layer: Layer) -> str:
+    """Returns a layer's `type` as users write it."""
+    return layer.path if isinstance(layer, Custom) else _tag(type(layer))
+
+
+def _tag(kind: type[Layer]) -> str:
+    return str(kind.__struct_config__.tag)
 
 
 def _loss_for(last: Layer) -> Loss:
     return next((loss for loss, head in HEAD_OF_LOSS.items() if isinstance(last, head)), "squared_error")
 
 
-def _apply(layer: Layer, shape: tuple[int, ...], where: str) -> tuple[tuple[int, ...], int]:
+def _apply(layer: BuiltIn, shape: tuple[int, ...], where: str) -> tuple[tuple[int, ...], int]:
     """Returns (output shape, connections) of one layer on one example."""
     if isinstance(layer, (Conv2D, Local2D)):
         _positive(where, filters=layer.filters, kernel=layer.kernel, stride=layer.stride)

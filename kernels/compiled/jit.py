@@ -7,6 +7,7 @@ names by a hash of all sources, so it outlives an installation; one process comp
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Callable
@@ -58,8 +59,26 @@ class _Locator(_caching._CacheLocator):  # type: ignore[misc]
         return cls(function, folder) if folder.name.startswith(kernel_cache.PREFIX) else None
 
 
+class _CustomLocator(_Locator):
+    """As `_Locator`, for a user's function: its files are named by a hash of its module's source."""
+
+    def get_source_stamp(self) -> str:
+        return hashlib.blake2b(Path(self._function.__code__.co_filename).read_bytes(), digest_size=8).hexdigest()
+
+    def get_disambiguator(self) -> str:
+        return f"{self.get_source_stamp()}-{super().get_disambiguator()}"
+
+    @classmethod
+    def from_function(cls, function: Any, source: str) -> _Locator | None:
+        return super().from_function(function, source) if os.path.isfile(function.__code__.co_filename) else None
+
+
 class _Files(_caching.CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes = (_Locator, *_caching.CompileResultCacheImpl._locator_classes)
+
+
+class _CustomFiles(_caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_CustomLocator, *_caching.CompileResultCacheImpl._locator_classes)
 
 
 class _Cache(_caching.FunctionCache):  # type: ignore[misc]
@@ -69,6 +88,10 @@ class _Cache(_caching.FunctionCache):  # type: ignore[misc]
     def lock(self) -> Path:
         """The file that a process locks while it compiles this kernel or reads its code."""
         return Path(self.cache_path) / f"{self._impl.filename_base}.lock"
+
+
+class _CustomCache(_Cache):
+    _impl_class = _CustomFiles
 
 
 class Kernel(_Dispatcher):  # type: ignore[misc]
@@ -116,17 +139,25 @@ def kernel(*signatures: Any, relaxed: bool = True) -> Callable[[Function], Funct
     If not `relaxed`, arithmetic is done exactly as written, to the bit.
     """
 
-    def declare(function: Any) -> Any:
-        options = {
-            "nopython": True, "boundscheck": None, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True,
-            "fastmath": RELAXED if relaxed else False,
-        }  # fmt: skip
-        declared = Kernel(py_func=function, targetoptions=options)
-        declared._cache = _Cache(function)
-        declared.declared = signatures
-        return declared
+    return cast(
+        Callable[[Function], Function], lambda function: _declared(function, signatures, relaxed, _Cache(function))
+    )
 
-    return cast(Callable[[Function], Function], declare)
+
+def custom_kernel(function: Any, signatures: tuple[str, ...], relaxed: bool) -> Kernel:
+    """As `kernel`, for a function of the user's own and numba's text of the types of its arguments."""
+    return _declared(function, signatures, relaxed, _CustomCache(function))
+
+
+def _declared(function: Any, signatures: tuple[Any, ...], relaxed: bool, cache: _Cache) -> Kernel:
+    options = {
+        "nopython": True, "boundscheck": None, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True,
+        "fastmath": RELAXED if relaxed else False,
+    }  # fmt: skip
+    declared = Kernel(py_func=function, targetoptions=options)
+    declared._cache = cache
+    declared.declared = signatures
+    return declared
 
 
 def inline(function: Function, relaxed: bool = True) -> Function:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from adamctl.kernels.backend import Backend
 from adamctl.kernels.layers.conv2d import Conv2D
 from adamctl.kernels.layers.convpool import ConvPool
+from adamctl.kernels.layers.custom import Custom
 from adamctl.kernels.layers.dense import Dense
 from adamctl.kernels.layers.dropout import Dropout
 from adamctl.kernels.layers.l2pool2d import L2Pool2D
@@ -64,6 +65,8 @@ def build_layers(
 def build_operation(model: Model, shape: LayerShape, backend: Backend) -> Operation:
     """Returns the operation for one layer of a model, not fused with its neighbours."""
     layer = shape.layer
+    if shape.own is not None:
+        return Custom(shape.own, shape.name, backend)
     if isinstance(layer, description.Conv2D):
         return Conv2D(
             shape.input, layer.filters, layer.kernel, layer.stride, layer.padding, layer.activation, backend,
@@ -83,4 +86,5 @@ def build_operation(model: Model, shape: LayerShape, backend: Backend) -> Operat
         return LocalContrastNorm(shape.input, layer.size, layer.weights, layer.deviation_min, backend)
     if isinstance(layer, description.Logistic):
         return Logistic(shape.input, layer.units, model.loss == "logistic", backend)
+    assert isinstance(layer, description.Softmax)
     return Softmax(shape.input, layer.units, model.loss == "cross_entropy", backend)

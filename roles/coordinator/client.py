@@ -7,12 +7,13 @@ reads `RunProgress`, at once or when the run's state changes, and may stop the r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from adamctl.config.experiment import Experiment
 from adamctl.errors import DamagedDataError, RemoteError, UnreachableError
+from adamctl.model.custom.registry import source_hashes
 from adamctl.net.transport import Connection, Reply, Transport
 from adamctl.roles.coordinator.core.progress import EvaluationResult, RoleRow, RunProgress
 from adamctl.wire.messages import (
@@ -55,12 +56,14 @@ class Joined:
     """What a worker knows after joining: the reply, the resolved experiment, and the names of the data servers.
 
     `members`: of its group, in the order of partitions; empty where replicas have one partition, and in the lobby.
+    `sources`: path -> hash of the module, of layers of the user's own, as the coordinator has them.
     """
 
     reply: RunJoinReply
     experiment: Experiment
     data_servers: tuple[str, ...]
     members: tuple[GroupMember, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def in_lobby(self) -> bool:
@@ -74,10 +77,12 @@ class JoinBody(msgspec.Struct, frozen=True, array_like=True):
     experiment: Experiment
     data_servers: tuple[str, ...]
     members: tuple[GroupMember, ...] = ()
+    sources: dict[str, str] = {}
 
 
 def encode_join_body(experiment: Experiment, data_servers: Sequence[str], members: Sequence[GroupMember] = ()) -> bytes:
-    return msgspec.msgpack.encode(JoinBody(experiment, tuple(data_servers), tuple(members)))
+    sources = source_hashes(experiment.model)
+    return msgspec.msgpack.encode(JoinBody(experiment, tuple(data_servers), tuple(members), sources))
 
 
 class CoordinatorClient:
@@ -148,7 +153,7 @@ class CoordinatorClient:
             raise DamagedDataError(
                 f"the coordinator of {message.job} sent an experiment that cannot be parsed: {error}"
             ) from error
-        return Joined(message, body.experiment, body.data_servers, body.members)
+        return Joined(message, body.experiment, body.data_servers, body.members, body.sources)
 
     async def next_tasks(self, request: NextTaskRequest) -> NextTaskReply:
         """Reports finished tasks and requests up to `request.wanted` more.

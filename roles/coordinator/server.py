@@ -15,6 +15,7 @@ from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of as partition_plan
 from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, MisfitError, RunFailedError, UnreachableError
+from adamctl.model.custom.plain import experiment_from_user
 from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
 from adamctl.roles.configuration import ConfigurationStore, Waiting
@@ -82,7 +83,7 @@ def load(path: str | None, settings: Sequence[str] = ()) -> Experiment:
     if not path.endswith(".json"):
         return read_resolved(path, settings)
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=Experiment)
+        return msgspec.convert(experiment_from_user(msgspec.json.decode(Path(path).read_bytes())), Experiment)
     except (OSError, *UNREADABLE) as error:
         raise ConfigurationError(f"--experiment {path}: {error}") from error
 

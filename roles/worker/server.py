@@ -24,6 +24,7 @@ from adamctl.errors import ConfigurationError, MisfitError, RemoteError, RunFail
 from adamctl.kernels.backend import load_if_compiled
 from adamctl.kernels.needed import COMMON_KERNELS
 from adamctl.kernels.step.network import Network
+from adamctl.model.custom.registry import other_source
 from adamctl.model.layout import ParameterLayout, build_layout
 from adamctl.net.transport import Request
 from adamctl.roles.configuration import read_record
@@ -227,6 +228,8 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
     if joined.reply.partitions > 1:
         return await _work_in_group(process, job, coordinator, joined)
     layout = build_layout(experiment.model, joined.reply.servers_expected)
+    if problem := other_source(experiment.model, joined.sources):
+        raise RunFailedError(f"run {job}: {problem}")
     if layout.hash != joined.reply.layout_hash:
         raise RunFailedError(f"run {job}: {_other_layout(layout, joined)}")
     train = experiment.train
@@ -298,7 +301,9 @@ async def _fitting_layout(context: RoleContext, coordinator: CoordinatorClient, 
     experiment, reply = joined.experiment, joined.reply
     plan = plan_of(experiment)
     layout = build_layout(experiment.model, reply.servers_expected, plan.owners)
-    if reply.plan_hash not in ("", plan.hash):
+    if problem := other_source(experiment.model, joined.sources):
+        pass
+    elif reply.plan_hash not in ("", plan.hash):
         problem = (
             f"this worker derives partition plan {plan.hash}, the coordinator {reply.plan_hash}; both must run the "
             "same version of adamctl"

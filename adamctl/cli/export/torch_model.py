@@ -23,7 +23,7 @@ from adamctl.model.description import (
     Softmax,
     pair,
 )
-from adamctl.model.shapes import LayerShape, infer, same_padding
+from adamctl.model.shapes import LayerShape, infer, same_padding, written_type
 
 Floats: TypeAlias = NDArray[np.float32]
 _ACTIVATIONS: dict[Activation, str] = {"relu": "nn.ReLU()", "tanh": "nn.Tanh()", "sigmoid": "nn.Sigmoid()"}
@@ -70,8 +70,7 @@ def _modules_of(shape: LayerShape) -> list[TorchModule]:
     if isinstance(layer, Dropout):
         return [TorchModule(f"nn.Dropout({layer.rate})")]
     raise ConfigurationError(
-        f"model.layers[{shape.index}] ({layer.__struct_config__.tag}): torch.nn has no such layer; "
-        "export with --order adamctl"
+        f"model.layers[{shape.index}] ({written_type(layer)}): torch.nn has no such layer; export with --order adamctl"
     )
 
 

@@ -72,9 +72,9 @@ def show(
     if not origin and not as_json:
         echo(to_toml(loaded.experiment), nl=False)
         return
-    import msgspec
+    from adamctl.model.custom.plain import builtins_of
 
-    values = msgspec.to_builtins(loaded.experiment)
+    values = builtins_of(loaded.experiment)
     if as_json:
         origins = {key: {"kind": found.kind, "place": found.place} for key, found in loaded.origins.items()}
         print_json({"experiment": values} | ({"origins": origins} if origin else {}))

@@ -11,7 +11,7 @@ from adamctl.kernels.step.network import Network
 from adamctl.launch.reckoning import servers_part
 from adamctl.model.layout import ELEMENT_BYTES, build_layout
 from adamctl.model.protocol import bytes_per_push
-from adamctl.model.shapes import infer
+from adamctl.model.shapes import infer, written_type
 
 
 def figures_of(experiment: Experiment) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
         layers.append(
             {
                 "name": shape.name,
-                "type": shape.layer.__struct_config__.tag,
+                "type": written_type(shape.layer),
                 "output_shape": list(shape.output),
                 "parameters": parameters,
                 "connections": shape.connections,

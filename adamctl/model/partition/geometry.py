@@ -80,7 +80,8 @@ def parts_of(stage: Stage, cut: Cut, partitions: int, tensors: tuple[tuple[int, 
     extent = stage.extent(cut.axis)
     ranges = [cut.range_of(partition, extent) for partition in range(partitions)]
     parts = [_part(stage, cut.axis, made, tensors) if made[0] < made[1] else nothing for made in ranges]
-    return tuple(_shared(parts, tensors) if tensors and _shares(stage, cut.axis) else parts)
+    shared = tuple(_shares(stage, place, cut.axis) for place in range(len(tensors)))
+    return tuple(_shared(parts, tensors, shared) if any(shared) else parts)
 
 
 def _part(stage: Stage, axis: str, made: Range, tensors: tuple[tuple[int, ...], ...]) -> StagePart:
@@ -94,16 +95,19 @@ def _part(stage: Stage, axis: str, made: Range, tensors: tuple[tuple[int, ...], 
         convolved = _along(shape, axis, made)
     # Who makes all outputs of a layer runs it whole, and reads rows, too, that no window reaches.
     inputs = everything(stage.input) if is_whole else _inputs(stage, axis, made)
-    shared = _shares(stage, axis)
+    shared = [_shares(stage, place, axis) for place in range(len(tensors))]
     held: tuple[Region | None, ...] = tuple(
-        everything(shape) if shared else (made, *everything(shape[1:])) for shape in tensors
+        everything(shape) if whole else (made, *everything(shape[1:]))
+        for shape, whole in zip(tensors, shared, strict=True)
     )
-    return StagePart(outputs, inputs, convolved, held, tuple(None if shared else made for _ in tensors))
+    return StagePart(outputs, inputs, convolved, held, tuple(None if whole else made for whole in shared))
 
 
 def _inputs(stage: Stage, axis: str, made: Range) -> Region:
     """Returns what outputs [start, stop) of the first layer read."""
     shape = stage.input
+    if stage.own is not None:
+        return stage.own.piece(axis, *made).inputs
     if axis == "units" and not stage.follows:
         return everything(shape)
     if axis == "rows":
@@ -121,18 +125,23 @@ def _along(shape: tuple[int, ...], axis: str, made: Range) -> Region:
     return (*whole[:-1], made) if axis == "maps" else (made, *whole[1:])
 
 
-def _shares(stage: Stage, axis: str) -> bool:
-    """Whether every part computes with all of the stage's parameters."""
+def _shares(stage: Stage, place: int, axis: str) -> bool:
+    """Whether every part computes with all of one of the stage's parameters."""
+    if stage.own is not None:
+        return stage.own.shares(place, axis)
     return axis == "rows" and not isinstance(stage.layer, Local2D)
 
 
-def _shared(parts: list[StagePart], tensors: tuple[tuple[int, ...], ...]) -> list[StagePart]:
+def _shared(parts: list[StagePart], tensors: tuple[tuple[int, ...], ...], shared: tuple[bool, ...]) -> list[StagePart]:
     """Spreads what all parts hold evenly over them as owners, in whole rows of axis 0."""
     holders = [number for number, part in enumerate(parts) if part.outputs is not None]
     spread = list(parts)
     for place, number in enumerate(holders):
-        owned = []
-        for shape in tensors:
+        owned: list[Range | None] = []
+        for shape, kept, whole in zip(tensors, parts[number].owned, shared, strict=True):
+            if not whole:
+                owned.append(kept)
+                continue
             start, stop = (shape[0] * bound // len(holders) for bound in (place, place + 1))
             owned.append((start, stop) if start < stop else None)
         spread[number] = msgspec.structs.replace(parts[number], owned=tuple(owned))

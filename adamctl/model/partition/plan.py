@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from adamctl.model.custom.registry import source_hashes
 from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import ELEMENT_BYTES, Owners
 from adamctl.model.partition.cuts import Cut
@@ -143,8 +144,13 @@ class PartitionPlan(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def hash(self) -> str:
-        """Hex digest over the model and everything planned; members with equal digests fit together."""
-        return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).hexdigest()
+        """Hex digest over the model and everything planned; members with equal digests fit together.
+
+        The sources of layers of the user's own are a part of it.
+        """
+        sources = source_hashes(self.model)
+        material = msgspec.msgpack.encode([self, sources] if sources else self)
+        return hashlib.blake2b(material, digest_size=16).hexdigest()
 
     @property
     def owners(self) -> Owners | None:
@@ -243,8 +249,18 @@ class PartitionPlan(msgspec.Struct, frozen=True, dict=True):
                     yield (sender, receiver), "up", self.head_elements(sender)
 
 
+def _is_shared(stage: StagePlan) -> bool:
+    """Whether two partitions hold the same rows of a tensor: then all that have a part of the stage do."""
+    first, *others = [stage.parts[holder] for holder in stage.holders]
+    return (
+        any(held == region for held, region in zip(others[0].parameters, first.parameters, strict=True))
+        if others
+        else False
+    )
+
+
 def _partials(stage: StagePlan) -> Iterator[Partial]:
-    if stage.cut.axis != "rows":  # no two partitions hold the same
+    if not _is_shared(stage):
         return
     for owner, mine in enumerate(stage.parts):
         for place, tensor in enumerate(stage.tensors):

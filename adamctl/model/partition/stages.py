@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from adamctl.model.custom.interface import Same
+from adamctl.model.custom.interface import Window as CustomWindow
+from adamctl.model.custom.resolved import Resolved
 from adamctl.model.description import (
     Conv2D,
     Dense,
@@ -74,8 +77,13 @@ class Stage:
 
     @property
     def kind(self) -> str:
-        """The type of its first layer."""
-        return str(self.layer.__struct_config__.tag)
+        """The type of its first layer; of one of the user's own, its class's name."""
+        return self.own.name if self.own is not None else str(self.layer.__struct_config__.tag)
+
+    @property
+    def own(self) -> Resolved | None:
+        """What its class says of it, if it is a layer of the user's own."""
+        return self.layers[0].own
 
     @property
     def input(self) -> tuple[int, ...]:
@@ -96,6 +104,8 @@ class Stage:
     def axes(self) -> tuple[CutAxis, ...]:
         """The axes along which its outputs can be cut, the usual one first."""
         layer = self.layer
+        if self.own is not None:
+            return self.own.axes
         if isinstance(layer, Conv2D):
             return ("rows", "maps", "groups") if layer.groups > 1 else ("rows", "maps")
         if isinstance(layer, Local2D):
@@ -108,13 +118,17 @@ class Stage:
 
     @property
     def follows(self) -> bool:
-        """Whether it is cut as the stage before: pooling by itself, and dropout."""
+        """Whether it is cut as the stage before: pooling by itself, dropout, and a user's pointwise layer."""
+        if self.own is not None:
+            return isinstance(self.own.connectivity, Same)
         return isinstance(self.layer, (MaxPool2D, L2Pool2D, Dropout))
 
     @property
     def window(self) -> Window:
         """The windows of its first layer along the rows; a dropout's rows read themselves alone."""
         layer, rows = self.layer, self.input[0]
+        if self.own is not None:
+            return Window(*self.own.windows(0))
         if isinstance(layer, (Conv2D, Local2D)):
             size, stride = pair(layer.kernel)[0], pair(layer.stride)[0]
             before, _ = same_padding(rows, size, stride) if layer.padding == "same" else (0, 0)
@@ -135,6 +149,8 @@ class Stage:
     @property
     def reads_all_maps(self) -> bool:
         """Whether an output map is computed from all maps of the input, or of its group."""
+        if self.own is not None:
+            return isinstance(self.own.connectivity, CustomWindow)
         return isinstance(self.layer, (Conv2D, Local2D, LocalContrastNorm))
 
     def extent(self, axis: str) -> int:
@@ -147,6 +163,8 @@ class Stage:
             return ": the parameters of a map do not lie together"
         if isinstance(self.layer, (Dense, Softmax, Logistic)):
             return ": its outputs are units"
+        if self.own is not None and axis == "maps":
+            return ": only a layer that reads the same place alone and has no parameters can be"
         return ""
 
 
@@ -164,6 +182,7 @@ def stages_of(model: Model) -> tuple[Stage, ...]:
             stages[-1] = Stage(stages[-1].index, (*before, shape), stages[-1].tensors)
             continue
         count = 2 if isinstance(shape.layer, (Conv2D, Local2D, Dense, Softmax, Logistic)) else 0
+        count = len(shape.own.parameters) if shape.own is not None else count
         stages.append(Stage(len(stages), (shape,), tuple(range(tensors, tensors + count))))
         tensors += count
     return tuple(stages)

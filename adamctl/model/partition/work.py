@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from adamctl.model.description import Custom
 from adamctl.model.layout import ELEMENT_BYTES, Tensor, tensors_of
 from adamctl.model.partition.geometry import region_size
 from adamctl.model.partition.plan import PartitionPlan
@@ -121,7 +122,9 @@ def work_of(plan: PartitionPlan, stage: int, partition: int, uncomputed: Collect
     moved = region_size(part.inputs) + region_size(part.outputs)
     directions = 1 + plan.needs_input_error(stage)
     gradients = int(not part.parameters or cut.tensors[0] not in uncomputed)
-    if not part.parameters:
+    if isinstance(plan.model.layers[cut.layers[0]], Custom):
+        amount, parts = (moved + held) * directions, directions
+    elif not part.parameters:
         amount, parts = moved * directions, directions
     else:
         weight = part.parameters[0]

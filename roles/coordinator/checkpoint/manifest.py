@@ -24,6 +24,7 @@ import msgspec
 
 from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.model.custom.plain import builtins_of, experiment_from_user
 from adamctl.model.layout import Tensor
 from adamctl.roles.coordinator.core.evaluate import best_of
 from adamctl.roles.coordinator.core.events import RunSnapshot
@@ -103,7 +104,7 @@ def finish(
         entries = tuple(
             ManifestFile(name=f.name, size_bytes=f.size_bytes, checksum=f.checksum, shards=f.shards) for f in files
         )
-        _write_manifest(descriptor, encode_manifest(manifest(entries)))
+        _write_manifest(descriptor, encode_manifest(builtins_of(manifest(entries))))
     finally:
         os.close(descriptor)
     _sync_folder(folder.parent)
@@ -198,7 +199,9 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_NAME
     try:
-        return msgspec.convert(decode_manifest(path.read_bytes()), Manifest, str_keys=True)
+        described = decode_manifest(path.read_bytes())
+        described["experiment"] = experiment_from_user(described.get("experiment"))
+        return msgspec.convert(described, Manifest, str_keys=True)
     except FileNotFoundError as error:
         raise DamagedDataError(
             f"{path}: not found, so this checkpoint was never finished; use an earlier one"

@@ -15,6 +15,8 @@ from adamctl.kernels.partition.program import Batch
 from adamctl.kernels.partition.stages import StageCut, cut_network
 from adamctl.kernels.slicing import Axis, OutputSlice
 from adamctl.kernels.step.network import Network
+from adamctl.model.custom.interface import Layer as CustomLayer
+from adamctl.model.custom.registry import described
 from adamctl.model.description import (
     Conv2D,
     Dense,
@@ -28,6 +30,7 @@ from adamctl.model.description import (
     Softmax,
 )
 from adamctl.model.shapes import infer
+from tests.custom_layers import Mix, Relu, RowSums, Slope
 from tests.kernels.kernel_checks import BACKENDS
 from tests.kernels.partition.replica import Replica
 
@@ -88,7 +91,21 @@ NINE = cut(
         ("units", [0, 1, 1, 2, 2, 3, 3, 4, 4]),
     ],
 )
+OWN = Model(
+    (11, 9, 2),
+    tuple(
+        described(layer) if isinstance(layer, CustomLayer) else layer
+        for layer in (RowSums(4), Relu(), Conv2D(4, 3), Slope(), RowSums(3, 2, "valid"), Mix(6), Slope(), Mix(5))
+    ),
+    "squared_error",
+)
+OWN_BY_ROWS = cut(
+    OWN,
+    [("rows", [2, 5, 11]), ("maps", [1, 1, 2]), ("rows", [3, 5, 9]), ("rows", [4, 4, 9]), ("rows", [1, 2, 4]),
+     ("units", [3, 4, 6]), ("units", [1, 6, 6]), ("units", [0, 2, 5])],
+)  # fmt: skip
 CASES = {
+    "layers of the user's own": (OWN, OWN_BY_ROWS),
     "rows and units": (EXACT, ROWS_AND_UNITS),
     "uneven, with empty parts": (EXACT, UNEVEN),
     "layers whole at one": (EXACT, WHOLES),

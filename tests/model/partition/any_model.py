@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from adamctl.errors import ConfigurationError
+from adamctl.model.custom.registry import described
 from adamctl.model.description import (
     Conv2D,
     Dense,
@@ -21,19 +22,23 @@ from adamctl.model.description import (
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.stages import Stage
 from adamctl.model.shapes import infer
+from tests.custom_layers import Mix, Relu, RowSums, Slope
 
+OWN = [described(layer) for layer in (Relu(), Slope(), RowSums(3), RowSums(2, 2), RowSums(3, 2, "valid"))]
 SMALL = st.integers(1, 4)
 
 
 @st.composite
 def image_layers(draw: st.DrawFn) -> Layer:
-    kind = draw(st.sampled_from(["conv", "conv", "pool", "l2", "local", "contrast", "dropout"]))
+    kind = draw(st.sampled_from(["conv", "conv", "pool", "l2", "local", "contrast", "dropout", "own"]))
     padding = draw(st.sampled_from(["valid", "same"]))
     if kind == "conv":
         groups = draw(st.sampled_from([1, 1, 2, 3]))
         return Conv2D(6 * draw(SMALL), (draw(SMALL), draw(SMALL)), draw(st.integers(1, 3)), padding, groups=groups)
     if kind == "local":
         return Local2D(6, draw(SMALL), draw(st.integers(1, 2)), padding)
+    if kind == "own":
+        return draw(st.sampled_from(OWN))
     if kind in ("pool", "l2"):
         pooling = MaxPool2D if kind == "pool" else L2Pool2D
         return pooling(draw(SMALL), draw(st.none() | SMALL))
@@ -45,7 +50,7 @@ def models(draw: st.DrawFn) -> Model:
     """Networks of up to five layers on images, then up to two on vectors, then a head; only layers that fit."""
     shape = (draw(st.integers(4, 24)), draw(st.integers(4, 12)), 6)
     layers: tuple[Layer, ...] = ()
-    tail = tuple(draw(st.lists(st.sampled_from([Dense(24), Dense(13), Dropout(0.5)]), max_size=2)))
+    tail = tuple(draw(st.lists(st.sampled_from([Dense(24), Dense(13), Dropout(0.5), described(Mix(11))]), max_size=2)))
     head = draw(st.sampled_from([Softmax(11), Logistic(17)]))
     loss = "cross_entropy" if isinstance(head, Softmax) else "logistic"
     for layer in draw(st.lists(image_layers(), max_size=5)):

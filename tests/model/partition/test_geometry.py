@@ -18,6 +18,7 @@ from adamctl.kernels.operation import Operation
 from adamctl.kernels.slicing import OutputSlice, region_shape
 from adamctl.kernels.slicing import Region as Slices
 from adamctl.kernels.step.build import build_operation
+from adamctl.model.custom.registry import described
 from adamctl.model.description import (
     Conv2D,
     Dense,
@@ -35,6 +36,7 @@ from adamctl.model.layout import tensors_of
 from adamctl.model.partition.cuts import Cut, complete
 from adamctl.model.partition.geometry import Region, StagePart, common, everything, parts_of, region_size
 from adamctl.model.partition.stages import Stage, stages_of
+from tests.custom_layers import Mix, Relu, RowSums, Slope
 from tests.model.partition.any_model import cuts_of, models
 
 CASES: dict[str, tuple[tuple[int, ...], tuple]] = {
@@ -56,6 +58,12 @@ CASES: dict[str, tuple[tuple[int, ...], tuple]] = {
     "dropout of images": ((12, 7, 4), (Dropout(0.5),)),
     "dropout of vectors": ((12,), (Dropout(0.5),)),
     "dense": ((4, 3, 2), (Dense(10),)),
+    "own, pointwise": ((12, 7, 4), (described(Relu()),)),
+    "own, pointwise with parameters": ((12, 7, 4), (described(Slope()),)),
+    "own, pointwise on vectors": ((12,), (described(Slope()),)),
+    "own, same": ((11, 7, 2), (described(RowSums(4, 2)),)),
+    "own, valid": ((12, 7, 2), (described(RowSums(3, 2, "valid")),)),
+    "own, full": ((4, 3, 2), (described(Mix(10)),)),
 }
 
 

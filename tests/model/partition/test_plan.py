@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adamctl.model.description import Conv2D, Dense, LocalContrastNorm, MaxPool2D, Model, Softmax
+from adamctl.model.description import Conv2D, Custom, Dense, LocalContrastNorm, MaxPool2D, Model, Softmax
 from adamctl.model.layout import ELEMENT_BYTES, tensors_of
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.geometry import region_size
@@ -59,7 +60,8 @@ def test_edges_are_sources_at_others_and_go_back_where_parameters_come_before(pl
 @settings(deadline=None, max_examples=100, print_blob=True)
 @given(plans())
 def test_owners_get_the_part_of_every_other_holder_of_their_rows(plan: PartitionPlan) -> None:
-    shapes = [tensor.shape for tensor in tensors_of(plan.model)]
+    tensors = tensors_of(plan.model)
+    shapes = [tensor.shape for tensor in tensors]
     for stage in plan.stages:
         partials = plan.partials(stage.index)
         for place, tensor in enumerate(stage.tensors):
@@ -71,10 +73,20 @@ def test_owners_get_the_part_of_every_other_holder_of_their_rows(plan: Partition
                     assert partial.elements == rows * int(np.prod(shapes[tensor][1:]))
                     given_to.setdefault(partial.owner, set()).add(partial.sender)
             shared = stage.kind == "conv2d" and stage.cut.axis == "rows"
+            name = tensors[tensor].name
+            shared |= name.endswith((".added", ".slope")) or (name.startswith("mix") and name.endswith(".scale"))
             for owner in stage.holders:
                 others = set(stage.holders) - {owner}
                 if stage.parts[owner].owned[place] is not None:
                     assert given_to.get(owner, set()) == (others if shared else set())
+
+
+def test_the_source_of_a_layer_of_ones_own_is_a_part_of_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model((6, 5, 2), (Custom("tests.custom_layers:Relu"), Softmax(4)))
+    before = make_plan(model, 2).hash
+    assert before == make_plan(model, 2).hash
+    monkeypatch.setattr("adamctl.model.partition.plan.source_hashes", lambda model: {"tests.custom_layers:Relu": "0"})
+    assert make_plan(model, 2).hash != before
 
 
 @settings(deadline=None, max_examples=60, print_blob=True)

@@ -1,0 +1,88 @@
+"""Kernels of the user's own: functions that numba compiles and that join the compiled step (decision 0047).
+
+    @adam.kernel("void(float32[::1], float32[::1])")
+    def relu(inputs, out):
+        for place in range(inputs.size):
+            out[place] = max(inputs[place], 0)
+
+A kernel is compiled on first use, without the interpreter lock, and kept on disk by a hash of its module's source.
+Without numba it is the function as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, update_wrapper
+from typing import Any
+
+from adamctl.errors import ConfigurationError
+from adamctl.kernels.backend import compiled, installed
+from adamctl.kernels.native import NativeCall
+
+
+class CustomKernel:
+    """A function for given types of arguments. Calling it calls the compiled one, where there is numba."""
+
+    __name__: str
+
+    def __init__(self, function: Callable[..., Any], signatures: tuple[str, ...], relaxed: bool) -> None:
+        self.function, self.signatures, self.relaxed = function, signatures, relaxed
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._compiled(*arguments) if "numba" in installed() else self.function(*arguments)
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return compiled("jit").custom_kernel(self.function, self.signatures, self.relaxed)
+
+    @property
+    def overloads(self) -> Any:
+        """The compiled code of each signature, once it is loaded."""
+        return self._compiled.overloads
+
+    def load(self) -> None:
+        """Compiles the function, or loads its code; does nothing the second time.
+
+        Raises:
+            ConfigurationError: it cannot be compiled for these types; the message is numba's.
+        """
+        try:
+            self._compiled.load()
+        except Exception as error:
+            text = " ".join(str(error).split())[:600]
+            raise ConfigurationError(f"kernel {self.function.__module__}.{self.__name__}: {text}") from error
+
+
+def kernel(*signatures: str, relaxed: bool = True) -> Callable[[Callable[..., Any]], CustomKernel]:
+    """Declares a function that numba compiles for each of these signatures, such as `void(float32[::1], int64)`.
+
+    Arrays are C-contiguous: `float32[:, ::1]`. If not `relaxed`, sums are added up in the order that is written.
+
+    Raises:
+        ConfigurationError: there is no signature.
+    """
+    if not signatures or not all(isinstance(signature, str) for signature in signatures):
+        raise ConfigurationError('kernel: expected a signature, such as @adam.kernel("void(float32[::1], int64)")')
+    return lambda function: CustomKernel(function, signatures, relaxed)
+
+
+def call(kernel: CustomKernel, *arguments: Any) -> NativeCall:
+    """Returns the call of a kernel, for `native_upward` and `native_downward`.
+
+    Args:
+        arguments: arrays as the methods get them, or reshaped without a copy; int, float, bool or numpy.float32.
+
+    Raises:
+        ConfigurationError: it is no kernel, or an array is not C-contiguous.
+    """
+    if not isinstance(kernel, CustomKernel):
+        raise ConfigurationError(f"call: expected a function declared by @adam.kernel; found {kernel!r:.80}")
+    for place, argument in enumerate(arguments):
+        flags = getattr(argument, "flags", None)
+        if flags is not None and not flags.c_contiguous:
+            raise ConfigurationError(
+                f"call of {kernel.__name__}: expected C-contiguous arrays; found argument {place} of shape "
+                f"{list(argument.shape)} with gaps"
+            )
+    return NativeCall(kernel, arguments)
