@@ -31,8 +31,9 @@ _OF_LOSS = {
     "cross_entropy": ("losses.bias_softmax", "losses.cross_entropy", "losses.cross_entropy_error"),
     "squared_error": ("losses.squared_error", "losses.squared_error_error"),
     "logistic": ("logistic.logistic", "logistic.logistic_error"),
+    "mean_squared_error": ("losses.mean_squared_error", "losses.mean_squared_error_error"),
 }
-"""The last makes the error; `weighted_losses` has one of the same name."""
+"""The last makes the error; `weighted_losses` has one of the same name where the loss takes labels."""
 _OF_LAYER: dict[type, tuple[str, ...]] = {
     description.MaxPool2D: ("images.maxpool_forward", "images.maxpool_backward"),
     description.Custom: ("regions.copy_block", "regions.clear"),

@@ -51,6 +51,7 @@ SHORT = {
     "adamctl/cli/*": "one command, one file",
     "adamctl/config/algorithms.py": "lies below experiments and the registry of algorithms",
     "adamctl/config/formats.py": "lies below experiments and the readers",
+    "kernels/layers/make.py": "a table of all losses, which do not import one another",
     "roles/data/readers/access.py": "the same for every reader",
     "roles/data/readers/parquet.py": "a description without pyarrow",
     "adamctl/config/names.py": "names and foreign text are checked in every tier",

@@ -28,6 +28,7 @@ from adamctl.launch.train import TrainOptions, train
 from adamctl.launch.trained import choose
 from adamctl.live.reporter import choose_reporter
 from adamctl.model.description import Model
+from adamctl.model.metric import takes_targets
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.stages import CutAxis
 from adamctl.roles.data.readers.plugins import find_by_content, find_by_suffix
@@ -42,7 +43,8 @@ class Run:
 
     Attributes:
         folder: the run folder: resolved experiment, metrics, logs, checkpoints.
-        result: the run's figures: test_top1, best_test_top1, train_seconds, images_per_s, time_to and others.
+        result: the run's figures: metric_value, test_top1, best_test_top1, train_seconds, images_per_s, time_to and
+            others.
         model: the trained model.
     """
 
@@ -102,7 +104,7 @@ def fit(
         data: `digits`; a bare name such as `mnist`, looked up in `search` and ADAMCTL_DATA; a path to IDX files, an
             npz file or another file whose ending names its format, a folder of npy files, folders of images, or a
             prepared set; a URL of such a file or of a prepared set; a `DataConfig`; arrays (x_train, y_train, x_test,
-            y_test); or a `Source`.
+            y_test), where y are labels, or the targets of a loss that takes these; or a `Source`.
         optimizer: an update rule, `SGD`, `Momentum`, `Adagrad`, `RMSProp` or `Adam`; or a batch algorithm, `LBFGS`,
             `CG`, `OWLQN` or another package's by `Optimizer`; default SGD(0.05).
         passes, batch, target: see `TrainConfig`; its other fields may be given by name.
@@ -122,7 +124,7 @@ def fit(
             name=name,
             model=model,
             seed=seed,
-            data=_data_config(data, search, stack),
+            data=_data_config(data, search, stack, takes_targets(model)),
             optimizer=optimizer or OptimizerConfig(),
             train=TrainConfig(passes=passes, batch=batch, target=target, **train_options),
             cluster=ClusterConfig(
@@ -153,8 +155,9 @@ def _finished(outcome: Outcome, folder: Path, model: Model) -> Run:
 
 
 def _data_config(
-    data: str | Path | DataConfig | Source | Arrays, search: Sequence[str | Path], stack: ExitStack
+    data: str | Path | DataConfig | Source | Arrays, search: Sequence[str | Path], stack: ExitStack, has_targets: bool
 ) -> DataConfig:
+    """Returns the data's configuration; `has_targets`: arrays have targets in place of labels."""
     if isinstance(data, DataConfig):
         return data
     if isinstance(data, Source):
@@ -165,7 +168,8 @@ def _data_config(
             raise ConfigurationError(f"data: expected arrays (x_train, y_train, x_test, y_test); found {len(data)}")
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="adamctl-arrays-"))
         path = Path(folder) / "arrays.npz"
-        names = ("x_train", "y_train", "x_test", "y_test")
+        known = "targets" if has_targets else "y"
+        names = ("x_train", f"{known}_train", "x_test", f"{known}_test")
         np.savez(path, **{key: np.asarray(array) for key, array in zip(names, data, strict=True)})  # type: ignore[arg-type]
         return DataConfig(format="npz", source=str(path), scale="none", search=folders)
     path = Path(data)

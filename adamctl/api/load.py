@@ -67,9 +67,10 @@ class TrainedModel:
         return predict(self.trained, self._ready.make(raw))
 
     def evaluate(self, split: str = "test") -> dict[str, Any]:
-        """Returns `examples, correct, top1, top5, loss, by_group` over a split of the data it was trained on.
+        """Returns `examples, correct, top1, top5, loss, by_group, metric, metric_value` over a split of its data.
 
-        `top5` is None if there are no more than five classes, `by_group` if examples come in no groups.
+        Of a model that was trained on targets, `correct`, `top1`, `top5` and `by_group` are None. `top5` is None if
+        there are no more than five classes, `by_group` if examples come in no groups.
 
         Raises:
             ConfigurationError: the data are missing or have no such split.

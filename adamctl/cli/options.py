@@ -197,7 +197,7 @@ def join_store_option(command: CommandT) -> CommandT:
 def experiment_options(command: CommandT) -> CommandT:
     """Adds EXP.toml, --set, --data and the flags that are short for a setting."""
     for option in (
-        click.option("--target", type=FINITE, help="Stop when top-1 reaches this share."),
+        click.option("--target", type=FINITE, help="Stop when top-1 reaches this share, or another metric this value."),
         click.option("--seed", type=int, help="Seed of initial values and orders."),
         click.option(
             "--passes", type=int, help="Passes over the training set; the learning-rate schedule spans all of them."

@@ -16,6 +16,7 @@ from adamctl.config.partitioning import partition_problems
 from adamctl.config.urls import checked_url, is_any_url
 from adamctl.errors import ConfigurationError
 from adamctl.model.custom.plain import builtins_of
+from adamctl.model.metric import takes_targets
 
 NAME_ALLOWED = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
 RULES_READING: dict[str, tuple[str, ...]] = {
@@ -59,7 +60,7 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
                 checked_url(place, f"train.{key}")
         except ConfigurationError as error:
             refuse(f"train.{key}", str(error).removeprefix(f"train.{key}: "))
-    for key, message in _class_weight_problems(experiment):
+    for key, message in (*_class_weight_problems(experiment), *_metric_problems(experiment)):
         refuse(key, message)
     for key, message in _consistency_problems(experiment):
         refuse(key, message)
@@ -74,6 +75,18 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     problems += [Problem(path, message) for path, message in partition_problems(experiment)]
     problems += batch_problems(experiment)
     return problems
+
+
+def _metric_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) for what a loss on targets cannot have, and for a target that its metric never reaches."""
+    target = experiment.train.target
+    if not takes_targets(experiment.model):
+        if target is not None and target > 1:
+            yield "train.target", f"found {target}; expected a number, above 0 and at most 1: a share of the examples"
+        return
+    if experiment.train.class_weights != "none":
+        why = f"model.loss = {show(experiment.model.loss)} is trained on targets, which have no classes"
+        yield "train.class_weights", f"{why}: leave it out"
 
 
 def _class_weight_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:

@@ -149,7 +149,7 @@ class TrainConfig(Section, frozen=True):
             `predict` and `export` then use that one.
         patience: with evaluations on the validation part, end the run after this many in a row without a new best;
             unset: never.
-        target: stop when top-1 on that split reaches this share.
+        target: stop when top-1 on that split reaches this share; with another metric, when that is as good as this.
         checkpoint_every: passes between checkpoints; 0 writes only the last one.
         checkpoint_keep: how many of the newest checkpoints are kept.
         checkpoint_url: a folder of this run alone to which finished checkpoints are copied, such as

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.launch.metrics import PROBABILITY_MIN
 from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
+from adamctl.model.metric import takes_targets
 from adamctl.roles.data.readers.audio import AudioSource
 from adamctl.roles.data.readers.images import Decoder, ImageDecoder
 from adamctl.roles.data.scaling import Scaling
@@ -47,7 +48,8 @@ class Ready:
 def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: int) -> list[dict[str, Any]]:
     """Returns, per example, `image` and `classes`: the `top` best, each with `class` and `score`.
 
-    If the model was trained on sound, an example is a recording.
+    Of a model that was trained on targets, `image` and `outputs`, numbers as targets are. If the model was trained on
+    sound, an example is a recording.
 
     Raises:
         ConfigurationError: there is no such file, its content does not fit the model, or the scaling needs training
@@ -64,7 +66,10 @@ def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: 
     results: list[dict[str, Any]] = []
     for names, raw in _batches(found, shape, trained.experiment.data.decoder):
         outputs = predict(trained, ready.make(raw))
-        results += [_described(name, row, ready.classes, top) for name, row in zip(names, outputs, strict=True)]
+        if takes_targets(trained.experiment.model):
+            results += [{"image": name, "outputs": row.tolist()} for name, row in zip(names, outputs, strict=True)]
+        else:
+            results += [_described(name, row, ready.classes, top) for name, row in zip(names, outputs, strict=True)]
     return results
 
 

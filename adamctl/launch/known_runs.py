@@ -19,6 +19,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.launch.live_runs import is_live, live_runs
 from adamctl.launch.plan import STORES
 from adamctl.launch.run_folder import EXPERIMENT, checkpoints, run_folders
+from adamctl.model.metric import TOP_1
 from adamctl.roles.coordinator.core.progress import BatchProgress
 from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME
 from adamctl.roles.folder_lock import LOCK_NAME
@@ -37,7 +38,8 @@ class KnownRun:
         state: its coordinator's while it is live; else `ended`, `stopped` or `failed` from its summary; without a
             summary `failed` if nothing was ever trained, else `crashed`.
         live: whether it is in progress on this machine.
-        passes, top1, best_top1, failure: as far as its records tell; so is `batch`, of a batch algorithm.
+        passes, top1, best_top1, failure: as far as its records tell; so is `batch`, of a batch algorithm, and
+            `metric_value` and `best_metric_value` of the `metric`.
         size_bytes, stores_bytes: size on disk; the first includes the second.
         started_at: Unix time in seconds.
     """
@@ -54,6 +56,19 @@ class KnownRun:
     stores_bytes: int
     started_at: float
     batch: BatchProgress | None = None
+    metric: str = TOP_1.name
+    metric_value: float | None = None
+    best_metric_value: float | None = None
+
+    @property
+    def value(self) -> float | None:
+        """The metric's latest value; earlier versions wrote `top1` alone."""
+        return self.top1 if self.metric == TOP_1.name else self.metric_value
+
+    @property
+    def best_value(self) -> float | None:
+        """Likewise the best."""
+        return self.best_top1 if self.metric == TOP_1.name else self.best_metric_value
 
     @property
     def name(self) -> str:
@@ -75,6 +90,9 @@ class KnownRun:
             "stores_bytes": self.stores_bytes,
             "started_at": self.started_at,
             "batch": None if self.batch is None else msgspec.to_builtins(self.batch),
+            "metric": self.metric,
+            "metric_value": self.value,
+            "best_metric_value": self.best_value,
         }
 
 
@@ -113,6 +131,9 @@ def look_at(folder: Path, state: Path) -> KnownRun:
         stores_bytes=_size(folder / STORES),
         started_at=started_at,
         batch=_batch(summary.get("batch", last.get("batch"))),
+        metric=str(summary.get("metric", last.get("metric", TOP_1.name))),
+        metric_value=summary.get("metric_value", last.get("metric_value")),
+        best_metric_value=summary.get("best_metric_value", last.get("best_metric_value")),
     )
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from adamctl.errors import ConfigurationError
+from adamctl.model.metric import TOP_1
 from adamctl.roles.coordinator.records import METRICS_NAME
 from adamctl.wire.unreadable import UNREADABLE
 
@@ -36,7 +37,7 @@ class Curves:
         algorithm: the batch algorithm; "" under the rules of Downpour.
         training: its loss; under Downpour of the most recent ranges; of a batch algorithm with the L2 term, at its
             commits.
-        split: what is held out; `held_out` is the loss there, `top1` the share that is classified correctly.
+        split: what is held out; `held_out` is the loss there, `metric_values` are those of the `metric`.
         rate: training examples per second, the mean since training began.
         staleness: median in pushes of other workers; a batch algorithm has none.
         waiting_share: of the compute threads' time, waiting for data.
@@ -46,10 +47,11 @@ class Curves:
     split: str = "test"
     training: list[Point] = field(default_factory=list)
     held_out: list[Point] = field(default_factory=list)
-    top1: list[Point] = field(default_factory=list)
+    metric_values: list[Point] = field(default_factory=list)
     rate: list[Point] = field(default_factory=list)
     staleness: list[Point] = field(default_factory=list)
     waiting_share: list[Point] = field(default_factory=list)
+    metric: str = TOP_1.name
 
 
 class _Batch(msgspec.Struct):
@@ -74,6 +76,8 @@ class _Line(msgspec.Struct):
     pass_share: float = 0.0
     split: str = ""
     batch: _Batch | None = None
+    metric: str = TOP_1.name
+    metric_value: float | None = None
 
 
 def read_curves(folder: Path) -> Curves:
@@ -99,7 +103,9 @@ def _take(curves: Curves, line: _Line) -> None:
     if line.kind == "evaluation":
         curves.split = line.split or curves.split
         _add(curves.held_out, line.passes, line.train_seconds, line.loss)
-        _add(curves.top1, line.passes, line.train_seconds, line.top1)
+        curves.metric = line.metric
+        value = line.top1 if line.metric == TOP_1.name else line.metric_value
+        _add(curves.metric_values, line.passes, line.train_seconds, value)
     elif line.kind == "iteration":
         _add(curves.training, line.evaluations, line.train_seconds, line.loss)
     elif line.kind == "progress":

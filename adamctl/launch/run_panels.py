@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adamctl.launch.run_curves import Curves, Point
+from adamctl.model.metric import TOP_1
 
 LOG_FROM = 10.0
 """Largest loss over the smallest from which the axis is logarithmic."""
@@ -54,20 +55,24 @@ class Panel:
 
 
 def panels(runs: Sequence[Curves]) -> list[Panel]:
-    """Returns the panels that have any line: loss and top-1 over passes and seconds; rate, staleness and waiting."""
+    """Returns the panels that have any line: loss and metric over passes and seconds; rate, staleness and waiting."""
     counted = _counted(runs)
     found: list[Panel] = []
     for over, place in ((counted, 0), (SECONDS, 1)):
         found.append(Panel(0, "loss", over, _losses(runs, place), log=_spans(runs)))
-    for over, place in ((counted, 0), (SECONDS, 1)):
-        lines = _lines([(curves.top1, curves.split) for curves in runs], place, held_out=True)
-        found.append(Panel(1, "top-1", over, lines, share=True))
+    metrics = list(dict.fromkeys(curves.metric for curves in runs))
+    for row, metric in enumerate(metrics, 1):
+        of_metric = [(curves.metric_values if curves.metric == metric else [], curves.split) for curves in runs]
+        for over, place in ((counted, 0), (SECONDS, 1)):
+            lines = _lines(of_metric, place, held_out=True)
+            found.append(Panel(row, metric, over, lines, share=metric == TOP_1.name))
+    last = len(metrics) + 1
     rates = _lines([(curves.rate, "mean so far") for curves in runs], 1)
-    found.append(Panel(2, "training examples per second", SECONDS, rates, top=0.0))
+    found.append(Panel(last, "training examples per second", SECONDS, rates, top=0.0))
     stale = _lines([(curves.staleness, "median") for curves in runs], 1)
-    found.append(Panel(2, "staleness, pushes of others", SECONDS, stale, top=1.0))
+    found.append(Panel(last, "staleness, pushes of others", SECONDS, stale, top=1.0))
     waits = _lines([(curves.waiting_share, "waiting for data") for curves in runs], 1)
-    found.append(Panel(2, "share of time waiting for data", SECONDS, waits, share=True, top=0.1))
+    found.append(Panel(last, "share of time waiting for data", SECONDS, waits, share=True, top=0.1))
     return [panel for panel in found if panel.lines]
 
 

@@ -21,13 +21,16 @@ from adamctl.launch.finding import find_trained_run
 from adamctl.launch.live_runs import state_folder
 from adamctl.launch.metrics import Confusion, GroupSums, in_top
 from adamctl.launch.run_folder import checkpoints
+from adamctl.live.units import measured
 from adamctl.model.custom.plain import experiment_from_user
+from adamctl.model.metric import Tally, metric_of, takes_targets
+from adamctl.model.shapes import infer
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.client.batches import without_skipped
 from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Range
 from adamctl.roles.data.readers import open_source
-from adamctl.roles.data.readers.source import refuse_targets, target_count
+from adamctl.roles.data.readers.targets import check_answers, target_count
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.ps.checkpoint_files import MANIFEST_NAME, load_parameters, read_manifest
 from adamctl.wire.unreadable import UNREADABLE
@@ -118,7 +121,8 @@ def choose(place: str | None, runs: Path, which: str = "") -> tuple[Path, str]:
         )
     if best is None or (not which and not _keeps_best(finished[-1])):
         return finished[-1], "the last"
-    return best[0], f"the best on the validation part (top-1 {best[1].top1:.2%} after pass {best[1].passes:g})"
+    value = measured(best[1].metric, best[1].value)
+    return best[0], f"the best on the validation part ({best[1].metric} {value} after pass {best[1].passes:g})"
 
 
 def _numbered(run: Path, finished: Sequence[Path], which: str) -> Path:
@@ -150,21 +154,27 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
         ConfigurationError: the data are missing or do not fit the model; DamagedDataError: they are damaged.
     """
     source = open_source(config, find_source(config, ()), experiment.model.input)
-    refuse_targets(target_count(source), source.origin)
+    model = experiment.model
+    check_answers(target_count(source), infer(model)[-1].output[0], takes_targets(model), source.origin)
     return OpenDataSet("local", config, source, experiment.seed, CACHE_BYTES_MAX)
 
 
 def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusion | None = None) -> dict[str, Any]:
-    """Returns `examples, correct, top1, top5, loss, skipped, by_group` over a whole split.
+    """Returns `examples, correct, top1, top5, loss, skipped, by_group, metric, metric_value` over a whole split.
 
-    `skipped` are damaged and left out where `data.on_error` says so; the others are counted in `examples`. `top5` is
-    None if there are no more than five classes. `by_group` has `groups, correct, top1` of groups of examples, such as
-    the frames of a recording; None if there are none, or some have several labels. Examples are counted in `confusion`.
+    Of a model that was trained on targets, `correct`, `top1`, `top5` and `by_group` are None. `skipped` are damaged and
+    left out where `data.on_error` says so; the others are counted in `examples`. `top5` is None if there are no more
+    than five classes. `by_group` has `groups, correct, top1` of groups of examples, such as the frames of a recording;
+    None if there are none, or some have several labels. Examples are counted in `confusion`.
 
     Raises:
-        ConfigurationError: the split is empty.
+        ConfigurationError: the split is empty, or `confusion` is given and there are no classes.
         DamagedDataError: an example is damaged, or all are, and left out.
     """
+    if confusion is not None and takes_targets(trained.experiment.model):
+        raise ConfigurationError(
+            "--confusion: this model was trained on targets, numbers in place of classes: leave it out"
+        )
     total = data.examples[split]
     if not total:
         others = ", ".join(name for name, count in data.examples.items() if count)
@@ -172,10 +182,11 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusi
     shape = trained.experiment.model.input
     images = np.empty((min(BATCH, total), prod(shape)), np.float32)
     raw = np.empty(images.shape, data.form.numpy_dtype)
-    labels = np.empty(len(images), np.int32)
+    labels = np.empty(data.form.label_shape(len(images)), data.form.label_dtype)
     context = trained.network.context(training=False)
     views = trained.network.views(trained.parameters)
-    by_group = _group_sums(data, split, trained.classes)
+    has_classes = not takes_targets(trained.experiment.model)
+    by_group = _group_sums(data, split, trained.classes) if has_classes else None
     loss_sum, correct, in_top5, skipped = 0.0, 0, 0, 0
     for start in range(0, total, BATCH):
         size = min(BATCH, total - start)
@@ -185,9 +196,10 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusi
         skipped += size - len(wanted)
         if not len(wanted):
             continue
-        measured, outputs = trained.network.measure(context, views, values.reshape(-1, *shape), wanted)
-        loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
-        in_top5 += in_top(outputs, wanted, 5)
+        found, outputs = trained.network.measure(context, views, values.reshape(-1, *shape), wanted)
+        loss_sum, correct = loss_sum + found.loss_sum, correct + found.correct
+        if has_classes:
+            in_top5 += in_top(outputs, wanted, 5)
         if confusion is not None:
             confusion.add(outputs, wanted)
         if by_group is not None:
@@ -197,10 +209,13 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusi
     seen = total - skipped
     if not seen:
         raise DamagedDataError(f"--split {split}: each of its {total} examples is damaged")
-    top5 = in_top5 / seen if trained.classes > 5 else None
-    result = {"examples": seen, "correct": correct, "top1": correct / seen, "top5": top5, "loss": loss_sum / seen}
-    result["skipped"] = skipped
-    return result | {"by_group": None if by_group is None else by_group.result()}
+    result: dict[str, Any] = {"examples": seen, "correct": None, "top1": None, "top5": None, "loss": loss_sum / seen}
+    if has_classes:
+        top5 = in_top5 / seen if trained.classes > 5 else None
+        result |= {"correct": correct, "top1": correct / seen, "top5": top5}
+    metric = metric_of(trained.experiment.model)
+    result |= {"skipped": skipped, "by_group": None if by_group is None else by_group.result()}
+    return result | {"metric": metric.name, "metric_value": metric.value(Tally(seen, loss_sum, correct))}
 
 
 def _group_sums(data: OpenDataSet, split: str, classes: int) -> GroupSums | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from adamctl.model.metric import TOP_1
+
 _STEPS = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 
@@ -30,6 +32,11 @@ def share(value: float | None) -> str:
 def figure(value: float | None) -> str:
     """Returns four significant digits: 0.0123449 -> `0.01234`, 1.23e-9 -> `1.23e-09`."""
     return "-" if value is None else f"{value:.4g}"
+
+
+def measured(metric: str, value: float | None) -> str:
+    """Returns a metric's value: top-1 as a percentage, others with four significant digits."""
+    return share(value) if metric == TOP_1.name else figure(value)
 
 
 def duration(seconds: float | None) -> str:

@@ -13,7 +13,7 @@ from adamctl.config.names import in_short, printable
 from adamctl.live.batch import batch_closing, batch_facts, batch_parts
 from adamctl.live.reading import ProcessReading, cpu_text, memory_text, total
 from adamctl.live.replicas import MemberLine, member_lines
-from adamctl.live.units import count, duration, share
+from adamctl.live.units import count, duration, measured, share
 from adamctl.roles.coordinator.core.progress import EvaluationResult, ReplicaRow, RunProgress
 
 MESSAGES_SHOWN_MAX = 3
@@ -120,8 +120,8 @@ def _folded(role: str, rows: Sequence[RoleLine]) -> RoleLine:
 
 def _facts(progress: RunProgress) -> Sequence[tuple[str, str]]:
     speed = (
-        (f"{_split(progress)} top-1", share(progress.top1)),
-        ("best top-1", share(progress.best_top1)),
+        (printable(f"{_split(progress)} {progress.metric}"), measured(progress.metric, progress.value)),
+        (printable(f"best {progress.metric}"), measured(progress.metric, progress.best_value)),
         ("images/s", count(progress.images_per_s)),
         ("connections/s", count(progress.connections_per_s)),
     )
@@ -202,8 +202,8 @@ def progress_line(progress: RunProgress) -> str:
         parts.append(f"pass {_passes(progress)}")
         if progress.loss is not None:
             parts.append(f"loss {progress.loss:.4f}")
-    if progress.top1 is not None:
-        parts.append(f"{_split(progress)} top-1 {share(progress.top1)}")
+    if progress.value is not None:
+        parts.append(f"{_split(progress)} {progress.metric} {measured(progress.metric, progress.value)}")
     parts.append(f"{count(progress.images_per_s)} images/s")
     if progress.gradient_age_p50 is not None and batch is None:
         parts.append(f"gradient age {_quantiles(progress.gradient_age_p50, progress.gradient_age_p99)}")
@@ -216,15 +216,17 @@ def evaluation_line(job: str, result: EvaluationResult) -> str:
     """Returns one plain line about an evaluation."""
     where = f"pass {result.passes:.2f}, {duration(result.train_seconds)} of training"
     skipped = f", damaged and skipped: {result.skipped:,}" if result.skipped else ""
-    return printable(f"{job}: {result.split} top-1 {share(result.top1)}, loss {_loss(result.loss)} ({where}){skipped}")
+    found = f"{result.split} {result.metric} {measured(result.metric, result.value)}"
+    return printable(f"{job}: {found}, loss {_loss(result.loss)} ({where}){skipped}")
 
 
 def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -> list[str]:
     """Returns a run's closing summary: what was found, speed, the run folder and what to type next."""
     head = {"stopped": f"stopped: {progress.failure}" if progress.failure else "stopped"}
     lines = [f"{progress.job}: {head.get(progress.state, progress.state)}"]
-    if progress.best_top1 is not None:
-        lines.append(f"  {_split(progress) + ' top-1':<14} {share(progress.top1)}, best {share(progress.best_top1)}")
+    if progress.best_value is not None:
+        found, best = (measured(progress.metric, value) for value in (progress.value, progress.best_value))
+        lines.append(f"  {_split(progress) + ' ' + progress.metric:<14} {found}, best {best}")
     if progress.batch is not None:
         lines.extend(f"  {label:<14} {text}" for label, text in batch_closing(progress.batch))
     trained = f"{duration(progress.train_seconds)}, {count(progress.images_per_s)} images/s"

@@ -17,7 +17,7 @@ Initializer: TypeAlias = Literal["he", "glorot", "lecun", "pytorch", "zeros"] | 
 
 Unset: `he` in layers with relu, `glorot` in all others (docs/decisions/0024-initial-values.md).
 """
-Loss: TypeAlias = Literal["cross_entropy", "squared_error", "logistic"]
+Loss: TypeAlias = Literal["cross_entropy", "squared_error", "logistic", "mean_squared_error"]
 Weighting: TypeAlias = Literal["gaussian", "uniform"]
 Size: TypeAlias = int | tuple[int, int]
 Plain: TypeAlias = bool | int | float | str
@@ -191,7 +191,8 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         input: the shape of one example, [height, width, channels] or [features].
         layers: the layers from input to output.
         loss: compares the last layer's outputs with the labels: cross entropy needs a softmax last layer, logistic (the
-            summed cross entropies of yes-or-no outputs) a logistic one; squared error (Adam 2.2) works with any.
+            summed cross entropies of yes-or-no outputs) a logistic one; squared error (Adam 2.2) works with any. Mean
+            squared error compares the outputs of a dense layer with targets, numbers in place of labels.
     """
 
     input: tuple[int, ...]

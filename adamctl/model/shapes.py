@@ -27,7 +27,11 @@ from adamctl.model.description import (
 )
 
 BuiltIn: TypeAlias = Conv2D | MaxPool2D | Dense | Dropout | Softmax | Local2D | L2Pool2D | LocalContrastNorm | Logistic
-HEAD_OF_LOSS: dict[Loss, type[Softmax | Logistic]] = {"cross_entropy": Softmax, "logistic": Logistic}
+HEAD_OF_LOSS: dict[Loss, type[Dense | Softmax | Logistic]] = {
+    "cross_entropy": Softmax,
+    "logistic": Logistic,
+    "mean_squared_error": Dense,
+}
 """Loss -> the last layer that it needs, for losses that need a certain one."""
 
 
@@ -134,6 +138,9 @@ def _tag(kind: type[Layer]) -> str:
 
 
 def _loss_for(last: Layer) -> Loss:
+    """Returns a loss of labels that the last layer fits."""
+    if isinstance(last, Dense):
+        return "squared_error"
     return next((loss for loss, head in HEAD_OF_LOSS.items() if isinstance(last, head)), "squared_error")
 
 

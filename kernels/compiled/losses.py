@@ -155,3 +155,42 @@ def make_squared_error_error(outputs: Any, labels: Any, class_weights: Any, erro
 def squared_error_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
     """As `squared_error`; error = (a - t) / n."""
     return make_squared_error_error(outputs, labels, None, error)
+
+
+@inline
+def all_finite(targets: Any) -> bool:
+    good = True
+    for row in range(targets.shape[0]):
+        for place in range(targets.shape[1]):
+            good = good and math.isfinite(targets[row, place])
+    return good
+
+
+@kernel((IN2, IN2))
+def mean_squared_error(outputs: Any, targets: Any) -> tuple[float, int]:
+    """Returns (sum over examples of the mean of (a - t)^2, 0); -1 in place of 0 if a target is not finite."""
+    loss = 0.0
+    rows, units = outputs.shape
+    if not all_finite(targets):
+        return loss, -1
+    for row in range(rows):
+        for unit in range(units):
+            difference = np.float64(outputs[row, unit]) - np.float64(targets[row, unit])
+            loss += difference * difference
+    return loss / max(units, 1), 0
+
+
+@kernel((IN2, IN2, OUT2))
+def mean_squared_error_error(outputs: Any, targets: Any, error: Any) -> tuple[float, int]:
+    """As `mean_squared_error`; error = 2 (a - t) / (n k)."""
+    loss = 0.0
+    rows, units = outputs.shape
+    if not all_finite(targets):
+        return loss, -1
+    share = 2.0 / max(rows * units, 1)
+    for row in range(rows):
+        for unit in range(units):
+            difference = np.float64(outputs[row, unit]) - np.float64(targets[row, unit])
+            loss += difference * difference
+            error[row, unit] = np.float32(difference * share)
+    return loss / max(units, 1), 0

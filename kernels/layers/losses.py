@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,10 @@ from adamctl.kernels.array import Array
 from adamctl.kernels.backend import choose, compiled_if
 from adamctl.kernels.layers.activations import activate
 from adamctl.kernels.native import Call, NativeCall, Result
-from adamctl.model.description import Loss as LossName
 
 Labels = NDArray[np.int32] | NDArray[np.int64]
+Answers: TypeAlias = NDArray[Any]
+"""What outputs are compared with: `Labels` [n], or float32 targets [n, k]."""
 LABEL_TYPES = frozenset(np.dtype(name).char for name in ("int32", "int64"))
 PROBABILITY_MIN = float(np.finfo(np.float32).tiny)
 
@@ -37,31 +38,40 @@ class LossResult(NamedTuple):
 class Loss(ABC):
     """Compares outputs [n, units] with labels [n], int32 or int64 in [0, units).
 
-    `class_weights`: the factor of each example's loss and error by its label, [units]; None: 1.
+    Those of regression take targets, float32 [n, k], in the place of labels.
+
+    Attributes:
+        class_weights: the factor of each example's loss and error by its label, [units]; None: 1.
+        answer_types: characters of the types of labels, or targets, that it takes.
     """
 
     compiled_name: ClassVar[str]
+    answer_types: ClassVar[frozenset[str]] = LABEL_TYPES
     class_weights: Array | None = None
 
     def __init__(self, backend: str | None = None) -> None:
         self._compiled = compiled_if(choose(backend), "losses")
 
-    def evaluate(self, outputs: Array, labels: Labels) -> LossResult:
+    def answers_of(self, batch: int, units: int, dtype: type[np.signedinteger[Any]] = np.int32) -> Answers:
+        """Returns zeros of the form of a batch's labels, of type `dtype`, or of its targets."""
+        return np.zeros(batch, dtype)
+
+    def evaluate(self, outputs: Array, labels: Answers) -> LossResult:
         """Returns the loss of a batch, without derivative."""
         return self._measured(outputs, labels, None)
 
-    def backward(self, outputs: Array, labels: Labels, error: Array) -> LossResult:
+    def backward(self, outputs: Array, labels: Answers, error: Array) -> LossResult:
         """As `evaluate`, and writes the derivative of the mean loss into `error` [n, units]."""
         return self._measured(outputs, labels, error)
 
-    def bind_backward(self, batch: int, error: Array) -> Callable[[Array, Labels], tuple[float, int]]:
+    def bind_backward(self, batch: int, error: Array) -> Callable[[Array, Answers], tuple[float, int]]:
         """Returns `backward` of batches of this size as a function of outputs and labels: (summed loss, correct)."""
         if self._compiled is None:
             return lambda outputs, labels: self.backward(outputs, labels, error)
-        shape, run = (batch,), self._run_compiled
+        shape, types, run = self.answers_of(batch, error.shape[1]).shape, self.answer_types, self._run_compiled
 
-        def backward(outputs: Array, labels: Labels) -> tuple[float, int]:
-            if labels.shape == shape and labels.dtype.char in LABEL_TYPES:
+        def backward(outputs: Array, labels: Answers) -> tuple[float, int]:
+            if labels.shape == shape and labels.dtype.char in types:
                 loss_sum, correct = run(outputs, labels, error)
                 if correct >= 0:
                     return loss_sum, correct
@@ -69,7 +79,7 @@ class Loss(ABC):
 
         return backward
 
-    def native_backward(self, outputs: Array, labels: Labels, error: Array, result: Result) -> list[Call] | None:
+    def native_backward(self, outputs: Array, labels: Answers, error: Array, result: Result) -> list[Call] | None:
         """Returns `backward` of these arrays as a native call; `result` [2] takes the float64 loss and correct count.
 
         A label out of range makes the second -1.
@@ -87,7 +97,7 @@ class Loss(ABC):
         """Turns the outputs that `evaluate` and `backward` take into those that a user sees, in place; returns them."""
         return outputs
 
-    def _measured(self, outputs: Array, labels: Labels, error: Array | None) -> LossResult:
+    def _measured(self, outputs: Array, labels: Answers, error: Array | None) -> LossResult:
         if outputs.ndim != 2 or labels.shape != outputs.shape[:1]:
             raise ValueError(f"labels: expected shape [{len(outputs)}]; found {list(labels.shape)}")
         if labels.dtype not in (np.int32, np.int64):
@@ -103,10 +113,10 @@ class Loss(ABC):
         return LossResult(float(self._losses(outputs, labels, error).sum()), correct)
 
     @abstractmethod
-    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]: ...
+    def _run_compiled(self, outputs: Array, labels: Answers, error: Array | None) -> tuple[float, int]: ...
 
     @abstractmethod
-    def _losses(self, outputs: Array, labels: Labels, error: Array | None) -> NDArray[np.float64]:
+    def _losses(self, outputs: Array, labels: Answers, error: Array | None) -> NDArray[np.float64]:
         """Returns the loss of each example, [n], and writes the derivative of their mean into `error`, if given."""
 
 
@@ -115,12 +125,12 @@ class CrossEntropy(Loss):
 
     compiled_name = "cross_entropy_error"
 
-    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
+    def _run_compiled(self, outputs: Array, labels: Answers, error: Array | None) -> tuple[float, int]:
         if error is None:
             return self._compiled.cross_entropy(outputs, labels)  # type: ignore[no-any-return]
         return self._compiled.cross_entropy_error(outputs, labels, error)  # type: ignore[no-any-return]
 
-    def _losses(self, outputs: Array, labels: Labels, error: Array | None) -> NDArray[np.float64]:
+    def _losses(self, outputs: Array, labels: Answers, error: Array | None) -> NDArray[np.float64]:
         rows = np.arange(len(labels))
         if error is not None:
             error[...] = outputs
@@ -135,12 +145,12 @@ class SquaredError(Loss):
 
     compiled_name = "squared_error_error"
 
-    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
+    def _run_compiled(self, outputs: Array, labels: Answers, error: Array | None) -> tuple[float, int]:
         if error is None:
             return self._compiled.squared_error(outputs, labels)  # type: ignore[no-any-return]
         return self._compiled.squared_error_error(outputs, labels, error)  # type: ignore[no-any-return]
 
-    def _losses(self, outputs: Array, labels: Labels, error: Array | None) -> NDArray[np.float64]:
+    def _losses(self, outputs: Array, labels: Answers, error: Array | None) -> NDArray[np.float64]:
         difference = outputs.astype(np.float64)
         difference[np.arange(len(labels)), labels] -= 1
         if error is not None:
@@ -164,12 +174,12 @@ class Logistic(Loss):
         activate("sigmoid", outputs)
         return outputs
 
-    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
+    def _run_compiled(self, outputs: Array, labels: Answers, error: Array | None) -> tuple[float, int]:
         if error is None:
             return self._compiled.logistic(outputs, labels)  # type: ignore[no-any-return]
         return self._compiled.logistic_error(outputs, labels, error)  # type: ignore[no-any-return]
 
-    def _losses(self, outputs: Array, labels: Labels, error: Array | None) -> NDArray[np.float64]:
+    def _losses(self, outputs: Array, labels: Answers, error: Array | None) -> NDArray[np.float64]:
         rows = np.arange(len(labels))
         logits = outputs.astype(np.float64)
         losses = np.maximum(logits, 0) + np.log1p(np.exp(-np.abs(logits)))
@@ -181,17 +191,5 @@ class Logistic(Loss):
         return np.asarray(losses.sum(axis=1) - logits[rows, labels])
 
 
-LOSSES: dict[LossName, type[Loss]] = {
-    "cross_entropy": CrossEntropy,
-    "squared_error": SquaredError,
-    "logistic": Logistic,
-}
-
-
-def make_loss(name: LossName, backend: str | None = None) -> Loss:
-    """Returns the loss of a model description."""
-    return LOSSES[name](backend)
-
-
-def _refuse(labels: Labels, units: int) -> None:
+def _refuse(labels: Answers, units: int) -> None:
     raise ValueError(f"labels: expected values in [0, {units}); found {labels.min()} to {labels.max()}")

@@ -7,16 +7,13 @@ gradient does not depend on which others share its batch, so batches may be cut 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.array import Array
 from adamctl.kernels.backend import choose, compiled_if
-from adamctl.kernels.layers.losses import Labels, Loss, LossResult, make_loss
+from adamctl.kernels.layers.losses import Answers, Loss, LossResult
 from adamctl.kernels.native import Call, NativeCall, Result
-from adamctl.model.description import Loss as LossName
 
 
 class WeightedLoss(Loss):
@@ -33,30 +30,24 @@ class WeightedLoss(Loss):
     def unweighted(self) -> Loss:
         return self._plain
 
-    def evaluate(self, outputs: Array, labels: Labels) -> LossResult:
+    def evaluate(self, outputs: Array, labels: Answers) -> LossResult:
         """Returns the plain loss of a batch: evaluations of one model compare, whatever it was trained with."""
         return self._plain.evaluate(outputs, labels)
 
     def finish(self, outputs: Array) -> Array:
         return self._plain.finish(outputs)
 
-    def native_backward(self, outputs: Array, labels: Labels, error: Array, result: Result) -> list[Call] | None:
+    def native_backward(self, outputs: Array, labels: Answers, error: Array, result: Result) -> list[Call] | None:
         if self._kernel is None:
             return None
         return [NativeCall(self._kernel, (outputs, labels, self.class_weights, error), result)]
 
-    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
+    def _run_compiled(self, outputs: Array, labels: Answers, error: Array | None) -> tuple[float, int]:
         assert self._kernel is not None and error is not None, "evaluations are those of the plain loss"
         return self._kernel(outputs, labels, self.class_weights, error)  # type: ignore[no-any-return]
 
-    def _losses(self, outputs: Array, labels: Labels, error: Array | None) -> NDArray[np.float64]:
+    def _losses(self, outputs: Array, labels: Answers, error: Array | None) -> NDArray[np.float64]:
         losses, weights = self._plain._losses(outputs, labels, error), self.class_weights[labels]
         if error is not None:
             error *= weights[:, None]
         return losses * weights
-
-
-def make_training_loss(name: LossName, class_weights: Sequence[float] | None, backend: str | None = None) -> Loss:
-    """Returns the loss of a model description; with class weights [units], a weighted one."""
-    plain = make_loss(name, backend)
-    return plain if class_weights is None else WeightedLoss(plain, np.array(class_weights, np.float32), backend)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.layers.dropout import Dropout
+from adamctl.kernels.layers.make import make_loss
 from adamctl.kernels.operation import Array, Buffers, Factors, Key, Operation
 from adamctl.kernels.partition.memory import BlockName, Kind, SharedMemory
 from adamctl.kernels.partition.regions import Box, Held, extents
@@ -58,7 +59,7 @@ class FlightArrays:
     """One context of a partition.
 
     Attributes:
-        images, labels: stand for those of a flight in native calls, [batch, ...].
+        images, labels: stand for those of a flight in native calls, [batch, ...]; or targets in place of labels.
         key: decides what is left to chance in a flight; set when it begins.
         firsts: where it is read which example of its batch is a flight's first; likewise.
         gradient: flat, as `MemberTensors` lays it out; the flight's whole gradient, also of tensors that are shared.
@@ -89,7 +90,8 @@ class FlightArrays:
         self.gradient = np.zeros(tensors.flat_size, np.float32)
         self.gradients = tensors.views(self.gradient)
         self.images = np.zeros((batch, *network.model.input), np.float32)
-        self.labels = np.zeros(batch, np.int32)
+        outputs = network.stages[-1].layers[-1].operation.output_shape[0]
+        self.labels = make_loss(network.model.loss, "numpy").answers_of(batch, outputs)
         self.reads_from: set[int] = set()
         self.read_by: set[int] = set()
         self.key: Key = np.zeros(2, np.uint32)

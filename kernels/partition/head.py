@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from adamctl.kernels.backend import Backend, compiled_if
 from adamctl.kernels.layers.activations import activate
-from adamctl.kernels.layers.losses import PROBABILITY_MIN, Labels, Loss
+from adamctl.kernels.layers.losses import PROBABILITY_MIN, Answers, Labels, Loss
 from adamctl.kernels.layers.softmax import Softmax, softmax, softmax_error
 from adamctl.kernels.native import Call, NativeCall, Result
 from adamctl.kernels.operation import Array, Operation
@@ -46,7 +46,7 @@ class GatheredHead:
         self._no_bias = np.zeros(units, np.float32)
         self._keep = BlockMove(own, Held(self._error, ((0, units),)), own.box)
 
-    def make(self, labels: Labels) -> LossMade:
+    def make(self, labels: Answers) -> LossMade:
         """Computes the loss of the gathered outputs, and this part's error."""
         self.finish()
         made = self._loss.backward(self.outputs, labels, self._error)
@@ -55,7 +55,7 @@ class GatheredHead:
         self._keep.make()
         return made
 
-    def evaluate(self, labels: Labels) -> LossMade:
+    def evaluate(self, labels: Answers) -> LossMade:
         """Computes the loss alone."""
         self.finish()
         return self._loss.evaluate(self.outputs, labels)
@@ -68,7 +68,7 @@ class GatheredHead:
         elif self._softmax:
             softmax(self.outputs, self._row)
 
-    def native(self, labels: NDArray[np.int32], result: Result) -> list[Call] | None:
+    def native(self, labels: Answers, result: Result) -> list[Call] | None:
         """Returns `make` as native calls; `result`: see `Loss.native_backward`."""
         compiled = compiled_if(self._backend, "losses")
         loss = self._loss.native_backward(self.outputs, labels, self._error, result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adamctl.kernels.layers.weighted_loss import make_training_loss
+from adamctl.kernels.layers.make import make_training_loss
 from adamctl.kernels.native import address_of, can_compile
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.accruing import IMAGES, LABELS, Accruing

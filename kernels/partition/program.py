@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word, address_of
 from adamctl.kernels.numeric.mix import set_key
 from adamctl.kernels.operation import Array, Key
@@ -37,7 +38,9 @@ from adamctl.kernels.segments import FLIGHT, SPINS, Advance, Post, Segment, Word
 
 
 class Batch(NamedTuple):
-    """The examples of a flight: images [n, *input], float32, and labels [n], int32, both C-contiguous.
+    """The examples of a flight: images [n, *input], float32, and labels [n], int32, or targets [n, k], float32.
+
+    All are C-contiguous.
 
     `key` decides what is left to chance (`adamctl.kernels.numeric.mix.step_key`).
 
@@ -47,7 +50,7 @@ class Batch(NamedTuple):
     """
 
     images: Array
-    labels: NDArray[np.int32]
+    labels: Answers
     key: int = 0
     whole: int = 0
     first: int = 0
@@ -179,7 +182,7 @@ class Program:
             spins: how many times to look at a word again before giving up.
 
         Raises:
-            ValueError: a label is out of range.
+            ValueError: a label is out of range, or a target is not finite.
             RuntimeError: a compiled kernel failed.
         """
         self._words[SPINS] = spins
@@ -234,6 +237,8 @@ class Program:
         assert self._batch is not None
         labels = self._batch.labels
         if code == REFUSED:
+            if labels.ndim == 2:
+                raise ValueError("targets: expected finite numbers; found some that are not")
             raise ValueError(f"labels: expected classes of the network; found {labels.min()} to {labels.max()}")
         raise RuntimeError(f"a compiled kernel failed with code {code}")
 

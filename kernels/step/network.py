@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import choose, load
-from adamctl.kernels.layers.losses import Labels, LossResult
-from adamctl.kernels.layers.weighted_loss import make_training_loss
+from adamctl.kernels.layers.losses import Answers, LossResult
+from adamctl.kernels.layers.make import make_training_loss
 from adamctl.kernels.native import Call
 from adamctl.kernels.needed import step_kernels
 from adamctl.kernels.numeric.mix import set_key
@@ -157,7 +157,7 @@ class Network:
         context: Context,
         weights: Array | Views,
         images: Array,
-        labels: Labels,
+        labels: Answers,
         skip_dense_gradients: bool = False,
         key: int = 0,
     ) -> StepResult:
@@ -167,7 +167,7 @@ class Network:
             context: this thread's context.
             weights: the flat vector of all parameters, or its `views`.
             images: [n, *model.input], float32, n <= batch_max.
-            labels: [n], int32 or int64.
+            labels: [n], int32 or int64; where the loss takes targets, these: float32 [n, k].
             skip_dense_gradients: do not compute the weight gradients of dense layers: only factors are sent.
             key: the batch's `step_key`, which decides about dropout: with one key for all, each step drops the same.
         """
@@ -264,7 +264,7 @@ class Network:
                 buffers.scratch["errors"] = buffers.output[:0]
         return StepResult(0.0, 0)
 
-    def evaluate(self, context: Context, weights: Array | Views, images: Array, labels: Labels) -> tuple[float, int]:
+    def evaluate(self, context: Context, weights: Array | Views, images: Array, labels: Answers) -> tuple[float, int]:
         """Returns (summed loss, correct) over any number of examples, without dropout."""
         views = self._views_of(weights)
         loss_sum, correct = 0.0, 0
@@ -275,7 +275,7 @@ class Network:
         return loss_sum, correct
 
     def measure(
-        self, context: Context, weights: Array | Views, images: Array, labels: Labels
+        self, context: Context, weights: Array | Views, images: Array, labels: Answers
     ) -> tuple[LossResult, Array]:
         """Evaluates up to `batch_max` examples; also returns the outputs [n, units] that the loss was computed from.
 

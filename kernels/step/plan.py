@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.layers.losses import LABEL_TYPES, Labels, Loss
+from adamctl.kernels.layers.losses import Answers, Loss
 from adamctl.kernels.native import Call, NativeSteps, Result, can_compile
 from adamctl.kernels.native_function import compile_calls
 from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Key, Operation
@@ -67,7 +67,7 @@ class StepPlan(NamedTuple):
     weights: object
     skip_dense_gradients: bool
     forwards: tuple[Forward, ...]
-    loss: Callable[[Array, Labels], tuple[float, int]]
+    loss: Callable[[Array, Answers], tuple[float, int]]
     loss_error: Array
     backwards: tuple[tuple[Position, Backward], ...]
 
@@ -79,7 +79,7 @@ class StepPlan(NamedTuple):
     def fits(self, weights: object, skip_dense_gradients: bool) -> bool:
         return self.weights is weights and self.skip_dense_gradients is skip_dense_gradients
 
-    def run(self, images: Array, labels: Labels, inputs: list[Array]) -> tuple[float, int]:
+    def run(self, images: Array, labels: Answers, inputs: list[Array]) -> tuple[float, int]:
         """Makes the calls; appends each layer's inputs, and the outputs, to the empty list `inputs`.
 
         Returns the summed loss and how many were classified correctly.
@@ -135,12 +135,12 @@ class NativePlan:
     def fits(self, weights: object, skip_dense_gradients: bool) -> bool:
         return self.weights is weights and self.skip_dense_gradients is skip_dense_gradients
 
-    def run(self, images: Array, labels: Labels, inputs: list[Array]) -> tuple[float, int]:
+    def run(self, images: Array, labels: Answers, inputs: list[Array]) -> tuple[float, int]:
         """As `StepPlan.run`."""
         inputs.append(images)
         inputs += self._values
         step = self._step
-        if labels.shape != step.labels.shape or labels.dtype.char not in LABEL_TYPES:
+        if labels.shape != step.labels.shape or labels.dtype.char not in step.loss.answer_types:
             step.loss.backward(self._values[-1], labels, step.error)  # raises with the reason
         step.labels[...] = labels
         for scratch, error in step.kept_errors:
@@ -157,14 +157,14 @@ class StepOutputs(NamedTuple):
     """What a step writes besides the layers' buffers.
 
     Attributes:
-        labels: the step's labels, [n].
+        labels: the step's labels, [n], or targets [n, k].
         result: two words: float64 sum of losses, number of correct examples.
         error: error at the outputs, [n, units].
         kept_errors: scratch of dense layers, and the errors that they keep there as factors.
     """
 
     loss: Loss
-    labels: NDArray[np.int32] | NDArray[np.int64]
+    labels: Answers
     result: NDArray[np.int64]
     error: Array
     kept_errors: list[tuple[dict[str, NDArray[np.generic]], Array]]
@@ -199,7 +199,7 @@ def native_plan(
     if not can_compile() or not len(error):
         return None
     values = [np.zeros(images_shape, np.float32)]
-    step = StepOutputs(loss, np.zeros(len(error), np.int64), np.zeros(2, np.int64), error, [])
+    step = StepOutputs(loss, loss.answers_of(len(error), error.shape[1], np.int64), np.zeros(2, np.int64), error, [])
     pieces = step_pieces(layers, values, step, step.result)
     if not any(isinstance(piece, list) for piece in pieces):
         return None

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.layers.losses import Loss
+from adamctl.kernels.layers.losses import Answers, Loss
 from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word, can_compile, joined
 from adamctl.kernels.native_function import compile_calls
 from adamctl.kernels.numeric.accrue import Accrual
@@ -23,7 +23,7 @@ from adamctl.kernels.operation import Array, Key
 from adamctl.kernels.step.plan import BoundLayer, Piece, StepOutputs, step_pieces
 
 STEPS_MAX = 16
-FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
+FLOAT32 = np.dtype(np.float32)
 
 IMAGES, LABELS, ACCRUED, FILLED, RATE, KEY, LOSS, CORRECT, CLIPPED = range(9)
 WORDS = 9
@@ -32,14 +32,14 @@ RESULTS = Struct("=48xdqq")
 
 
 class StepBatch(Protocol):
-    """A batch of `Steps`: contiguous float32 images and int32 labels, the learning rate of its local update, and its
-    `step_key`."""
+    """A batch of `Steps`: contiguous float32 images and int32 labels, or float32 targets, the learning rate of its
+    local update, and its `step_key`."""
 
     @property
     def images(self) -> Array: ...
 
     @property
-    def labels(self) -> NDArray[np.int32]: ...
+    def labels(self) -> Answers: ...
 
     @property
     def local_learning_rate(self) -> float: ...
@@ -87,12 +87,12 @@ class Steps:
         table = np.zeros((STEPS_MAX, WORDS), np.int64)
         self._address, self._table = _address(table), table.data.cast("B")
 
-    def take(self, images: Array, labels: NDArray[np.int32]) -> bool:
+    def take(self, images: Array, labels: Answers) -> bool:
         """Whether a batch can be trained on here: others go through `Network.step`."""
         return (
             images.shape == self._images_shape
             and labels.shape == self._step.labels.shape
-            and labels.dtype == INT32
+            and labels.dtype == self._step.labels.dtype
             and images.dtype == FLOAT32
             and images.flags.c_contiguous
             and labels.flags.c_contiguous
@@ -142,7 +142,7 @@ def native_steps(
     if not can_compile() or not len(error):
         return None
     values = [np.zeros(images_shape, np.float32)]
-    step = StepOutputs(loss, np.zeros(len(error), np.int32), np.zeros(2, np.int64), error, [])
+    step = StepOutputs(loss, loss.answers_of(len(error), error.shape[1]), np.zeros(2, np.int64), error, [])
     calls = [calls_of(piece) for piece in step_pieces(layers, values, step, Word(LOSS))]
     calls.insert(len(layers) + 1, [NativeCheck(Word(CORRECT))])  # after forward and loss
     accrue = accruing.accrual.native(accruing.slots[0], accruing.weights, gradient, accruing.filled[:1], Word(RATE))

@@ -17,6 +17,7 @@ from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, MisfitError, RunFailedError, UnreachableError
 from adamctl.model.custom.plain import experiment_from_user
 from adamctl.model.layout import build_layout
+from adamctl.model.metric import metric_of, takes_targets
 from adamctl.model.shapes import infer
 from adamctl.roles.configuration import ConfigurationStore, Waiting
 from adamctl.roles.context import RoleContext
@@ -45,7 +46,7 @@ from adamctl.roles.coordinator.losses import LOOK_EVERY_S, Losses
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.room import check_room, jobs_in_step
 from adamctl.roles.coordinator.service import RunService
-from adamctl.roles.data.client.data_client import DataClient, DataSet, refuse_targets
+from adamctl.roles.data.client.data_client import DataClient, DataSet, check_answers
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.messages import RunJoinReply
 from adamctl.wire.unreadable import UNREADABLE
@@ -115,6 +116,7 @@ def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> ev
         plan_hash="" if cuts is None else cuts.hash,
         cuts=cuts,
         has_own_parameters=experiment.has_own_parameters,
+        metric=metric_of(experiment.model),
     )
 
 
@@ -272,7 +274,8 @@ class Coordinator:
         outputs = infer(experiment.model)[-1].output
         if examples < 1:
             raise ConfigurationError(f"data.source {experiment.data.source!r} has no training examples")
-        refuse_targets(data.targets, f"data.source {experiment.data.source!r}")
+        origin = f"data.source {experiment.data.source!r}"
+        check_answers(data.targets, outputs[-1], takes_targets(experiment.model), origin)
         if len(data.classes) > outputs[-1]:
             raise ConfigurationError(
                 f"model: the last layer has {outputs[-1]} units, but the data has {len(data.classes)} classes; "

@@ -306,7 +306,8 @@ class RunService:
         names = ("state", "job", "progress", "pass_number", "images_per_s", "loss", "top1", "eta_seconds")
         waits = ("partitions", "step_waits", "step_wait_seconds", "steps_ahead_max")
         counts = ("examples", "updates", "skipped", "duplicates", "train_seconds", "staleness_p50", "staleness_p99")
-        found = {name: getattr(progress, name) for name in (*names, *waits, *counts, "waiting_share")}
+        named = (*names, *waits, *counts, "waiting_share", "metric", "metric_value")
+        found = {name: getattr(progress, name) for name in named}
         found["checkpoint_age_s"] = round(self._loop.time() - self._saved_s, 3)
         found["checkpoints"], found["checkpoints_failed"] = self._checkpoints, self._checkpoints_failed
         if progress.batch is not None:

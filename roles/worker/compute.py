@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.native import Word
 from adamctl.kernels.operation import Array
 from adamctl.kernels.step.clip import LayerNormClip
@@ -45,7 +44,7 @@ class Batch(NamedTuple):
 
     task: Task
     images: Array
-    labels: NDArray[np.int32]
+    labels: Answers
     learning_rate: float = 0.0
     local_learning_rate: float = 0.0
     siblings: Countdown | None = None

@@ -239,11 +239,11 @@ class SessionRunner:
         lead = self._session.lead
         cuts = cut(task, self._session.batch if lead is None or isinstance(task, TrainTask) else lead.batch)
         skips = self._session.experiment.data.on_error == "skip"
-        filled = fill(cuts, examples.images, examples.labels, without_skipped if skips else None)
+        filled = fill(cuts, examples.images, examples.answers, without_skipped if skips else None)
         if len(filled) < len(cuts) and self._lockstep is not None and isinstance(task, TrainTask):
             self.fail(damaged_step(task))
             return
-        report = self._ledger.begin(task, len(filled), len(examples.labels) - sum(len(each[2]) for each in filled))
+        report = self._ledger.begin(task, len(filled), len(examples.images) - sum(len(each[2]) for each in filled))
         if report is not None:
             self._finish(task, report)
             return

@@ -51,6 +51,7 @@ MODELS = {
     "dropped": (Dropout(0.2), FIRST, Dropout(0.3), Dense(7, "relu"), Dropout(0.5), LAST),
     "squares of probabilities": (FIRST, LAST),
     "squares": (FIRST, Dense(4)),
+    "regression": (FIRST, Dense(4)),
     "one-vs-all": (FIRST, Logistic(4)),
     "squares of one-vs-all": (FIRST, Logistic(4)),
     **{f"convolutions, {f}": (Conv2D(3, 3, activation=f), Conv2D(4, 2, 2, "same", f), LAST) for f in ACTIVATIONS},
@@ -61,7 +62,7 @@ MODELS = {
 }
 LOSS_OF = {
     "squares": "squared_error", "squares of probabilities": "squared_error", "squares of one-vs-all": "squared_error",
-    "one-vs-all": "logistic",
+    "one-vs-all": "logistic", "regression": "mean_squared_error",
 }  # fmt: skip
 
 
@@ -225,6 +226,8 @@ def test_a_native_step_is_the_python_step_to_the_bit(
         generator = np.random.default_rng(seed)
         images = generator.standard_normal((batch, 9, 8, 2)).astype(np.float32)
         labels = generator.integers(0, 4, batch).astype(np.int32 if seed else np.int64)
+        if name == "regression":
+            labels = generator.standard_normal((batch, 4)).astype(np.float32)  # type: ignore[assignment]
         found, expected = (network.step(one, views, images, labels, skip, seed) for one in (ours, theirs))
         assert found == expected
         np.testing.assert_array_equal(ours.gradient, theirs.gradient)

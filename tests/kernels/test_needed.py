@@ -36,6 +36,7 @@ MODELS = {
     ),
     "probabilities": d.Model((6,), (d.Dense(8, "sigmoid"), d.Softmax(3)), "squared_error"),
     "squared": d.Model((6,), (d.Dense(8, "tanh"), d.Dense(3)), "squared_error"),
+    "regression": d.Model((6,), (d.Dense(8, "tanh"), d.Dense(3)), "mean_squared_error"),
 }  # fmt: skip
 
 CODE = """
@@ -58,7 +59,7 @@ network = Network(model, 4)
 network.weigh_classes([1.0] * network.shapes[-1].output[0] if weighted else None)
 context, random = network.context(), np.random.default_rng(0)
 weights = random.standard_normal(network.flat_size).astype(np.float32) * np.float32(0.1)
-images, labels = random.random((4, *model.input), np.float32), np.zeros(4, np.int32)
+images, labels = random.random((4, *model.input), np.float32), network.loss.answers_of(4, 3)
 network.prepare(context, weights)
 for count in (4, 2):
     network.step(context, weights, images[:count], labels[:count])

@@ -76,6 +76,6 @@ def test_accuracy_rate_staleness_and_waiting_are_read(tmp_path: Path) -> None:
     records.evaluation(result, progress)
     records.close()
     found = read_curves(tmp_path)
-    assert found.top1 == [Point(1, 2.0, 0.9)] and found.held_out == []
+    assert found.metric_values == [Point(1, 2.0, 0.9)] and found.held_out == []
     assert (found.rate, found.staleness) == ([Point(1.5, 3.0, 30.0)], [Point(1.5, 3.0, 2)])
     assert found.waiting_share == [Point(1.5, 3.0, 0.25)]

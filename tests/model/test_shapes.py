@@ -167,6 +167,12 @@ def test_logistic_is_a_last_layer_with_a_loss_of_its_own() -> None:
     assert 'End with logistic or set loss = "cross_entropy"' in refusal(HEAD, loss="logistic")
 
 
+def test_mean_squared_error_takes_what_a_dense_layer_gives() -> None:
+    assert infer(Model((7,), (Dense(2),), "mean_squared_error"))[0].output == (2,)
+    words = refusal(HEAD, loss="mean_squared_error")
+    assert words.startswith("model.loss: mean_squared_error needs dense as the last layer; found softmax")
+
+
 @pytest.mark.parametrize("last", [Conv2D(2, 3), MaxPool2D(2), Dropout(0.5), Local2D(2, 3), L2Pool2D(2)], ids=str)
 def test_the_last_layer_has_units(last: Layer) -> None:
     words = f"the last layer must be dense, softmax or logistic; found {last.__struct_config__.tag}"

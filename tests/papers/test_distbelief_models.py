@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.backend import installed
-from adamctl.kernels.layers.losses import make_loss
+from adamctl.kernels.layers.make import make_loss
 from adamctl.kernels.slicing import OutputSlice
 from adamctl.kernels.step.network import Network
 from adamctl.model.description import L2Pool2D, Layer, Local2D, LocalContrastNorm, Logistic, Model

@@ -13,6 +13,7 @@ from adamctl.cli import completing, options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import echo, print_json, table
+from adamctl.config.names import printable
 
 if TYPE_CHECKING:
     from adamctl.cli.checkpoint.store import Stored
@@ -30,7 +31,7 @@ command = TableGroup(
     },
 )
 
-_COLUMNS = ("checkpoint", "pass", "examples", "top-1", "size", "files", "state", "run", "age")
+_COLUMNS = ("checkpoint", "pass", "examples", "metric", "size", "files", "state", "run", "age")
 
 
 @click.command("list")
@@ -61,14 +62,15 @@ def list_(run: str, run_dir: str, as_json: bool) -> None:
 
 
 def _row(one: Stored, now: datetime) -> tuple[str, ...]:
-    from adamctl.live.units import duration, share, size
+    from adamctl.live.units import duration, measured, size
 
     values = one.described(now)
+    value = values["metric_value"]
     return (
         values["checkpoint"],
         "-" if values["passes"] is None else f"{values['passes']:.2f}",
         "-" if values["examples"] is None else f"{values['examples']:,}",
-        share(values["top1"]),
+        "-" if value is None else printable(f"{values['metric']} {measured(values['metric'], value)}"),
         size(values["size_bytes"]),
         str(values["files"] or "-"),
         values["state"],

@@ -70,6 +70,8 @@ class Stored:
             "written_at": self.written_at.isoformat(timespec="seconds"),
             "age_seconds": max((now - self.written_at).total_seconds(), 0.0),
             "damage": self.damage,
+            "metric": evaluations[-1].metric if evaluations else None,
+            "metric_value": evaluations[-1].value if evaluations else None,
         }
 
 

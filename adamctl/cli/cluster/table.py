@@ -12,7 +12,7 @@ from adamctl.cli.cluster.versions import shown_version
 from adamctl.config.names import printable
 from adamctl.live.batch import batch_parts
 from adamctl.live.replicas import waits_text
-from adamctl.live.units import count, duration, share, size
+from adamctl.live.units import count, duration, measured, share, size
 from adamctl.roles.coordinator.core.progress import BatchProgress, ReplicaRow
 from adamctl.wire.unreadable import UNREADABLE
 
@@ -223,6 +223,8 @@ def _coordinator(status: Values) -> str:
     parts += [f"{status['progress'] * 100:.0f}%"] if batch is None else batch_parts(batch, status["passes_total"])
     if status["top1"] is not None:
         parts.append(f"top-1 {share(status['top1'])}")
+    elif status.get("metric_value") is not None:
+        parts.append(f"{status['metric']} {measured(status['metric'], status['metric_value'])}")
     parts.append(f"{count(status['images_per_s'])} images/s")
     if status["eta_seconds"] is not None:
         parts.append(f"{'at most ' if batch is not None else ''}{duration(status['eta_seconds'])} left")

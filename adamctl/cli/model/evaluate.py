@@ -1,4 +1,4 @@
-"""`adamctl eval CHECKPOINT`: the accuracy of a trained model, without any role."""
+"""`adamctl eval CHECKPOINT`: how good a trained model is, without any role."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def command(
 
     Without CHECKPOINT, uses the newest run in --run-dir that has a checkpoint. Of a run, uses the checkpoint that was
     best on its validation part, or else the last one, and prints which. With more than five classes, top-5 is measured
-    too; where examples come in groups of one label, such as the frames of a recording, so is top-1 by group.
-    --confusion also shows balanced accuracy, the mean recall of the classes. Where the confusion matrix is wider than
-    the terminal, the ten pairs of classes confused most are shown, and of many classes those with the lowest recall;
-    --json has all.
+    too; where examples come in groups of one label, such as the frames of a recording, so is top-1 by group. A model
+    that was trained on targets has the metric of its loss in their place. --confusion also shows balanced accuracy, the
+    mean recall of the classes. Where the confusion matrix is wider than the terminal, the ten pairs of classes confused
+    most are shown, and of many classes those with the lowest recall; --json has all.
     """
     from adamctl.cli.model import confusion as matrix
     from adamctl.launch.metrics import Confusion
     from adamctl.launch.trained import data_of, evaluate, load_trained, open_data
-    from adamctl.live.units import share
+    from adamctl.live.units import measured, share
 
     trained = load_trained(checkpoint, Path(run_dir), which)
     say_which(trained.checkpoint, trained.chosen)
@@ -63,11 +63,13 @@ def command(
         detail = {} if counts is None or not confusion else {"confusion": matrix.as_json(counts, opened.classes)}
         print_json(where | {"split": split} | result | detail)
         return
+    correct = {} if result["correct"] is None else {"correct": f"{result['correct']:,}"}
     top5 = {} if result["top5"] is None else {"top-5": share(result["top5"])}
-    row = {"split": split, "examples": f"{result['examples']:,}", "correct": f"{result['correct']:,}"}
+    row = {"split": split, "examples": f"{result['examples']:,}"} | correct
     groups = result["by_group"]
     by_group = {} if groups is None else {"groups": f"{groups['groups']:,}", "by group": share(groups["top1"])}
-    row |= {"top-1": share(result["top1"])} | top5 | by_group | {"loss": f"{result['loss']:.4f}"}
+    row |= {result["metric"]: measured(result["metric"], result["metric_value"])} | top5 | by_group
+    row |= {"loss": f"{result['loss']:.4f}"}
     echo(f"{trained.experiment.name}, {trained.checkpoint}")
     echo(table(tuple(row), [tuple(row.values())], right=range(1, len(row))))
     if result["skipped"]:

@@ -1,4 +1,4 @@
-"""`adamctl predict CHECKPOINT FILE...`: classifies examples with a trained model."""
+"""`adamctl predict CHECKPOINT FILE...`: what a trained model makes of examples."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ def command(
     run_dir: str,
     as_json: bool,
 ) -> None:
-    """Classify FILES with CHECKPOINT: a checkpoint folder, a run folder, NAME/NNN, or NAME.
+    """Predict FILES with CHECKPOINT: a checkpoint folder, a run folder, NAME/NNN, or NAME.
 
     FILES are JPEG or PNG images, folders of them, and .npz archives of examples [n, ...]: bytes, or other numbers as
     training would read them; of a model that was trained on sound, WAV and FLAC recordings, and folders of them. Of a
-    run, uses the checkpoint that was best on its validation part, or else the last one, and prints which.
+    run, uses the checkpoint that was best on its validation part, or else the last one, and prints which. A model of
+    classes gives the best of them with their scores, one that was trained on targets its outputs, numbers.
     """
     if top < 1:
         raise click.BadParameter("expected at least 1", param_hint="--top")
@@ -50,7 +51,9 @@ def command(
     say_which(trained.checkpoint, trained.chosen)
     predictions = classify(trained, [Path(file) for file in files], data, top)
     shown = min(top, trained.classes)
-    if as_json:
+    if not as_json and predictions and "outputs" in predictions[0]:
+        echo(_outputs(predictions, as_csv), nl=not as_csv)
+    elif as_json:
         print_json({"checkpoint": str(trained.checkpoint), "predictions": predictions})
     elif as_csv:
         echo(_csv(predictions, shown), nl=False)
@@ -60,6 +63,21 @@ def command(
             for prediction in predictions
         ]
         echo(table(("image", *(f"{rank}." for rank in range(1, shown + 1))), rows))
+
+
+def _outputs(predictions: Sequence[dict[str, Any]], as_csv: bool) -> str:
+    """Returns the outputs of a model that was trained on targets."""
+    from adamctl.live.units import figure
+
+    columns = ("image", *(f"output_{number}" for number in range(1, len(predictions[0]["outputs"]) + 1)))
+    if not as_csv:
+        rows = [(one["image"], *map(figure, one["outputs"])) for one in predictions]
+        return table(columns, rows, right=range(1, len(columns)))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows((one["image"], *one["outputs"]) for one in predictions)
+    return text.getvalue()
 
 
 def _csv(predictions: Sequence[dict[str, Any]], shown: int) -> str:

@@ -35,11 +35,12 @@ _WIDTHS = (6.0, 3.3)
 @click.option("--terminal", is_flag=True, help="Draw in characters; without --output this is the default.")
 @options.runs_option
 def command(runs: tuple[str, ...], output: Path | None, terminal: bool, run_dir: str) -> None:
-    """Show what RUNS measured, ended or in progress: losses, top-1, rate, staleness and waiting.
+    """Show what RUNS measured, ended or in progress: losses, metric, rate, staleness and waiting.
 
     RUN is a run folder, NAME/NNN, NAME for its newest run, or a pattern such as 'digits/*' for all that match; without
     one, the run in progress on this machine or the newest in --run-dir. Several runs are laid over each other. Losses
-    and top-1 are shown over passes, or evaluations of a batch algorithm such as L-BFGS, and over seconds of training.
+    and the metric, of classes top-1, are shown over passes, or evaluations of a batch algorithm such as L-BFGS, and
+    over seconds of training.
     """
     from adamctl.launch.finding import find_runs
     from adamctl.launch.live_runs import state_folder

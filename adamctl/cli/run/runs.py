@@ -11,11 +11,12 @@ import click
 
 from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json, table
+from adamctl.config.names import printable
 
 if TYPE_CHECKING:
     from adamctl.launch.known_runs import KnownRun
 
-_COLUMNS = ("run", "state", "pass", "top-1", "best", "checkpoints", "size", "began")
+_COLUMNS = ("run", "state", "pass", "metric", "best", "checkpoints", "size", "began")
 
 
 @click.command("list")
@@ -40,14 +41,14 @@ def list_(run_dir: str, as_json: bool) -> None:
 
 
 def _row(run: KnownRun, base: Path) -> tuple[str, ...]:
-    from adamctl.live.units import share, size
+    from adamctl.live.units import measured, size
 
     return (
         run.name if run.folder.absolute().parents[1] == base.absolute() else str(run.folder),
         run.state,
         "-" if run.passes is None else f"{run.passes:.2f}",
-        share(run.top1),
-        share(run.best_top1),
+        "-" if run.value is None else printable(f"{run.metric} {measured(run.metric, run.value)}"),
+        measured(run.metric, run.best_value),
         str(run.checkpoints),
         size(run.size_bytes),
         _when(run),
@@ -71,19 +72,20 @@ def show(run: str | None, run_dir: str, as_json: bool) -> None:
     from adamctl.launch.known_runs import look_at
     from adamctl.launch.live_runs import state_folder
     from adamctl.live.batch import batch_closing
-    from adamctl.live.units import share, size
+    from adamctl.live.units import measured, size
 
     state = state_folder(os.environ)
     found = look_at(find_any_run(run, Path(run_dir), state), state)
     if as_json:
         print_json(found.described())
         return
+    value, best = (measured(found.metric, number) for number in (found.value, found.best_value))
     stores = f", {size(found.stores_bytes)} of them parameter servers' stores" if found.stores_bytes else ""
     lines = [
         ("state", f"{found.state}{', in progress' if found.live else ''}"),
         ("why", found.failure),
         ("pass", "" if found.passes is None else f"{found.passes:.2f}"),
-        ("top-1", "" if found.top1 is None else f"{share(found.top1)}, best {share(found.best_top1)}"),
+        (printable(found.metric), "" if found.value is None else f"{value}, best {best}"),
         *(batch_closing(found.batch) if found.batch is not None else ()),
         ("checkpoints", str(found.checkpoints)),
         ("size", f"{size(found.size_bytes)}{stores}"),

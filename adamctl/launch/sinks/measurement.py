@@ -121,7 +121,7 @@ class Measuring:
             evaluation, its_fields = self._held.popleft()
             share = evaluation.passes / line.passes_total if line.passes_total else 0.0
             at = round(evaluation.passes if line.batch is not None else share * line.examples_total)
-            numbers = _numbers(its_fields, EVALUATION_NAMES)
+            numbers = _numbers(its_fields, _evaluation_names(its_fields))
             yield from _measured(evaluation, at, {f"{k}/{evaluation.split}": v for k, v in numbers.items()})
         if step > 0:
             yield from _measured(line, step, _numbers(fields, names))
@@ -130,6 +130,14 @@ class Measuring:
         if self._anew or step < self._step:
             yield WentBack(step)
         self._step, self._anew = step, False
+
+
+def _evaluation_names(fields: Mapping[str, Any]) -> Mapping[str, str]:
+    """Returns the names of what an evaluation measured: its metric is called as the loss calls it."""
+    metric = fields.get("metric")
+    if not isinstance(metric, str) or metric == EVALUATION_NAMES["top1"]:
+        return EVALUATION_NAMES
+    return {"loss": EVALUATION_NAMES["loss"], "metric_value": metric}
 
 
 def _measured(line: _Line, step: int, values: Mapping[str, float]) -> Iterator[Measurement]:

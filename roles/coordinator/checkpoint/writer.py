@@ -10,6 +10,7 @@ from pathlib import Path
 from adamctl.config.experiment import Experiment, OptimizerConfig
 from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.model.layout import ParameterLayout
+from adamctl.model.metric import reaches
 from adamctl.optimizers.descent import CHANGE, GRADIENT, PRECISION
 from adamctl.optimizers.execution import BUDGET
 from adamctl.roles.coordinator.checkpoint import manifest
@@ -224,7 +225,7 @@ def _what_is_done(found: Manifest, experiment: Experiment) -> tuple[str, str] | 
     best = best_of(seen)
     if not found.complete or best is None:
         return None
-    if train.target is not None and seen[best].top1 >= train.target:
+    if train.target is not None and reaches(seen[best].value, train.target, seen[best].larger_is_better):
         return f"reached its target of {train.target:g}", "set another --target, or none"
     if train.patience is not None and len(seen) - 1 - best >= train.patience:
         worse = f"ended after {len(seen) - 1 - best} evaluations without improvement"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, inf
 
+from adamctl.model.metric import TOP_1, Metric, Tally, reaches
 from adamctl.roles.coordinator.core.events import RunPlan
 from adamctl.roles.coordinator.core.progress import EvaluationResult, mean_loss
 from adamctl.roles.coordinator.core.work import WorkerKey
@@ -35,25 +36,29 @@ class Evaluation:
         self.seen = self.correct = self.skipped = 0
         self.loss_sum = 0.0
 
-    def result(self, split: str) -> EvaluationResult:
-        """Returns top-1 as a share and the mean loss per example; of no example, 0 and None."""
+    def result(self, split: str, metric: Metric) -> EvaluationResult:
+        """Returns the metric, of no example that of nothing, and the mean loss per example, of no example None."""
         examples = self.examples - self.skipped
+        value = metric.value(Tally(examples, self.loss_sum, self.correct))
         return EvaluationResult(
             passes=self.passes,
             progress=self.progress,
             train_seconds=self.train_seconds,
             split=split,
-            top1=self.correct / max(examples, 1),
+            top1=value if metric is TOP_1 else None,
             loss=mean_loss(self.loss_sum, examples),
             skipped=self.skipped,
+            metric=metric.name,
+            metric_value=value,
+            larger_is_better=metric.larger_is_better,
         )
 
 
 class EvaluationQueue:
     """The evaluations of a run: at most one at a time; `due` is the mark that the current one was ordered for."""
 
-    def __init__(self, split: str, examples: int = 0) -> None:
-        self.split, self.examples = split, examples
+    def __init__(self, split: str, examples: int = 0, metric: Metric = TOP_1) -> None:
+        self.split, self.examples, self.metric = split, examples, metric
         self.results: list[EvaluationResult] = []
         self.current: Evaluation | None = None
         self.due: float | None = None
@@ -101,7 +106,7 @@ class EvaluationQueue:
         if current.seen < current.examples:
             return None
         self.current = self.due = None
-        self.results.append(current.result(self.split))
+        self.results.append(current.result(self.split, self.metric))
         return self.results[-1]
 
     def lose(self, worker: WorkerKey) -> None:
@@ -111,23 +116,25 @@ class EvaluationQueue:
 
 
 def best_of(results: Sequence[EvaluationResult]) -> int | None:
-    """Returns the index of the best result, by top-1, then by loss, then the earliest; None if there are none."""
+    """Returns the index of the best result, by its metric, then by loss, then the earliest; None if there are none."""
     return max(range(len(results)), key=lambda index: (*merit(results[index]), -index), default=None)
 
 
 def merit(result: EvaluationResult) -> tuple[float, float]:
-    """Returns the key that results are compared by; a loss that is not finite is the worst."""
-    return result.top1, -inf if result.loss is None else -result.loss
+    """Returns the key that results are compared by; a value or loss that is not finite is the worst."""
+    value = -inf if result.value is None else result.value if result.larger_is_better else -result.value
+    return value, -inf if result.loss is None else -result.loss
 
 
 def enough_seen(plan: RunPlan, results: Sequence[EvaluationResult]) -> tuple[str, str] | None:
     """Returns why a run can end after the last of these results (reason, cause in words); None if it cannot."""
-    if plan.target is not None and results[-1].top1 >= plan.target:
+    if plan.target is not None and reaches(results[-1].value, plan.target, results[-1].larger_is_better):
         return "target", f"target {plan.target:g} reached"
     best = best_of(results)
     if plan.patience is None or best is None or len(results) - 1 - best < plan.patience:
         return None
-    seen = f"top-1 {results[best].top1:.4f} after pass {results[best].passes:g}"
+    value = "not finite" if results[best].value is None else f"{results[best].value:.4f}"
+    seen = f"{results[best].metric} {value} after pass {results[best].passes:g}"
     worse = f"in {len(results) - 1 - best} evaluations (train.patience)"
     return "patience", f"no better {plan.evaluate_on} result than {seen} {worse}"
 
@@ -156,13 +163,16 @@ class Marks:
 
 
 def time_to(evaluations: Sequence[EvaluationResult], target: float | None) -> dict[str, float]:
-    """Returns accuracy -> training seconds of the first evaluation that reached it, for the accuracies reached."""
-    wanted = list(TIME_TO)
+    """Returns accuracy -> training seconds of the first evaluation that reached it, for the accuracies reached.
+
+    Of another metric than top-1, only the target's.
+    """
+    wanted = list(TIME_TO) if all(one.metric == TOP_1.name for one in evaluations) else []
     if target is not None and not any(float(name) == target for name in wanted):
         wanted.append(f"{target:g}")
     reached: dict[str, float] = {}
     for name in sorted(wanted, key=float):
-        first = next((e.train_seconds for e in evaluations if e.top1 >= float(name)), None)
+        first = next((e.train_seconds for e in evaluations if reaches(e.value, float(name), e.larger_is_better)), None)
         if first is not None:
             reached[name] = first
     return reached

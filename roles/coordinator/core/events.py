@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from adamctl.model.metric import TOP_1, Metric
 from adamctl.model.partition.plan import PartitionPlan
 from adamctl.roles.coordinator.core.batch_job import BatchJob, BatchSnapshot
 from adamctl.roles.coordinator.core.progress import EvaluationResult
@@ -45,6 +46,7 @@ class RunPlan:
         cuts: that plan.
         has_own_parameters: of the only replica, which are lost with it.
         group_ready_s: how long a new group may take until its lead asks for ranges: all compile, and reach each other.
+        metric: what evaluations measure besides the loss, by which they are compared.
     """
 
     job: str
@@ -75,6 +77,7 @@ class RunPlan:
     cuts: PartitionPlan | None = None
     has_own_parameters: bool = False
     group_ready_s: float = 600.0
+    metric: Metric = TOP_1
 
 
 class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):

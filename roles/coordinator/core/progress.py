@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from adamctl.model.metric import TOP_1
+
 State: TypeAlias = Literal["starting", "warmstart", "training", "evaluating", "finishing", "ended", "failed", "stopped"]
 Computed: TypeAlias = tuple[tuple[float, int], ...]
 """Of each partition of a replica: compute seconds of one thread, and the training examples that they were for."""
@@ -22,16 +24,25 @@ class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
     """One evaluation on a held-out split. `passes` (in JSON: `pass`): passes handed out by then, for example 0.25.
 
     `loss` is the mean over the split, None where it is not finite: the run has diverged. Of the split, `skipped`
-    examples were damaged and left out of both.
+    examples were damaged and left out of both. `metric_value` is that of the `metric`, by which results are compared;
+    `top1` the same where this is top-1, else None. Earlier versions wrote `top1` alone.
     """
 
     passes: float = msgspec.field(name="pass")
     progress: float
     train_seconds: float
     split: str
-    top1: float
+    top1: float | None
     loss: float | None
     skipped: int = 0
+    metric: str = TOP_1.name
+    metric_value: float | None = None
+    larger_is_better: bool = True
+
+    @property
+    def value(self) -> float | None:
+        """The metric's value; None where it is not finite."""
+        return self.top1 if self.metric == TOP_1.name else self.metric_value
 
 
 class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +145,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
         images_per_s, connections_per_s: over the training clock (connections x examples / s, Adam 4.3.1).
         updates, updates_per_s: parameter updates pushed.
         loss: mean training loss of the most recent ranges; None before the first report.
-        top1, best_top1: latest and best evaluation; None before the first.
+        top1, best_top1: latest and best evaluation; None before the first, and where top-1 is not the metric.
         staleness_p50, staleness_p99: in pushes of other workers; None before the first push.
         gradient_age_p50, gradient_age_p99: in pushes of everybody, the worker's own included, that were applied to a
             shard between the weights that a gradient was computed from and its own application.
@@ -148,13 +159,15 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
         steps_ahead_max: the largest number of steps that a replica was seen ahead of the slowest other one; without a
             bound it is measured whenever a replica reports a range.
         train_top1: share of the training examples of the last reports that were classified correctly while training;
-            None before the first.
+            None before the first, and where top-1 is not the metric.
         learning_rate: the present one, by its schedule.
         result: "Numbers programs read" of the interface, once the state is final.
         partitions: of each replica; `replicas` and `lobby` are empty where it is 1.
         computed: of all workers that are there, as they last told.
         replicas: the groups that hold one each; `lobby`: nodes that wait for a group, spares if none is missing.
         batch: of a batch algorithm, None under the rules of Downpour.
+        metric, larger_is_better: what the model is judged by; `metric_value`, `best_metric_value`: in the latest and
+            the best evaluation, None before the first.
     """
 
     state: str
@@ -197,6 +210,20 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[ReplicaRow, ...] = ()
     lobby: tuple[str, ...] = ()
     batch: BatchProgress | None = None
+    metric: str = TOP_1.name
+    larger_is_better: bool = True
+    metric_value: float | None = None
+    best_metric_value: float | None = None
+
+    @property
+    def value(self) -> float | None:
+        """The metric's latest value; coordinators of earlier versions tell `top1` alone."""
+        return self.top1 if self.metric == TOP_1.name else self.metric_value
+
+    @property
+    def best_value(self) -> float | None:
+        """Likewise the best."""
+        return self.best_top1 if self.metric == TOP_1.name else self.best_metric_value
 
     @property
     def final(self) -> bool:

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
+from adamctl.model.metric import TOP_1
 from adamctl.roles.coordinator.core.evaluate import best_of, time_to
-from adamctl.roles.coordinator.core.progress import Computed, ReplicaRow, RoleRow, RunProgress
+from adamctl.roles.coordinator.core.progress import Computed, EvaluationResult, ReplicaRow, RoleRow, RunProgress
 from adamctl.roles.coordinator.core.replica_rows import computed_by, replica_row
 from adamctl.roles.coordinator.core.state import RunState, Worker
 from adamctl.roles.coordinator.core.work import WorkerKey
@@ -30,6 +31,7 @@ def run_progress(
         data_read_bytes: what data servers have read of files, None where none has told.
     """
     tally, book, results = run.tally, run.book, run.desk.results
+    best = _best(results)
     started = run.state != "starting" and book.examples > 1
     seconds = run.train_seconds
     per_s = tally.examples / seconds if seconds > 0 else 0.0
@@ -52,10 +54,10 @@ def run_progress(
         updates=tally.updates,
         updates_per_s=tally.updates / seconds if seconds > 0 else 0.0,
         loss=recent_loss(run),
-        train_top1=tally.recent_top1,
+        train_top1=tally.recent_top1 if run.plan.metric is TOP_1 else None,
         evaluations=tuple(results),
         top1=results[-1].top1 if results else None,
-        best_top1=max(result.top1 for result in results) if results else None,
+        best_top1=None if best is None else best.top1,
         staleness_p50=tally.staleness_at(0.5),
         staleness_p99=tally.staleness_at(0.99),
         gradient_age_p50=tally.age_at(0.5),
@@ -73,10 +75,19 @@ def run_progress(
         replicas=_replica_rows(run),
         lobby=tuple(run.lobby.guests),
         batch=None if run.batch is None else run.batch.progress(),
+        metric=run.plan.metric.name,
+        larger_is_better=run.plan.metric.larger_is_better,
+        metric_value=results[-1].value if results else None,
+        best_metric_value=None if best is None else best.value,
         messages=tuple(messages),
         failure=run.cause if run.final_state in ("failed", "stopped") else "",
         result=run_result(run, role_counts, data_read_bytes) if run.final_state else None,
     )
+
+
+def _best(results: Sequence[EvaluationResult]) -> EvaluationResult | None:
+    index = best_of(results)
+    return None if index is None else results[index]
 
 
 def recent_loss(run: RunState) -> float | None:
@@ -182,12 +193,12 @@ def run_result(run: RunState, role_counts: Mapping[str, int], data_read_bytes: i
     share it, by a look at most a second before the end.
 
     `test_top1` and `best_test_top1` are None if evaluations were on the validation split; `top1` and `best_top1` are of
-    the split in `evaluated_on` in both cases.
+    the split in `evaluated_on` in both cases, and so are `metric_value` and `best_metric_value`. With another metric
+    than top-1, all of top-1 are None.
     """
     tally, results, seconds = run.tally, run.desk.results, run.train_seconds
     top1 = results[-1].top1 if results else None
-    best_index = best_of(results)
-    best = None if best_index is None else results[best_index]
+    best = _best(results)
     on_test = run.plan.evaluate_on == "test"
     per_s = tally.examples / seconds if seconds > 0 else 0.0
     return {
@@ -227,4 +238,8 @@ def run_result(run: RunState, role_counts: Mapping[str, int], data_read_bytes: i
         "step_wait_seconds": round(run.steps.wait_s, 6),
         "steps_ahead_max": run.pace.lead_max,
         "batch": None if run.batch is None else msgspec.to_builtins(run.batch.progress()),
+        "metric": run.plan.metric.name,
+        "larger_is_better": run.plan.metric.larger_is_better,
+        "metric_value": results[-1].value if results else None,
+        "best_metric_value": None if best is None else best.value,
     }

@@ -111,7 +111,7 @@ class RunCore:
         run.batch = event.batch
         range_examples = fitting_range(plan, count) if event.batch is None else count
         run.book = RangeAllocator(plan.passes, count, range_examples, plan.pass_fraction)
-        run.desk = EvaluationQueue(plan.evaluate_on, event.evaluation_examples)
+        run.desk = EvaluationQueue(plan.evaluate_on, event.evaluation_examples, plan.metric)
         if snapshot is not None:
             run.book.restore(snapshot.passes)
             run.tally.restore(snapshot)

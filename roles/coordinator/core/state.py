@@ -107,7 +107,7 @@ class RunState:
         self.workers: dict[WorkerKey, Worker] = {}
         self.tally, self.clock = RunStats(), TrainingClock()
         self.book = RangeAllocator(plan.passes, 1, 1, plan.pass_fraction)
-        self.desk = EvaluationQueue(plan.evaluate_on)
+        self.desk = EvaluationQueue(plan.evaluate_on, metric=plan.metric)
         self.ending: Ending | None = None
         self.final_state = ""
         self.cause = ""

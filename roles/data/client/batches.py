@@ -49,6 +49,11 @@ class Batch:
         self.targets = targets
         self._release = release
 
+    @property
+    def answers(self) -> NDArray[Any]:
+        """What outputs are compared with: the targets, or else the labels."""
+        return self.labels if self.targets is None else self.targets
+
     def release(self) -> None:
         """Returns the memory to the pool it came from, if there is one; may be called more than once."""
         release, self._release = self._release, None

@@ -33,7 +33,7 @@ from adamctl.roles.data.client.link import DataServerLink, connector_of_node, co
 from adamctl.roles.data.client.servers import DataServers
 from adamctl.roles.data.client.shared_reads import SharedReads
 from adamctl.roles.data.core import FILE_ORDER, Range
-from adamctl.roles.data.readers.source import refuse_targets
+from adamctl.roles.data.readers.targets import check_answers
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES
 from adamctl.wire.messages import DataOpenReply, DataReadRequest
 
@@ -48,7 +48,8 @@ __all__ = [
     "Range",
     "ReadAhead",
     "ReadInto",
-    "refuse_targets",
+    "check_answers",
+    "new_arrays",
     "without_skipped",
 ]
 

@@ -20,16 +20,8 @@ from adamctl.roles.data.core import Indices
 from adamctl.roles.data.describe.balance import listed
 from adamctl.roles.data.order.sampling import hold_out, weights_of
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
-from adamctl.roles.data.readers.source import (
-    FILE_SPLITS,
-    FileSplit,
-    Labels,
-    Peek,
-    Source,
-    check_finite,
-    refuse_targets,
-    target_count,
-)
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, check_finite
+from adamctl.roles.data.readers.targets import check_answers, target_count
 from adamctl.roles.data.sets.skipping import SkippingSource
 from adamctl.roles.data.streaming.blocks import by_blocks, split_blocks
 
@@ -41,12 +33,16 @@ _BLOCK_EXAMPLES: Final = 1024
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run needs from its data: `outputs` of the model's last layer, examples in a `batch`, a seed for splits."""
+    """What a run needs from its data: `outputs` of the model's last layer, examples in a `batch`, a seed for splits.
+
+    `takes_targets`: the loss compares outputs with targets in place of labels.
+    """
 
     input_shape: tuple[int, ...]
     outputs: int
     batch: int
     seed: int
+    takes_targets: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,8 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
         if config.validation and by_blocks(config, source):
             source = open_source(config, path, needs.input_shape)  # a peek does not know the blocks
     origin = str(path or config.format)
-    refuse_targets(target_count(source), origin)
+    targets = target_count(source)
+    check_answers(targets, needs.outputs, needs.takes_targets, origin)
     for split in FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))
@@ -107,7 +104,7 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
         )
     labels, classes = source.labels("train"), len(source.classes)
     of_classes = np.bincount(labels, minlength=classes) - np.bincount(labels[validation], minlength=classes)
-    warnings = list(_warnings(source, validation, needs.outputs, origin))
+    warnings = [] if targets else list(_warnings(source, validation, needs.outputs, origin))
     if damaged:
         warnings.append(f"{origin}: {damaged} examples that were looked at are damaged; they will be skipped")
     return Looked(counts, classes, tuple(warnings), source.classes, tuple(of_classes.tolist()))

@@ -23,7 +23,8 @@ from adamctl.roles.data.core import (
     random_bits,
     split_validation,
 )
-from adamctl.roles.data.readers.source import Groups, Labels, Peek, Source, groups_of, own_weights, target_count
+from adamctl.roles.data.readers.source import Groups, Labels, Peek, Source, groups_of, own_weights
+from adamctl.roles.data.readers.targets import target_count
 
 Weights = NDArray[np.float64]
 

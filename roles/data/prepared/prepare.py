@@ -25,9 +25,8 @@ from adamctl.roles.data.readers.source import (
     groups_of,
     is_sequential,
     own_weights,
-    target_count,
-    targets_of,
 )
+from adamctl.roles.data.readers.targets import target_count, targets_of
 from adamctl.roles.data.sets.skipping import SkippingSource
 from adamctl.roles.data.streaming.blocks import block_lengths
 

@@ -18,9 +18,8 @@ from adamctl.roles.data.readers.source import (
     Source,
     Targets,
     own_weights,
-    target_count,
-    targets_of,
 )
+from adamctl.roles.data.readers.targets import target_count, targets_of
 
 
 class JoinedSource:

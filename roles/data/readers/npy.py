@@ -24,14 +24,13 @@ from adamctl.roles.data.readers.source import (
     Targets,
     check_numbers,
     check_same_kind,
-    check_same_length,
     checked_labels,
-    checked_targets,
     matching_shape,
     named_classes,
     number_names,
     peek_at_table,
 )
+from adamctl.roles.data.readers.targets import check_same_length, checked_targets
 
 _RUN_EXAMPLES_MIN: Final = 8
 """A read costs as much as some examples through a mapping: only runs of examples, so long in the mean, are read."""

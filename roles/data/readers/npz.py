@@ -26,12 +26,11 @@ from adamctl.roles.data.readers.source import (
     check_fits,
     check_numbers,
     check_same_kind,
-    check_same_length,
     checked_labels,
-    checked_targets,
     named_classes,
     peek_at_table,
 )
+from adamctl.roles.data.readers.targets import check_same_length, checked_targets
 
 _KEYS: Final = (
     ("x_train", "y_train", "x_test", "y_test"),

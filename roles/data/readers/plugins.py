@@ -24,15 +24,8 @@ from adamctl.config.formats import BUILT_IN, READERS
 from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.access import reported
-from adamctl.roles.data.readers.source import (
-    CLASSES_MAX,
-    FILE_SPLITS,
-    FileSplit,
-    Source,
-    own_blocks,
-    target_count,
-    targets_of,
-)
+from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, FileSplit, Source, own_blocks
+from adamctl.roles.data.readers.targets import target_count, targets_of
 from adamctl.roles.data.remote.files import RemoteFiles
 
 _ATTRIBUTES = tuple(Source.__annotations__)

@@ -35,8 +35,8 @@ from adamctl.roles.data.readers.source import (
     Targets,
     groups_of,
     matching_shape,
-    target_count,
 )
+from adamctl.roles.data.readers.targets import target_count
 from adamctl.wire.checksum import crc32
 
 READER: Final = Reader(

@@ -18,7 +18,6 @@ Targets = NDArray[np.float32]
 Groups = NDArray[np.int64]
 CLASSES_MAX = 8192
 """Bound on classes: their names are sent in one header of a frame."""
-TARGETS_MAX = 8192
 
 
 class Source(Protocol):
@@ -315,60 +314,6 @@ def checked_labels(values: NDArray[Any], examples: int, origin: str) -> Labels:
             "classes from 0, or leave such examples out"
         )
     return values.astype(np.int32)
-
-
-def targets_of(source: Source, split: FileSplit) -> Targets | None:
-    """Returns a split's targets [examples, k]; None if the source has classes."""
-    method = getattr(source, "targets", None)
-    found: Targets | None = None if method is None else method(split)
-    return found
-
-
-def target_count(source: Source | Peek) -> int:
-    """Returns how many numbers the target of each example has; 0 if it has a class."""
-    if isinstance(source, Peek):
-        return source.target_count
-    found = targets_of(source, "train")
-    return 0 if found is None else int(found.shape[1])
-
-
-def refuse_targets(count: int, origin: str) -> None:
-    """Raises ConfigurationError if examples have targets: the losses that there are train on classes."""
-    if count:
-        raise ConfigurationError(
-            f"{origin}: its examples have targets, {count} number{'s' * (count > 1)} each, and the model's last layer "
-            "trains on classes: give labels, whole numbers from 0 or names"
-        )
-
-
-def checked_targets(values: NDArray[Any], examples: int, origin: str) -> Targets:
-    """Returns targets as float32 [examples, k]; one number per example may be given as [examples].
-
-    Raises:
-        DamagedDataError: not one row of 1 to TARGETS_MAX finite numbers per example.
-    """
-    rows = values[:, None] if values.ndim == 1 else values
-    if rows.ndim != 2 or len(rows) != examples or not 1 <= rows.shape[1] <= TARGETS_MAX:
-        raise DamagedDataError(
-            f"{origin}: expected 1 to {TARGETS_MAX} numbers for each of {examples} examples, "
-            f"found an array {list(values.shape)}"
-        )
-    if not (np.issubdtype(rows.dtype, np.floating) or np.issubdtype(rows.dtype, np.integer)):
-        raise DamagedDataError(f"{origin}: expected real numbers as targets, found {values.dtype}")
-    found = np.ascontiguousarray(rows, np.float32)
-    check_finite(found, np.arange(examples), origin)
-    return found
-
-
-def check_same_length(targets: dict[FileSplit, Targets], origin: str) -> int:
-    """Returns how many numbers a target has. Raises DamagedDataError if that differs between training and test."""
-    counts = {split: int(part.shape[1]) for split, part in targets.items()}
-    if len(set(counts.values())) > 1:
-        raise DamagedDataError(
-            f"{origin}: expected as many numbers for each example of both splits, found {counts['train']} for training "
-            f"and {counts['test']} for test"
-        )
-    return counts["train"]
 
 
 def check_fits(size_bytes: int, origin: str) -> None:

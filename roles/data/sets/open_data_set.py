@@ -18,7 +18,8 @@ from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Indices, Range, translation_problem
 from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.order.ownership import Ownership, Share
-from adamctl.roles.data.readers.source import Labels, Source, groups_of, target_count, targets_of
+from adamctl.roles.data.readers.source import Labels, Source, groups_of
+from adamctl.roles.data.readers.targets import target_count, targets_of
 from adamctl.roles.data.scaling import scaling_for
 from adamctl.roles.data.sets.skipping import SkippingSource
 from adamctl.roles.data.sets.visits import ExampleVisits, Visits

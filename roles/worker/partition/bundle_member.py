@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.operation import Array
 from adamctl.net.transport import Request
+from adamctl.roles.data.client.data_client import new_arrays
 from adamctl.roles.worker.core.bundle_work import PASS, READS_MAX, Pull
 from adamctl.roles.worker.core.example_memory import Span
 from adamctl.roles.worker.partition.bundle_engine import BundleEngine
@@ -36,7 +35,7 @@ from adamctl.wire.messages import (
 class BundleMember(MemberSession):
     """See the module. Everything runs on the event loop."""
 
-    _examples: dict[Span, asyncio.Task[tuple[Array, NDArray[np.int32]]]] = field(default_factory=dict)
+    _examples: dict[Span, asyncio.Task[tuple[Array, Answers]]] = field(default_factory=dict)
     _reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_MAX))
 
     async def run(self, stopping: asyncio.Event) -> str:
@@ -71,9 +70,8 @@ class BundleMember(MemberSession):
         else:
             super().handle(request)
 
-    async def _read(self, span: Span) -> tuple[Array, NDArray[np.int32]]:
-        images = np.empty((span.examples, *self.dataset.input_shape), np.float32)
-        labels = np.empty(span.examples, np.int32)
+    async def _read(self, span: Span) -> tuple[Array, Answers]:
+        images, labels = new_arrays(span.examples, self.dataset.input_shape, self.dataset.form)
         async with self._reading:
             await self.data.read(self.dataset, "train", PASS, span.start, span.stop, (images, labels))
         return images, labels
@@ -93,7 +91,7 @@ class BundleMember(MemberSession):
         engine, first, span = self._bundle_engine, message.first_flight, Span(*message.range)
         examples = await asyncio.shield(self._examples[span])
         images, labels = (one[message.start : message.stop] for one in examples)
-        flights = flights_of_portions(images, labels, first, self.group.batch)  # type: ignore[arg-type]
+        flights = flights_of_portions(images, labels, first, self.group.batch)
         task = portion_range(message.bundle, span.start + message.start, span.start + message.stop)
         self._training += 1
         self._ranges[first + len(flights) - 1] = Range(task, None, len(flights))

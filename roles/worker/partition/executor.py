@@ -12,9 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
+from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.program import Batch as FlightBatch
 from adamctl.roles.worker.compute import Batch, BatchDone
@@ -170,7 +168,7 @@ class GroupExecutor:
     async def snapshot(self) -> None:
         await self._lead.engine.pull_snapshot()
 
-    async def evaluate(self, task: EvaluateTask, images: Array, labels: NDArray[np.int32]) -> list[tuple[float, int]]:
+    async def evaluate(self, task: EvaluateTask, images: Array, labels: Answers) -> list[tuple[float, int]]:
         loop, found = asyncio.get_running_loop(), list[asyncio.Future[BatchDone]]()
         for start, stop in parts_of(len(labels), self._lead.batch):
             found.append(loop.create_future())

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from adamctl.config.experiment import Experiment
 from adamctl.config.schedule import learning_rate
+from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.numeric.mix import step_key
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.program import Batch
@@ -35,7 +33,7 @@ def flights_of_task(
     for number, piece in enumerate(cut(task, batch), first_flight):
         part = slice(piece.start, piece.stop)
         key = step_key(experiment.seed, pass_number, task.start + piece.start)
-        made = Batch(examples.images[part], examples.labels[part], key)
+        made = Batch(examples.images[part], examples.answers[part], key)
         rate = learning_rate(experiment.optimizer.lr, experiment.optimizer.schedule, piece.progress)
         local = rates.fixed if rates.factor is None else rates.factor * rate
         flights.append(Flight(number, made, isinstance(task, TrainTask), local, rate))
@@ -50,7 +48,7 @@ def flights_of_step(
     Each has up to `size` examples. Nothing is applied to the weights meanwhile.
     """
     piece = cut(task, experiment.train.batch)[number]
-    images, labels = examples.images[piece.start : piece.stop], examples.labels[piece.start : piece.stop]
+    images, labels = examples.images[piece.start : piece.stop], examples.answers[piece.start : piece.stop]
     key = step_key(experiment.seed, task.pass_number, task.start + piece.start)
     rate = learning_rate(experiment.optimizer.lr, experiment.optimizer.schedule, piece.progress)
     return [
@@ -64,7 +62,7 @@ def portion_range(bundle: int, start: int, stop: int) -> TrainTask:
     return TrainTask(bundle, PASS, start, stop, 0.0, 0.0)
 
 
-def flights_of_portions(images: Array, labels: NDArray[np.int32], first_flight: int, portion: int) -> list[Flight]:
+def flights_of_portions(images: Array, labels: Answers, first_flight: int, portion: int) -> list[Flight]:
     """Returns the flights of portions that lie side by side, from number `first_flight` on.
 
     Each has `portion` examples; only the batch's last one may have fewer, and counts by its share. Nothing is applied

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adamctl.errors import RemoteError
+from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.ps.client.parameter_client import BundleOutcome, ParameterClient
@@ -75,7 +75,7 @@ class BundleExecutor(Protocol):
         """Pulls the accepted parameters, for `evaluate`; bundles go on."""
         ...
 
-    async def evaluate(self, task: EvaluateTask, images: Array, labels: NDArray[np.int32]) -> list[tuple[float, int]]:
+    async def evaluate(self, task: EvaluateTask, images: Array, labels: Answers) -> list[tuple[float, int]]:
         """Returns the summed loss of each part of the examples of a task, and how many are classified correctly.
 
         Args:
@@ -146,11 +146,11 @@ class WholeExecutor:
             self._views = self._network.views(self._snapshot)
         await self._parameters.pull(self._snapshot)
 
-    async def evaluate(self, task: EvaluateTask, images: Array, labels: NDArray[np.int32]) -> list[tuple[float, int]]:
+    async def evaluate(self, task: EvaluateTask, images: Array, labels: Answers) -> list[tuple[float, int]]:
         parts = [slice(*part) for part in parts_of(len(labels), self._batch)]
         return await asyncio.gather(*(self._evaluate(images[part], labels[part]) for part in parts))
 
-    async def _evaluate(self, images: Array, labels: NDArray[np.int32]) -> tuple[float, int]:
+    async def _evaluate(self, images: Array, labels: Answers) -> tuple[float, int]:
         loop = asyncio.get_running_loop()
         found: asyncio.Future[tuple[float, int]] = loop.create_future()
         put = partial(_settle, loop, found)

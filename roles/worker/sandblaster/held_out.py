@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import fsum
 
-import numpy as np
-
+from adamctl.roles.data.client.data_client import new_arrays
 from adamctl.roles.worker.sandblaster.executor import BundleExecutor
 from adamctl.roles.worker.whole_replica import Session
 from adamctl.wire.messages import EvaluateTask, NextTaskRequest, TaskReport
@@ -52,8 +51,7 @@ class HeldOutWork:
             await self._executor.snapshot()
             self._evaluation = task.evaluation
         count = task.stop - task.start
-        images = np.empty((count, *session.dataset.input_shape), np.float32)
-        labels = np.empty(count, np.int32)
+        images, labels = new_arrays(count, session.dataset.input_shape, session.dataset.form)
         await session.data.read(session.dataset, task.split, -1, task.start, task.stop, (images, labels))
         found = await self._executor.evaluate(task, images, labels)
         return TaskReport(task.id, count, fsum(loss for loss, _ in found), sum(correct for _, correct in found))

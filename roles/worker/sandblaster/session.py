@@ -12,12 +12,11 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from adamctl.errors import RunFailedError
+from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.roles.data.client.data_client import new_arrays
 from adamctl.roles.worker.core.bundle_work import PASS, READS_MAX, BundleWork, Held, Pull, portions_of
 from adamctl.roles.worker.core.example_memory import ExampleMemory, Span
 from adamctl.roles.worker.sandblaster.executor import BundleExecutor, WholeExecutor
@@ -57,7 +56,7 @@ class SandblasterRunner:
         self._executor.takes(self._put)
         example_bytes = ELEMENT_BYTES * (1 + prod(session.dataset.input_shape))
         self._work = BundleWork(self._executor.parallel, ExampleMemory(example_bytes, examples_bytes_max))
-        self._examples: dict[Span, tuple[Array, NDArray[np.int32]]] = {}
+        self._examples: dict[Span, tuple[Array, Answers]] = {}
         self._reading = asyncio.Semaphore(READS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._pushing: set[asyncio.Task[None]] = set()
@@ -204,8 +203,7 @@ class SandblasterRunner:
 
     async def _read(self, span: Span) -> None:
         session = self._session
-        images = np.empty((span.examples, *session.dataset.input_shape), np.float32)
-        labels = np.empty(span.examples, np.int32)
+        images, labels = new_arrays(span.examples, session.dataset.input_shape, session.dataset.form)
         async with self._reading:
             await session.data.read(session.dataset, "train", PASS, span.start, span.stop, (images, labels))
         self._examples[span] = images, labels

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.numeric.accrue import Accrual
 from adamctl.kernels.operation import Array
 from adamctl.kernels.step.network import Context, Network, Views
@@ -36,7 +36,7 @@ class Bundle(NamedTuple):
     held: Held
     portions: Sequence[Portion]
     images: Array
-    labels: NDArray[np.int32]
+    labels: Answers
 
 
 class BundleDone(NamedTuple):
@@ -65,7 +65,7 @@ class HeldOut(NamedTuple):
 
     views: Views
     images: Array
-    labels: NDArray[np.int32]
+    labels: Answers
     done: Callable[[tuple[float, int] | BaseException], None]
 
 
@@ -73,7 +73,7 @@ class PortionStep(NamedTuple):
     """A portion for native steps; nothing is applied locally, and nothing is left to chance."""
 
     images: Array
-    labels: NDArray[np.int32]
+    labels: Answers
     local_learning_rate: float = 0.0
     key: int = 0
 

@@ -65,7 +65,7 @@ def test_list_for_people_however_the_run_is_named(tmp_path: Path, named: str) ->
     place = {"path": str(run), "checkpoints": str(run / "checkpoints")}.get(named, named)
     lines = invoke("list", place, "--run-dir", tmp_path).stdout.splitlines()
     assert lines[0].split()[:3] == ["checkpoint", "pass", "examples"]
-    assert lines[2].split()[:4] == ["000002", "2.00", str(2 * PASS_EXAMPLES), "75.00%"]
+    assert lines[2].split()[:5] == ["000002", "2.00", str(2 * PASS_EXAMPLES), "top-1", "75.00%"]
     assert "complete  done" in lines[2] and "complete  not done" in lines[1]
 
 

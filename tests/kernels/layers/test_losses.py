@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adamctl.kernels.layers.losses import make_loss
+from adamctl.kernels.layers.make import make_loss
 from tests.kernels.kernel_checks import BACKENDS
 
 

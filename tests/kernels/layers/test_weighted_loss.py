@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.backend import Backend
-from adamctl.kernels.layers.losses import make_loss
-from adamctl.kernels.layers.weighted_loss import make_training_loss
+from adamctl.kernels.layers.make import make_loss, make_training_loss
 from adamctl.kernels.native import can_compile
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.program import Batch

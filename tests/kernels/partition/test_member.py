@@ -29,6 +29,7 @@ from adamctl.model.description import (
     Model,
     Softmax,
 )
+from adamctl.model.metric import takes_targets
 from adamctl.model.shapes import infer
 from tests.custom_layers import Mix, Relu, RowSums, Slope
 from tests.kernels.kernel_checks import BACKENDS
@@ -104,12 +105,15 @@ OWN_BY_ROWS = cut(
     [("rows", [2, 5, 11]), ("maps", [1, 1, 2]), ("rows", [3, 5, 9]), ("rows", [4, 4, 9]), ("rows", [1, 2, 4]),
      ("units", [3, 4, 6]), ("units", [1, 6, 6]), ("units", [0, 2, 5])],
 )  # fmt: skip
+REGRESSION = replace(VECTOR, loss="mean_squared_error")
+"""Its errors are whole numbers over batch and outputs, both powers of two."""
 CASES = {
     "layers of the user's own": (OWN, OWN_BY_ROWS),
     "rows and units": (EXACT, ROWS_AND_UNITS),
     "uneven, with empty parts": (EXACT, UNEVEN),
     "layers whole at one": (EXACT, WHOLES),
     "nine partitions": (VECTOR, NINE),
+    "targets": (REGRESSION, NINE),
 }
 
 
@@ -119,6 +123,8 @@ def small_integers(model: Model, seed: int) -> tuple[list[Array], Batch]:
     weights = [generator.integers(-1, 2, tensor.shape).astype(np.float32) for tensor in tensors]
     units = infer(model)[-1].output[0]
     labels = generator.integers(0, units, BATCH).astype(np.int32)
+    if takes_targets(model):
+        labels = generator.integers(-9, 10, (BATCH, units)).astype(np.float32)  # type: ignore[assignment]
     return weights, Batch(generator.integers(-2, 3, (BATCH, *model.input)).astype(np.float32), labels)
 
 
@@ -217,7 +223,9 @@ def test_dropout_drops_what_it_drops_in_the_whole(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("model", "cuts"), [(IMAGES, UNEVEN), (IMAGES, WHOLES), (LOCAL, BY_ROWS), (VECTOR, NINE)])
+@pytest.mark.parametrize(
+    ("model", "cuts"), [(IMAGES, UNEVEN), (IMAGES, WHOLES), (LOCAL, BY_ROWS), (VECTOR, NINE), (REGRESSION, NINE)]
+)
 @pytest.mark.parametrize("examples", [BATCH, 3])
 def test_an_evaluation_finds_the_loss_of_the_whole(
     model: Model, cuts: list[StageCut], examples: int, backend: Backend

@@ -43,6 +43,17 @@ def test_what_the_coordinator_writes_is_read(tmp_path: Path) -> None:
     assert isinstance(last, Measurement) and "loss/train" not in last.values, "it is not finite"
 
 
+def test_a_metric_is_called_as_its_loss_calls_it(tmp_path: Path) -> None:
+    records = RunRecords(tmp_path)
+    result = EvaluationResult(
+        passes=1.5, progress=0.1, train_seconds=2.5, split="test", top1=None, loss=4.0, metric="rmse", metric_value=2.0
+    )
+    records.evaluation(result, progress(210))
+    records.close()
+    evaluation = measured(*lines(tmp_path))[0]
+    assert isinstance(evaluation, Measurement) and evaluation.values == {"loss/test": 4.0, "rmse/test": 2.0}
+
+
 def test_steps_of_a_batch_algorithm_are_evaluations(tmp_path: Path) -> None:
     records = RunRecords(tmp_path)
     batch = BatchProgress(algorithm="lbfgs", iterations=2, evaluations=3, loss=0.5, gradient_max=0.25, step=1.0)

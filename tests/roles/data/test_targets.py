@@ -22,7 +22,8 @@ from adamctl.roles.data.describe.look import Needs, look
 from adamctl.roles.data.readers import open_source, peek_source
 from adamctl.roles.data.readers.plugins import check_source
 from adamctl.roles.data.readers.plugins import find as find_reader
-from adamctl.roles.data.readers.source import TableSource, target_count, targets_of
+from adamctl.roles.data.readers.source import TableSource
+from adamctl.roles.data.readers.targets import target_count, targets_of
 from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.store import DataStore
 from adamctl.wire.messages import Hello

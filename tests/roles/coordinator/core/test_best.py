@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from adamctl.model.metric import RMSE
 from adamctl.roles.coordinator.core.evaluate import best_of
 from adamctl.roles.coordinator.core.instructions import Finished, Instruction, WriteCheckpoint
 from adamctl.roles.coordinator.core.progress import EvaluationResult
+from adamctl.roles.coordinator.core.report import run_progress
 from tests.roles.coordinator.simulation import Simulation, plan
 
 
@@ -29,6 +31,31 @@ def result(top1: float, loss: float | None = 0.5) -> EvaluationResult:
 )
 def test_the_best_is_by_top_1_then_by_loss_then_the_earliest(results: Sequence[EvaluationResult], best: int) -> None:
     assert best_of(results) == best
+
+
+def measured(value: float | None) -> EvaluationResult:
+    return EvaluationResult(
+        passes=1, progress=0.1, train_seconds=1.0, split="validation", top1=None, loss=0.5, metric="rmse",
+        metric_value=value, larger_is_better=False,
+    )  # fmt: skip
+
+
+def test_of_a_metric_that_is_to_be_small_the_smallest_is_the_best() -> None:
+    assert best_of([measured(None), measured(2.0), measured(0.5), measured(0.5), measured(1.0)]) == 2
+
+
+def test_the_coordinator_makes_the_metric_of_sums_and_a_target_below_it_ends_the_run() -> None:
+    """Each example's loss is 0.25, so the root of their mean is 0.5."""
+    for target, ends in ((0.6, True), (0.4, False)):
+        chosen = plan(passes=3, evaluate_on="validation", target=target)
+        simulation = Simulation(1, replace(chosen, metric=RMSE), evaluation_examples=1000)
+        simulation.add_worker("w")
+        simulation.run()
+        told = run_progress(simulation.core.run, (), (), {})
+        assert (told.metric, told.larger_is_better, told.top1, told.train_top1) == ("rmse", False, None, None)
+        assert told.metric_value == told.best_metric_value == 0.5
+        assert (len(told.evaluations) == 1) is ends
+        assert told.result is not None and told.result["time_to"].keys() == ({"0.6"} if ends else set())
 
 
 class Played(Simulation):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from adamctl.errors import RunFailedError
+from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.worker.core.bundle_work import Pull
 from adamctl.roles.worker.core.open_flights import Standing
 from adamctl.roles.worker.partition import bundle_member
@@ -113,7 +114,7 @@ class Played:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bundle_member, "BundleEngine", Engine)
         self.engine, self.data, self.links = Engine(), Data(), Links()
-        dataset: Any = SimpleNamespace(input_shape=(1,))
+        dataset: Any = SimpleNamespace(input_shape=(1,), form=ExampleForm(1))
         of: Any = (GROUP, self.links, None, dataset, self.data, logging.getLogger("test_bundle_member"), 1)
         self.member = BundleMember(*of)
         self.member.engine = self.engine  # type: ignore[assignment]

@@ -20,7 +20,7 @@ def experiment() -> Any:
 
 
 def examples(count: int) -> Any:
-    return SimpleNamespace(images=np.arange(count, dtype=np.float32).reshape(count, 1), labels=np.arange(count))
+    return SimpleNamespace(images=np.arange(count, dtype=np.float32).reshape(count, 1), answers=np.arange(count))
 
 
 def test_a_range_becomes_batches_with_their_keys_and_rates() -> None:

@@ -1,0 +1,76 @@
+"""What a model is judged by, besides its loss: a number made of sums over the examples of a split.
+
+Sums over batches, ranges and workers add up, values such as roots and ratios do not: so a value is made once, of all
+sums (docs/decisions/0048).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite, nan, sqrt
+from typing import Final, NamedTuple
+
+from adamctl.model.description import Model
+
+TARGET_LOSSES: Final = frozenset({"mean_squared_error"})
+"""Losses that compare outputs with targets, float32 [n, k], in place of labels."""
+
+
+class Tally(NamedTuple):
+    """Sums over examples: of their losses, of those with the largest output at their label, and others of a metric's
+    own.
+    """
+
+    examples: int
+    loss_sum: float
+    correct: int = 0
+    sums: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of evaluations.
+
+    Attributes:
+        name: for people and records.
+        make: its value, from the sums over at least one example.
+    """
+
+    name: str
+    larger_is_better: bool
+    make: Callable[[Tally], float]
+
+    def value(self, tally: Tally) -> float | None:
+        """Returns its value; None of no examples, or where it is not finite, which JSON cannot express."""
+        found = self.make(tally) if tally.examples and isfinite(tally.loss_sum) else nan
+        return found if isfinite(found) else None
+
+
+class _Top1(Metric):
+    def value(self, tally: Tally) -> float:
+        """Returns the share; it is 0 of no examples. A loss that has diverged does not matter."""
+        return self.make(tally)
+
+
+TOP_1: Final = _Top1("top-1", True, lambda tally: tally.correct / max(tally.examples, 1))
+"""The share of the examples that have their largest output at their label."""
+RMSE: Final = Metric("rmse", False, lambda tally: sqrt(tally.loss_sum / tally.examples))
+"""The root of the mean squared error: in the units of the targets."""
+
+
+def takes_targets(model: Model) -> bool:
+    """Whether a model is trained on targets, numbers to come close to, in place of labels."""
+    return model.loss in TARGET_LOSSES
+
+
+def metric_of(model: Model) -> Metric:
+    """Returns what a model is judged by."""
+    return RMSE if takes_targets(model) else TOP_1
+
+
+def reaches(value: float | None, target: float, larger_is_better: bool) -> bool:
+    """Whether a metric's value is as good as a target; None is not."""
+    if value is None:
+        return False
+    return value >= target if larger_is_better else value <= target
