@@ -41,7 +41,8 @@ class _Run:
     def __init__(self, cluster: Cluster, seed: int, outages: Sequence[Outage]) -> None:
         work = cluster.work
         self._cluster, self._work, self._random = cluster, work, Random(seed)
-        self._slowness = [self._drawn(cluster.spread) for _ in range(cluster.replicas)]
+        speeds = [self._drawn(cluster.spread) for _ in range(cluster.replicas)]
+        self._slowness = [sum(speeds) / len(speeds) / speed for speed in speeds]
         count = self._count = cluster.replicas * work.contexts
         self._pushing = Pushing(
             cluster.server or ServerWork(), work, cluster.replicas, self._when_answered, self._when_fetched

@@ -191,3 +191,19 @@ def test_a_server_that_is_missing_leaves_larger_parts_to_the_others() -> None:
     before = sum(at_s < 20 for at_s in found.finished_s) / 20
     after = sum(at_s >= 30 for at_s in found.finished_s) / 30
     assert after == pytest.approx(before / 2, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("push_bytes", "first_s", "more_s"),
+    [(0.01, 0.0, 0.0), (0.35, 0.0, 0.0), (0.5, 0.0, 0.0), (0.01, 3.5e-3, 3.5e-3), (0.01, 5e-3, 2e-3)],
+    ids=["compute", "link nearly full", "link full", "threads nearly full", "threads, pushes together"],
+)
+def test_groups_of_replicas_are_as_fast_as_these_within_1_percent(
+    push_bytes: float, first_s: float, more_s: float
+) -> None:
+    cluster = Cluster(
+        240, work(push_bytes=push_bytes, fetch_bytes=push_bytes),
+        ServerWork(StationRates(LINK, 1.0, 1.0), first_s, more_s), DataWork(3, example_s=5e-4), 0.01, 0.1, 0.1,
+    )  # fmt: skip
+    alone, grouped = (simulate(one, warm=6, counted=20, seed=1) for one in (cluster, cluster.grouped(4)))
+    assert grouped.examples_per_s == pytest.approx(alone.examples_per_s, rel=0.01)
