@@ -31,11 +31,17 @@ COUNTED_MOST = 50
 
 @dataclass(frozen=True)
 class Planned:
-    """A size, and what it was found to do. `binds`: what it is that no more of would help."""
+    """A size, and what it was found to do.
+
+    Attributes:
+        together: servers and data servers are on the workers' machines, since there are too few for each its own.
+        binds: what is at work all of the time, or nearly.
+    """
 
     size: Size
     cluster: Cluster
     outcome: Outcome
+    together: bool = False
 
     @property
     def binds(self) -> str:
@@ -71,7 +77,9 @@ def choose(
     jitter: float = 0.0,
     seed: int = 0,
 ) -> Planned | None:
-    """Returns the fastest way found to use so many machines; None if they are too few for one replica and its servers.
+    """Returns the fastest way found to use so many machines; None if they are too few for one replica.
+
+    Where they are too few for servers beside it, one server and one data server share the workers' machines.
 
     Args:
         partitions: numbers of workers of a replica that are tried.
@@ -87,7 +95,21 @@ def choose(
             found = Planned(size, cluster, run(cluster, seed))
             if best is None or found.outcome.examples_per_s > best.outcome.examples_per_s * (1 + WORTH):
                 best = found
-    return best
+    return best or _together(planner, machines, partitions, spread, jitter, seed)
+
+
+def _together(
+    planner: Planner, machines: int, partitions: Sequence[int], spread: float, jitter: float, seed: int
+) -> Planned | None:
+    """Returns the fastest way found to use machines that workers share with a server and a data server."""
+    data = int(planner.serving.data is not None)
+    found = []
+    for number in partitions:
+        if number <= machines:
+            size = Size(number, machines // number, 1, data)
+            cluster = planner.together(size, machines, spread=spread, jitter=jitter)
+            found.append(Planned(size, cluster, run(cluster, seed), together=True))
+    return max(found, key=lambda one: one.outcome.examples_per_s, default=None)
 
 
 def busy(cluster: Cluster) -> tuple[float, float]:

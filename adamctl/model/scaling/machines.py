@@ -25,7 +25,7 @@ from adamctl.model.partition.work import Factored, Pushing, factored_by, paramet
 from adamctl.model.placement import place_buckets
 from adamctl.model.scaling.cluster import Cluster, DataWork, ReplicaWork, ServerWork
 from adamctl.model.scaling.rates import ServingRates
-from adamctl.model.scaling.station import StationRates
+from adamctl.model.scaling.station import UNLIMITED_BYTES_PER_S, StationRates
 
 NEVER = 1 << 60
 """Flights per push of what pushes to nobody."""
@@ -113,6 +113,28 @@ class Planner:
         server = self._server(plan, pushing, share, rates)
         data = self._data(size, sum(example_bytes))
         return Cluster(size.replicas, work, server, data, link.latency_s, spread, jitter)
+
+    def together(self, size: Size, machines: int, *, spread: float = 0.0, jitter: float = 0.0) -> Cluster:
+        """Returns a cluster whose server and data server are on machines of workers, whose cores they use, too.
+
+        What servers compute is spread over all workers' threads. On one machine nothing goes through a link.
+        """
+        cluster = self.cluster(size, spread=spread, jitter=jitter)
+        work, server, conditions = cluster.work, cluster.server, self.training.conditions
+        assert server is not None
+        loop_s = work.push_bytes * server.rates.receive_s_per_byte
+        loop_s += work.fetch_bytes / work.pushes_per_fetch * server.rates.send_s_per_byte
+        served_s = (server.first_s * server.rates.apply_cores + loop_s) / work.steps_per_push
+        if self.serving.data is not None:
+            served_s += work.batch / self.serving.data.examples_per_s
+        threads = machines * conditions.threads
+        work = replace(work, batch_s=work.batch_s + served_s * size.replicas * work.contexts / threads)
+        if machines > 1:
+            return replace(cluster, work=work)
+        free = UNLIMITED_BYTES_PER_S
+        rates = replace(server.rates, link_bytes_per_s=free, in_each_bytes_per_s=free, out_each_bytes_per_s=free)
+        data = None if cluster.data is None else replace(cluster.data, example_bytes_s=0.0)
+        return replace(cluster, work=work, server=replace(server, rates=rates), data=data)
 
     def inside(self, size: Size) -> Price:
         """Returns what one replica costs by itself, without pushes and fetches."""
