@@ -166,6 +166,7 @@ def _planned(found: Planned, times: FailureTimes) -> dict[str, Any]:
         "compute_share": outcome.compute_share,
         "waited_shares": outcome.waited_shares,
         "server_link_share": max(outcome.server_in_share, outcome.server_out_share),
+        "server_loop_share": outcome.server_loop_share,
         "server_cores_share": outcome.server_cores_share,
         "data_server_share": max(outcome.data_decode_share, outcome.data_link_share),
         "fetch_age_s": outcome.fetch_age_s,

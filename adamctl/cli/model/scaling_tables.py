@@ -71,6 +71,7 @@ def plot_scaling(figures: dict[str, Any], path: Path) -> None:
     for key, label in (
         ("compute_share", "workers compute"),
         ("server_link_share", "servers' links"),
+        ("server_loop_share", "servers' event loops"),
         ("server_cores_share", "servers' cores"),
         ("data_server_share", "data servers"),
     ):

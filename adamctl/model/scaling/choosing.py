@@ -141,6 +141,7 @@ def binding(cluster: Cluster, outcome: Outcome) -> str:
     shares = {
         "compute": outcome.compute_share,
         "servers' links": max(outcome.server_in_share, outcome.server_out_share),
+        "servers' event loops": outcome.server_loop_share,
         "servers' cores": outcome.server_cores_share,
         "data servers' threads": outcome.data_decode_share,
         "data servers' links": outcome.data_link_share,

@@ -155,6 +155,7 @@ class Outcome:
         compute_share: of contexts' time, in which they computed.
         waited_shares: of contexts' time, by what they waited for: `data`, `servers`, `others`.
         server_in_share, server_out_share: of the busiest server's link.
+        server_loop_share: of the one thread of its event loop, which receives and sends.
         server_cores_share: of the cores it may use.
         data_decode_share, data_link_share: of the data servers' threads and links.
         pushes, applied, answered: pushes that replicas made, that were applied, and that were answered.
@@ -169,6 +170,7 @@ class Outcome:
     waited_shares: dict[str, float]
     server_in_share: float
     server_out_share: float
+    server_loop_share: float
     server_cores_share: float
     data_decode_share: float
     data_link_share: float

@@ -105,9 +105,8 @@ def _of_server(planned: Planned, times: FailureTimes, what: Kind, noticed_s: flo
     if times.copies > 1:
         pause_s = noticed_s + times.takeover_s
         whole_s = max(pause_s, noticed_s + times.restart_s)
-        busy = max(
-            planned.outcome.server_in_share, planned.outcome.server_out_share, planned.outcome.server_cores_share
-        )
+        one = planned.outcome
+        busy = max(one.server_in_share, one.server_out_share, one.server_loop_share, one.server_cores_share)
         slower = _slower(planned.size.servers, busy)
     elif times.has_store:
         pause_s = whole_s = noticed_s + times.restart_s

@@ -1,7 +1,8 @@
 """A push on its way: through the network into the busiest server, applied, copied, answered; and a fetch back (pure).
 
-A worker's pushes leave one after another, since each shard has one connection, and so do its fetches. Pushes that wait
-for a server's apply threads are applied together (Adam 3.3.1). In step, parts wait until all replicas' have come.
+A worker's pushes leave one after another, since each shard has one connection. It has one fetch under way at most, and
+what asks for one meanwhile is served by the next. Pushes that wait for a server's apply threads are applied together
+(Adam 3.3.1). In step, parts wait until all replicas' have come.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from adamctl.model.scaling.station import APPLY, IN, OUT, Station
 
 _COPY = -1
 Later = Callable[[float, int], None]
-"""Told when something will be known to a context: seconds from now, and the context."""
+"""Told that a context's push, or a replica's fetch, is on its way back: the time, and which."""
 
 
 class Pushing:
@@ -30,7 +31,8 @@ class Pushing:
         self._answered, self._fetched = answered, fetched
         self.station = Station(server.rates)
         self._outgoing: list[deque[int]] = [deque() for _ in range(replicas)]
-        self._incoming: list[deque[int]] = [deque() for _ in range(replicas)]
+        self._wanted: list[list[int]] = [[] for _ in range(replicas)]  # contexts that the next fetch is for
+        self._fetching: list[list[int]] = [[] for _ in range(replicas)]
         self._waiting: list[int] = []
         self._applying: list[int] = []
         self._held: list[int] = []
@@ -53,11 +55,22 @@ class Pushing:
             self.station.add(now_s, IN, self._work.push_bytes * self.load, context)
 
     def fetch(self, now_s: float, context: int) -> None:
-        """A context fetches."""
-        queue = self._incoming[context // self._work.contexts]
-        queue.append(context)
-        if len(queue) == 1:
-            self.station.add(now_s, OUT, self._work.fetch_bytes * self.load, context)
+        """A context wants what is applied by now."""
+        replica = context // self._work.contexts
+        self._wanted[replica].append(context)
+        if not self._fetching[replica]:
+            self._begin_fetch(now_s, replica)
+
+    def installed(self, now_s: float, replica: int) -> list[int]:
+        """A fetch is in a replica's weights; returns the contexts that wanted it. The next one begins, if there is."""
+        done, self._fetching[replica] = self._fetching[replica], []
+        if self._wanted[replica]:
+            self._begin_fetch(now_s, replica)
+        return done
+
+    def _begin_fetch(self, now_s: float, replica: int) -> None:
+        self._fetching[replica], self._wanted[replica] = self._wanted[replica], []
+        self.station.add(now_s, OUT, self._work.fetch_bytes * self.load, replica)
 
     def step(self) -> None:
         """Carries out what happens at `next_s`."""
@@ -66,10 +79,12 @@ class Pushing:
         if what == _COPY:
             self._copied(now_s)
         elif lane == IN:
-            self._next(now_s, self._outgoing[what // self._work.contexts], IN, self._work.push_bytes)
+            queue = self._outgoing[what // self._work.contexts]
+            queue.popleft()
+            if queue:
+                self.station.add(now_s, IN, self._work.push_bytes * self.load, queue[0])
             self._arrived(now_s, what)
         elif lane == OUT:
-            self._next(now_s, self._incoming[what // self._work.contexts], OUT, self._work.fetch_bytes)
             self._fetched(now_s, what)
         else:
             done, self._applying = self._applying, []
@@ -80,11 +95,6 @@ class Pushing:
         """Changes of how many replicas a step in step is."""
         self.parts = parts
         self._complete(now_s)
-
-    def _next(self, now_s: float, queue: deque[int], lane: int, size_bytes: float) -> None:
-        queue.popleft()
-        if queue:
-            self.station.add(now_s, lane, size_bytes * self.load, queue[0])
 
     def _arrived(self, now_s: float, context: int) -> None:
         if self._work.keeps_to_steps:

@@ -191,19 +191,20 @@ class _Run:
         work = self._work
         self._open[context] -= 1
         self._answers += 1
-        if work.fetch_follows and self._trip[context] is not None:
+        if work.fetch_follows:
             self._pushing.fetch(now_s, context)
         self._try(now_s, context)
 
-    def _installed(self, now_s: float, context: int) -> None:
-        left_s = self._trip[context]
-        if left_s is not None:
-            took_s = now_s - left_s
-            self._mean_trip_s += (took_s - self._mean_trip_s) * (_RECENT if self._trips else 1.0)
-            self._trip_s += took_s
-            self._trips += 1
-            self._trip[context] = None
-        self._try(now_s, context)
+    def _installed(self, now_s: float, replica: int) -> None:
+        for context in self._pushing.installed(now_s, replica):
+            left_s = self._trip[context]
+            if left_s is not None:
+                took_s = now_s - left_s
+                self._mean_trip_s += (took_s - self._mean_trip_s) * (_RECENT if self._trips else 1.0)
+                self._trip_s += took_s
+                self._trips += 1
+                self._trip[context] = None
+            self._try(now_s, context)
 
     def _try(self, now_s: float, context: int) -> None:
         if self._state[context] in self._waited:
@@ -252,8 +253,8 @@ class _Run:
     def _when_answered(self, now_s: float, context: int) -> None:
         self._put(now_s + 2 * self._cluster.latency_s, _ANSWERED, context)
 
-    def _when_fetched(self, now_s: float, context: int) -> None:
-        self._put(now_s + 2 * self._cluster.latency_s, _INSTALLED, context)
+    def _when_fetched(self, now_s: float, replica: int) -> None:
+        self._put(now_s + 2 * self._cluster.latency_s, _INSTALLED, replica)
 
     def _outage(self, now_s: float, outage: Outage, begins: bool) -> None:
         if outage.replica is None:
@@ -303,6 +304,7 @@ class _Run:
             waited_shares={name: one / of_contexts for name, one in zip(self._waited, waited, strict=True)},
             server_in_share=moved_in / rates.link_bytes_per_s / passed_s,
             server_out_share=moved_out / rates.link_bytes_per_s / passed_s,
+            server_loop_share=(moved_in * rates.receive_s_per_byte + moved_out * rates.send_s_per_byte) / passed_s,
             server_cores_share=busy_s / rates.cores / passed_s,
             data_decode_share=decode_s / data / passed_s,
             data_link_share=link_s / data / passed_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -65,17 +66,31 @@ def test_as_many_data_servers_as_decoding_needs() -> None:
 def test_what_binds_is_named() -> None:
     assert chosen(planner(1e9), 8).binds == "compute"
     assert chosen(planner(2e5), 8, servers=1).binds == "servers' links"
+    loops = planner(1e9)
+    slow = replace(loops.training.conditions, link=Link(1e9, 1e-4, 1e-6))
+    loops = Planner(replace(loops.training, conditions=slow, server_cores=8.0), Even(1e9), loops.serving)
+    assert chosen(loops, 8, servers=1).binds == "servers' event loops"
     steps = planner(1e6, keeps_to_steps=True)
     found = chosen(steps, 8, servers=4)
     assert binding(found.cluster, found.outcome) in ("steps in step", "compute", "servers' links")
 
 
 def test_too_few_machines_and_too_many_partitions() -> None:
-    assert choose(planner(), 1, (1,)) is None
-    assert choose(planner(), 3, (3,)) is None
+    assert choose(planner(), 2, (3,)) is None
     assert check_partitions(planner(), (1, 2, 200)) == (1, 2)
     with pytest.raises(ConfigurationError, match="partitions"):
         check_partitions(planner(), (200,))
+
+
+def test_too_few_machines_for_servers_of_their_own_are_shared() -> None:
+    data = DataRates(1e4, 100.0, 1000)
+    one, three = (chosen(planner(1e6, data), machines) for machines in (1, 3))
+    assert (one.together, one.size) == (True, Size(1, 1, 1, 1))
+    assert not three.together
+    alone = planner(1e6, data).inside(one.size).examples_per_s
+    assert 0.5 * alone < one.outcome.examples_per_s < alone  # servers take some of the worker's time
+    pair = choose(planner(1e6, data), 2, (1,))
+    assert pair is not None and pair.together and pair.size.replicas == 2
 
 
 def test_the_servers_that_are_asked_for_are_used() -> None:

@@ -64,6 +64,13 @@ def test_a_workers_own_link_binds_it_alone() -> None:
     assert found.examples_per_s == pytest.approx(3 * 8.0 / 20.0 * BATCH, rel=0.01)
 
 
+def test_a_servers_loop_is_one_thread_and_binds_before_its_link() -> None:
+    found = follow(Cluster(20, work(), server(receive_s_per_byte=0.01, send_s_per_byte=0.01, cores=8.0)))
+    assert found.examples_per_s == pytest.approx(LINK / 10.0 * BATCH / 2, rel=0.02)
+    assert found.server_loop_share == pytest.approx(1.0, rel=0.02)
+    assert found.server_in_share == pytest.approx(0.5, rel=0.03)
+
+
 def test_apply_threads_bind_and_what_waits_is_applied_together() -> None:
     alone = ServerWork(StationRates(LINK), first_s=0.2, more_s=0.2)
     assert follow(Cluster(20, work(), alone)).examples_per_s == pytest.approx(BATCH / 0.2, rel=0.02)
