@@ -59,6 +59,7 @@ class Training:
         copies: of each part of the model.
         apply_threads, decode_threads: of each parameter server and data server.
         server_cores: of a parameter server's machine.
+        core_share: of a core, that a worker's thread has for sending and receiving.
     """
 
     model: Model
@@ -71,6 +72,7 @@ class Training:
     apply_threads: int = 1
     decode_threads: int = 1
     server_cores: float = 2.0
+    core_share: float = 1.0
     range_batches: int = 8
     pass_fraction: float = 1.0
     cuts: Mapping[str, Cut | CutAxis] = field(default_factory=dict)
@@ -166,6 +168,7 @@ class Planner:
         to_fetch = 1.0 if training.steps_per_fetch is None else training.steps_per_fetch / per_push
         fetched /= min(to_fetch, 1.0)  # several fetches for a push are one of as many bytes
         network_s = (pushed + fetched / max(to_fetch, 1.0)) / per_push * link.processor_s_per_byte
+        network_s /= training.core_share
         if size.partitions > 1:
             contexts = conditions.flights
             batch_s = (inside.interval_s + network_s / conditions.threads) * contexts
