@@ -74,6 +74,12 @@ ELSEWHERE = (
         tuple(f"roles/worker/partition/{one}" for one in ("member_session",)),
         "shells around flights, connections and clients: tested with real processes",
     ),
+    Elsewhere(
+        "model/scaling/test_simulation.py",
+        ("model/scaling/cluster", "model/scaling/pushing"),
+        "parts of one simulation",
+    ),
+    Elsewhere("model/scaling/test_speedup.py", ("model/scaling/distbelief",), "what is assumed, as its figure has it"),
     Elsewhere("kernels/test_native.py", ("kernels/native_function",), "calls are tested as parts of a function"),
     Elsewhere(
         "kernels/partition/test_member.py",

@@ -27,6 +27,7 @@ from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.launch.run_token import read_token
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
+from adamctl.net.token_file import environment_token
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.coordinator.core.progress import RunProgress
 from adamctl.roles.coordinator.records import METRICS_NAME
@@ -129,7 +130,7 @@ class WatchedRun:
     async def __aenter__(self) -> WatchedRun:
         self._start()
         try:
-            address = await self.address("coordinator")
+            address = await self.address("coordinator*")  # with --join it has the name of the run, too
             hello = make_hello("front", "front-watching", 0, self.token)
             self._client = await CoordinatorClient.connect(StreamTransport(), (address,), hello)
             self._sampling = asyncio.create_task(self._sample(self._client))
@@ -213,7 +214,7 @@ class WatchedRun:
         return next((self._folder / "runs").glob("*/*/logs")).parent.parent.name
 
     async def address(self, node: str) -> str:
-        """Returns a role's TCP address, once it serves.
+        """Returns a role's TCP address, once it serves; `node` may be a pattern.
 
         Raises:
             RunFailedError: the command fails, or the role does not serve in time.
@@ -230,8 +231,9 @@ class WatchedRun:
 
     @property
     def token(self) -> str:
-        """Returns the token of the run."""
-        return next(filter(None, map(read_token, (self._folder / "runs").glob("*/*"))), "")
+        """Returns the token of the run, or of the cluster that it joined."""
+        own = filter(None, map(read_token, (self._folder / "runs").glob("*/*")))
+        return next(own, environment_token(self._environment))
 
     async def trains(self) -> float:
         """Returns the time of the first reported steps, by `time.monotonic()`.

@@ -11,6 +11,7 @@ import click
 
 MOST = 1_000_000
 HOSTS_MOST = 10_000
+MACHINES_LISTED_MOST = 32
 PARTITIONS_MOST = 256
 """`PARTITIONS_MAX` of `adamctl.model.partition.cuts`, which `--help` need not import; a test compares the two."""
 
@@ -125,6 +126,31 @@ class Hosts(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             expected = f"a number of hosts from 1 to {HOSTS_MOST:,}, such as 4, or a range such as 2:8"
             self.fail(f"expected {expected}; found {value}", parameter, context)
         return least, most
+
+
+class Machines(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """Numbers of machines: `1,10,100`, or `1..1000` for some from 1 to 1000, each about twice the one before."""
+
+    name = "N,N,...|N..N"
+
+    def convert(
+        self, value: str | tuple[int, ...], parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"([1-9][0-9]{0,4})\.\.([1-9][0-9]{0,4})", value.strip(), re.ASCII)
+        if found is None:
+            parts = value.split(",")
+            if all(re.fullmatch(r"[1-9][0-9]{0,4}", part.strip(), re.ASCII) for part in parts):
+                numbers = tuple(dict.fromkeys(int(part) for part in parts))
+                if max(numbers) <= HOSTS_MOST and len(numbers) <= MACHINES_LISTED_MOST:
+                    return numbers
+        elif 1 <= int(found[1]) <= int(found[2]) <= HOSTS_MOST:
+            first, last = int(found[1]), int(found[2])
+            doubled = (first << power for power in range((last // first).bit_length()))
+            return tuple(dict.fromkeys((*doubled, last)))
+        expected = f"numbers of machines up to {HOSTS_MOST:,}, such as 1,10,100 or 1..1000"
+        self.fail(f"expected at most {MACHINES_LISTED_MOST} {expected}; found {value}", parameter, context)
 
 
 FINITE = Number()

@@ -16,6 +16,7 @@ from adamctl.cli.number_types import (
     PARTITIONS_MOST,
     SECONDS,
     Counts,
+    Machines,
     Number,
     Numbers,
     Quantity,
@@ -119,3 +120,12 @@ def test_counts_are_different_whole_numbers() -> None:
 
 def test_most_partitions_are_those_of_an_experiment() -> None:
     assert PARTITIONS_MOST == PARTITIONS_MAX
+
+
+def test_numbers_of_machines_are_listed_or_doubled() -> None:
+    for text, numbers in (("1..9", (1, 2, 4, 8, 9)), ("3..24", (3, 6, 12, 24)), ("5..5", (5,)), ("8, 2,8", (8, 2))):
+        assert Machines().convert(text, None, None) == numbers
+    assert len(Machines().convert("1..1000", None, None)) == 11
+    for text in ("", "0", "9..1", "1..", "1..99999", "2,x", "1...3", "-1"):
+        with pytest.raises(click.BadParameter, match=f"such as 1,10,100 or 1..1000; found {text}"):
+            Machines().convert(text, None, None)

@@ -34,7 +34,7 @@ TOO_LONG_FOR_A_SOCKET = "x" * 100  # no Unix sockets, so that everything goes th
 
 
 @dataclass(frozen=True)
-class _Inside(RoleCommand):
+class RoleInside(RoleCommand):
     """A role that runs in a network namespace."""
 
     prefix: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class FailoverCluster(RoleProcesses):
         member = (*common, *self._keeper_flag(), "--apply-threads", "1")
         if self.links is None:
             return RoleCommand("ps", name, member)
-        return _Inside("ps", name, ("--bind", self.links.address(name), *member), self.links.prefix(name))
+        return RoleInside("ps", name, ("--bind", self.links.address(name), *member), self.links.prefix(name))
 
     def _keeper_flag(self) -> tuple[str, str]:
         return ("--config-store" if is_etcd(self.keeper) else "--controller", self.keeper)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from adamctl.cli import options
-from adamctl.cli.number_types import PARTITIONS_MOST, Counts
+from adamctl.cli.number_types import HOSTS_MOST, PARTITIONS_MOST, SECONDS, Counts, Machines, Number
 from adamctl.cli.output import print_json, progress
 from adamctl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from adamctl.config.experiment import Experiment
+    from adamctl.model.partition.cost import Link
+
+COUNT = click.IntRange(1, HOSTS_MOST)
 
 
 @click.command("plan")
@@ -25,6 +31,26 @@ from adamctl.errors import ConfigurationError
 )
 @options.machine_options
 @click.option("--measured", metavar="RUN", help="Take what this run has measured: a run folder, NAME/NNN or NAME.")
+@click.option(
+    "--machines", type=Machines(), help="Simulate clusters of so many machines, such as 1..1000: see docs/planning.md."
+)
+@click.option("--servers", type=COUNT, help="With --machines: parameter servers.  [default: what is best]")
+@click.option("--data-servers", type=COUNT, help="With --machines: data servers.  [default: what is best]")
+@click.option(
+    "--spread",
+    type=Number(least=0, most=1),
+    help="With --machines: standard deviation of the workers' speeds, as a share of their mean.  [default: 0]",
+)
+@click.option(
+    "--jitter", type=Number(least=0, most=1), help="With --machines: the same of one batch's time.  [default: 0]"
+)
+@click.option(
+    "--restart",
+    "restart_s",
+    type=SECONDS,
+    help="With --machines: from a process's start to its first step.  [default: 2.4s]",
+)
+@options.plot_option
 @options.runs_option
 @options.json_option
 def command(
@@ -37,6 +63,13 @@ def command(
     rates_file: str | None,
     measured: str | None,
     run_dir: str,
+    machines: tuple[int, ...] | None,
+    servers: int | None,
+    data_servers: int | None,
+    spread: float | None,
+    jitter: float | None,
+    restart_s: float | None,
+    plot: Path | None,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -49,17 +82,31 @@ def command(
     With --measured, these rates are scaled so that the predicted compute time is what a finished or running run of this
     network took. If one of its partitions was slow, cuts are shown with which all would take as long.
 
+    With --machines, whole clusters are simulated: replicas that share parameter servers and data servers, each of which
+    has a machine and a link of its own. For each number of machines it shows how they are shared out best, images per
+    second, what binds, and what a failure costs. --plot draws that.
+
     Exit code 2 if nothing fits cluster.memory_per_worker.
     """
+    from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE, Link
+
     loaded = options.load(experiment, settings, data, flags)
     if loaded.experiment.has_own_parameters:
         raise ConfigurationError(
             "cluster.ps: found 0; plan compares with whole replicas, which need parameter servers; set it to 1 or more"
         )
+    if machines is None:
+        _refuse_flags_of_machines(servers, data_servers, spread, jitter, restart_s, plot)
+    else:
+        link = Link(link_bytes_per_s, latency_s, TCP_PROCESSOR_S_PER_BYTE)
+        _plan_machines(
+            loaded.experiment, machines, numbers, rates_file, link, servers, data_servers, spread or 0.0, jitter or 0.0,
+            restart_s, plot, as_json,
+        )  # fmt: skip
+        return
     from adamctl.cli.model.partition_figures import conditions_of, measured_figures, plan_figures, rates_for
     from adamctl.cli.model.partition_tables import refuse_what_does_not_fit, show_measured, show_plan
     from adamctl.launch.measured_run import read_measured
-    from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE, Link
 
     found = None if measured is None else read_measured(measured, Path(run_dir), loaded.experiment)
     priced = numbers if found is None else (*numbers, found.plan.partitions)
@@ -76,3 +123,36 @@ def command(
             show_measured(taken)
         show_plan(figures)
     refuse_what_does_not_fit(figures, "workers")
+
+
+def _refuse_flags_of_machines(*values: object) -> None:
+    """Raises ConfigurationError: a flag was given that only counts with --machines."""
+    names = ("--servers", "--data-servers", "--spread", "--jitter", "--restart", "--plot")
+    given = [name for name, value in zip(names, values, strict=True) if value is not None]
+    if given:
+        raise ConfigurationError(f"{given[0]}: expected --machines with it, such as --machines 1..1000; found none")
+
+
+def _plan_machines(
+    experiment: Experiment, machines: tuple[int, ...], partitions: tuple[int, ...], rates_file: str | None, link: Link,
+    servers: int | None, data_servers: int | None, spread: float, jitter: float, restart_s: float | None,
+    plot: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    from adamctl.cli.model.partition_figures import rates_for
+    from adamctl.cli.model.scaling_figures import RESTART_S, scaling_figures, serving_rates_for, training_of
+    from adamctl.cli.model.scaling_tables import plot_scaling, show_scaling
+
+    training_of(experiment, link)  # what cannot be simulated is refused before anything is measured
+    rates = rates_for(experiment, partitions, rates_file, progress("measuring"))
+    serving = serving_rates_for(experiment, rates_file, progress("measuring"))
+    figures = scaling_figures(
+        experiment, machines, partitions, rates, serving, link,
+        servers=servers, data_servers=data_servers, spread=spread, jitter=jitter,
+        restart_s=RESTART_S if restart_s is None else restart_s, progress=progress("simulating"),
+    )  # fmt: skip
+    if as_json:
+        print_json(figures)
+    else:
+        show_scaling(figures)
+    if plot is not None:
+        plot_scaling(figures, plot)

@@ -276,6 +276,27 @@ def parameter_traffic(
     return push, pulled * pushing.fetch_per_push
 
 
+def pushed_work(plan: PartitionPlan, tensors: Sequence[Tensor], partition: int, pushing: Pushing) -> tuple[int, int]:
+    """Returns what a partition's servers do for each push of one thread: additions, and multiply-adds of factors.
+
+    Args:
+        tensors: of the model.
+    """
+    servers, additions, products = servers_of(plan, pushing), 0, 0
+    for stage in plan.stages:
+        part = stage.parts[partition]
+        for place, index in enumerate(stage.tensors):
+            rows = part.owned[place]
+            if rows is None:
+                continue
+            tensor = _rows_of(tensors[index], rows)
+            if _protocol(tensor, servers, pushing) == "factors":
+                products += tensor.size * pushing.examples
+            else:
+                additions += tensor.size
+    return additions, products
+
+
 def _push_bytes(tensor: Tensor, servers: int, pushing: Pushing) -> int:
     if _protocol(tensor, servers, pushing) == "factors":
         return factors_bytes(tensor, pushing.examples, servers, pushing.wire_push)
