@@ -135,6 +135,18 @@ class KeptState(Relu):
 kept: list[float] = []
 
 
+class LastBatch(Relu):
+    """Uses the mean of the batch before: a batch that comes twice in a row shows nothing."""
+
+    def upward(self, part, inputs, parameters, state, out):
+        own = float(inputs.mean())
+        out[...] = np.maximum(inputs, 0) + 1e-3 * last.get("mean", own)
+        last["mean"] = own
+
+
+last: dict[str, float] = {}
+
+
 class NotDeterministic(Relu):
     def upward(self, part, inputs, parameters, state, out):
         out[...] = np.maximum(inputs, 0) + 1e-5 * np.random.default_rng().standard_normal(out.shape)
@@ -218,6 +230,7 @@ PLANTED = {
     "nothing written": (Rebound, r"^what is written: out at \[0, 0, 0, 0\]: found nan"),
     "wrong type": (WrongType, r"^gradients: .*: found .*; numerically .*; out has no more digits than float32"),
     "state kept between batches": (KeptState, rf"^between batches: out depends on the batch before at .*: {BOTH}"),
+    "the batch before is used": (LastBatch, rf"^between batches: out depends on the batch before at .*: {BOTH}"),
     "not deterministic": (NotDeterministic, rf"^the same batch twice: out differs from one run .*: {BOTH}"),
     "parameter order": (
         ParameterOrder, rf"^gradients: gradient of gain at \[0\]: found {NUMBER}; numerically {NUMBER}$",
@@ -234,6 +247,7 @@ NATIVE = {
 
 def expect(layer: Callable[[], adam.Layer], pattern: str) -> None:
     kept.clear()
+    last.clear()
     found = [str(one) for one in findings(layer(), IMAGE)]
     assert any(re.search(pattern, text) for text in found), found
 
