@@ -76,7 +76,9 @@ class Custom(Operation):
         for move in self._moves(inputs, buffers):
             move.make()
         placed, parameters, state = self._inputs(inputs, buffers), self._named(weights), self._states(buffers, batch)
-        self._call(self.own.layer.upward, self.part, placed, parameters, state, out)
+        arguments = (self.part, placed, parameters, state, out)
+        if not self._made(self.own.layer.native_upward, arguments, out):
+            self._call(self.own.layer.upward, *arguments)
         return out
 
     def backward(
@@ -91,10 +93,12 @@ class Custom(Operation):
         """Calls `downward`."""
         self._check("output error", output_error, self.output_shape)
         batch = len(inputs)
-        self._call(
-            self.own.layer.downward, self.part, output_error, self._inputs(inputs, buffers), self._named(weights),
-            self._named(gradients), self._states(buffers, batch), self._out(buffers, batch, needs_input_error),
+        arguments = (
+            self.part, output_error, self._inputs(inputs, buffers), self._named(weights), self._named(gradients),
+            self._states(buffers, batch), self._out(buffers, batch, needs_input_error),
         )  # fmt: skip
+        if not self._made(self.own.layer.native_downward, arguments, output_error):
+            self._call(self.own.layer.downward, *arguments)
         if not needs_input_error:
             return None
         for move in self._moves_back(buffers, batch):
@@ -215,6 +219,17 @@ class Custom(Operation):
 
     def _states(self, buffers: Buffers, batch: int) -> dict[str, Array]:
         return {key: _first(buffers, STATE + key, batch) for key in self._state}
+
+    def _made(self, method: Callable[..., Any], arguments: tuple[Any, ...], typed: Array) -> bool:
+        """Makes a direction's native calls from Python, if it has any for this type of numbers: the same results."""
+        if self.backend != "numba" or typed.dtype != np.float32:
+            return False
+        calls = self._checked(method, self._asked(method, *arguments))
+        if calls is None or not all(isinstance(call, NativeCall) for call in calls):
+            return False
+        for call in calls:
+            call.make()  # type: ignore[union-attr]
+        return True
 
     def _call(self, method: Callable[..., object], *arguments: Any) -> None:
         returned = self._asked(method, *arguments)
