@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from adamctl.kernels.layer_check.check import check_layer, findings
 from adamctl.kernels.native import can_compile
 from tests.custom_layers import Mix, NativeRelu, Neighbours, Relu, RowSums, Slope, Whitening, relu
 
+ROOT = Path(__file__).resolve().parents[3]
 IMAGE = (7, 6, 2)
 GOOD = {
     "relu": (Relu(), IMAGE),
@@ -36,6 +39,13 @@ GOOD = {
 @pytest.mark.parametrize("case", GOOD.values(), ids=GOOD.keys())
 def test_layers_that_keep_their_promises_pass(case: tuple[adam.Layer, tuple[int, ...]]) -> None:
     check_layer(*case)
+
+
+def test_the_layer_of_the_document_keeps_its_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (ROOT / "docs" / "layers_of_your_own.md").read_text().split("```python\n")[1].split("```")[0]
+    (tmp_path / "layers_of_the_document.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    check_layer(importlib.import_module("layers_of_the_document").Slope(0.1), IMAGE)
 
 
 class WrongHalo(Neighbours):
