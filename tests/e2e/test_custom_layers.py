@@ -89,8 +89,12 @@ def test_it_trains_in_partitions_and_its_checkpoint_is_read_where_the_module_is_
 
 
 @pytest.mark.slow
-def test_its_error_ends_the_run_with_layer_method_and_line(adamctl: Runner, folder: Path) -> None:
-    code, _, stderr = adamctl.run("train", str(folder / "Late.toml"), "--threads", "1")
+@pytest.mark.parametrize("partitions", ["1", "2"])
+def test_its_error_ends_the_run_with_layer_method_and_line(adamctl: Runner, folder: Path, partitions: str) -> None:
+    cluster = ("--threads", "1", "--workers", partitions, "--set", f"cluster.partitions={partitions}")
+    code, _, stderr = adamctl.run("train", str(folder / "Late.toml"), *cluster)
     assert code == 1
-    assert "late1 (beside_the_experiment:Late), upward: ValueError: no more batches (" in stderr
-    assert "beside_the_experiment.py:13)" in stderr
+    last = stderr.splitlines()[-1]
+    assert "late1 (beside_the_experiment:Late)" in last and "upward: ValueError: no more batches (" in last
+    assert last.endswith("beside_the_experiment.py:13)")
+    assert ("the part of outputs" in last) is (partitions == "2")
