@@ -17,6 +17,8 @@ class AdamctlError(Exception):
     exit_code: ClassVar[int] = 1
     retry_helps: ClassVar[bool] = True
     """Whether a restart of the same process may succeed; if not, supervision does not restart it."""
+    ends_run: ClassVar[bool] = False
+    """Whether every worker of the run would fail in the same way, whichever meets it first."""
 
 
 class RunFailedError(AdamctlError):
@@ -38,6 +40,7 @@ class LayerError(AdamctlError):
     """A layer of the user's own failed, or did what it must not; the message names it, its part and the method."""
 
     retry_helps = False
+    ends_run = True
 
 
 class ProgramError(ConfigurationError):

@@ -251,7 +251,7 @@ class ReadyReport:
         if isinstance(error, AdamctlError):
             text, kind = str(error), type(error)
         values = {"error": text[:ERROR_CHARACTERS_MAX], "exit_code": kind.exit_code, "retry_helps": kind.retry_helps}
-        self._write(fd, {**values, "failed_s": time.monotonic()})
+        self._write(fd, {**values, "ends_run": kind.ends_run, "failed_s": time.monotonic()})
         with suppress(OSError):
             os.close(fd)
 

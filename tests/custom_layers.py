@@ -197,6 +197,31 @@ class Mix(adam.Layer):
             np.matmul(error, parameters["mixing"], out=out.reshape(len(out), -1))
 
 
+class RowsOfAll(adam.Layer):
+    """An image of as many rows as there are numbers: each is the sum of all inputs of a map, times its number."""
+
+    rows: int
+
+    def output_shape(self, input):
+        return (self.rows, 1, input[2])
+
+    def connectivity(self):
+        return adam.Full()
+
+    def parameters(self, input):
+        return {"number": adam.Parameter((self.rows,), init="ones"), "added": adam.Parameter((1,), shared=True)}
+
+    def upward(self, part, inputs, parameters, state, out):
+        sums = inputs.sum((1, 2))
+        out[...] = sums[:, None, None, :] * parameters["number"][:, None, None] + parameters["added"]
+
+    def downward(self, part, error, inputs, parameters, gradients, state, out):
+        gradients["number"][...] = (error * inputs.sum((1, 2))[:, None, None, :]).sum((0, 2, 3))
+        gradients["added"][...] = error.sum()
+        if out is not None:
+            out[...] = (error * parameters["number"][:, None, None]).sum(1, keepdims=True)
+
+
 class Checked(adam.Layer, name="checked"):
     """Keys of every kind, one of them checked; computes nothing."""
 

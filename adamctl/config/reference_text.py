@@ -30,12 +30,13 @@ Do not use it
 """
 
 CUSTOM = """\
-### `type = "module:Class"`, `"whiten"`, `"global_average_pool"`
+### `type = "module:Class"`, `"whiten"`, `"global_average_pool"`, `"relu"`
 
 A layer of your own, computed by a Python class, whose keys stand beside it
-([layers_of_your_own.md](layers_of_your_own.md)). Two that come with adamctl are written the same way: `whiten` (keys
-`size`, an odd number, default 5, and `epsilon`, default 0.01) centres and scales each map by the window around each
-pixel, times a learned gain; `global_average_pool` makes a vector of the mean of each map.
+([layers_of_your_own.md](layers_of_your_own.md)). Three that come with adamctl are written the same way: `whiten`
+(keys `size`, an odd number, default 5, and `epsilon`, default 0.01) centres and scales each map by the window around
+each pixel, times a learned gain; `global_average_pool` makes a vector of the mean of each map; `relu` is max(x, 0) by
+itself.
 """
 """Layers that classes compute."""
 FORMATS: Final[dict[str, str]] = {

@@ -308,4 +308,5 @@ def _role_end(node: str, status: int, failure: Mapping[str, Any] | None, incarna
         bool(failure.get("retry_helps", True)),
         float(failure.get("failed_s", 0.0)),
         incarnation,
+        ends_run=bool(failure.get("ends_run", False)),
     )

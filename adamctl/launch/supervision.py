@@ -66,8 +66,8 @@ class RoleEnd:
 
     `incarnation`: the process's incarnation as a member of its cluster; 0: it never was one.
     `host`: the host that it ran on, empty for this one.
-    `error`, `exit_code` and `retry_helps` are what the role itself reported when it failed; `failed_s` is the time of
-    that report, or of finding its end, by this machine's monotonic clock.
+    `error`, `exit_code`, `retry_helps` and `ends_run` are what the role itself reported when it failed; `failed_s` is
+    the time of that report, or of finding its end, by this machine's monotonic clock.
     """
 
     node: str
@@ -78,6 +78,7 @@ class RoleEnd:
     failed_s: float = 0.0
     incarnation: int = 0
     host: str = ""
+    ends_run: bool = False
 
     @property
     def who(self) -> str:
@@ -165,7 +166,7 @@ class Supervision:
             if role == "data" and self._restarts[end.node]:
                 return self._leave_out(end, f"it could not be restarted: {reason}", end.exit_code)
             return self._fail(end, reason, self._exit_code(end))
-        if role == "worker" and end.exit_code == DamagedDataError.exit_code:  # others would read the same data
+        if role == "worker" and _fails_everywhere(end):
             return self._fail(end, reason, end.exit_code)
         retried = end.status not in _NOT_RETRIED and end.retry_helps and self._restarts[end.node] < self._restarts_max
         if role not in _DISPENSABLE and not (role in self._stored and retried):
@@ -198,6 +199,11 @@ class Supervision:
         self.over = True
         self.failure = Fail(end.node, reason, exit_code)
         return self.failure
+
+
+def _fails_everywhere(end: RoleEnd) -> bool:
+    """Whether other workers would fail as well: they read the same data, and run the same layers of the user's own."""
+    return end.ends_run or end.exit_code == DamagedDataError.exit_code
 
 
 def describe_status(status: int) -> str:

@@ -245,20 +245,24 @@ def _native(own: Resolved, partitions: Sequence[int], seed: int) -> Iterator[str
     """Native calls compute what numpy does, whole and in parts."""
     if "numba" not in installed() or not can_compile():
         return
-    given, whole = numbers_for(own, BATCH, seed).as_type(np.float32), whole_of(own, own.name, "numba")
+    given = numbers_for(own, BATCH, seed).as_type(np.float32)
+    whole, plain = whole_of(own, own.name, "numba"), whole_of(own, own.name)
     parts = [part for _, _, cuts in _cuts(own, partitions) for part in cuts]
-    pieces: list[tuple[str, Any, Given]] = [("whole", whole, given)]
+    pieces: list[tuple[str, Any, Any, Given]] = [("whole", whole, plain, given)]
     for part in parts:
         sliced = whole.slice(part)
-        named = f"{part.axis} {part.start} to {part.stop}"
-        pieces.append((named, sliced.operation, given.of(sliced.inputs, sliced.outputs, sliced.parameters)))
-    for named, operation, own_given in pieces:
+        named, own_given = (
+            f"{part.axis} {part.start} to {part.stop}",
+            given.of(sliced.inputs, sliced.outputs, sliced.parameters),
+        )
+        pieces.append((named, sliced.operation, plain.slice(part).operation, own_given))
+    for named, operation, by_numpy, own_given in pieces:
         for wants_error in (True, False):
             thread = Thread(operation, BATCH, np.float32, wants_error)
             if not thread.has_native(own_given):
                 return
-            expected = thread.run(own_given)
-            found = Thread(operation, BATCH, np.float32, wants_error).run(own_given, "native")
+            expected = Thread(by_numpy, BATCH, np.float32, wants_error).run(own_given)
+            found = thread.run(own_given, "native")
             differing = list(_compared(own, expected, found, NATIVE, f"by native calls ({named}) differs from numpy's"))
             if differing:
                 yield from differing

@@ -21,7 +21,7 @@ from adamctl.kernels.native import Call, NativeCall, NativeProduct, joined
 from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers
 from adamctl.kernels.partition.regions import BlockMove, Box, Clear, Held, extents, intersection
 from adamctl.kernels.slicing import OutputSlice, Region, check_slice
-from adamctl.model.custom.interface import Part, Window
+from adamctl.model.custom.parts import part_of, placed_region, state_of
 from adamctl.model.custom.resolved import Piece, Resolved
 
 STATE = "state "
@@ -45,9 +45,9 @@ class Custom(Operation):
         )
         self.backend: Backend = choose(backend)
         self._names = tuple(parameter for parameter, _ in own.parameters)
-        self._placed = self._placed_box()
-        self.part = self._part()
-        self._state = {key: tuple(shape) for key, shape in self._asked(own.layer.state, self.part).items()}
+        self._placed = placed_region(own, self.piece)
+        self.part = part_of(own, self.piece)
+        self._state = state_of(own, self.part)
 
     def allocate(
         self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
@@ -76,7 +76,9 @@ class Custom(Operation):
         for move in self._moves(inputs, buffers):
             move.make()
         placed, parameters, state = self._inputs(inputs, buffers), self._named(weights), self._states(buffers, batch)
-        self._call(self.own.layer.upward, self.part, placed, parameters, state, out)
+        arguments = (self.part, placed, parameters, state, out)
+        if not self._made(self.own.layer.native_upward, arguments, out):
+            self._call(self.own.layer.upward, *arguments)
         return out
 
     def backward(
@@ -91,10 +93,12 @@ class Custom(Operation):
         """Calls `downward`."""
         self._check("output error", output_error, self.output_shape)
         batch = len(inputs)
-        self._call(
-            self.own.layer.downward, self.part, output_error, self._inputs(inputs, buffers), self._named(weights),
-            self._named(gradients), self._states(buffers, batch), self._out(buffers, batch, needs_input_error),
+        arguments = (
+            self.part, output_error, self._inputs(inputs, buffers), self._named(weights), self._named(gradients),
+            self._states(buffers, batch), self._out(buffers, batch, needs_input_error),
         )  # fmt: skip
+        if not self._made(self.own.layer.native_downward, arguments, output_error):
+            self._call(self.own.layer.downward, *arguments)
         if not needs_input_error:
             return None
         for move in self._moves_back(buffers, batch):
@@ -144,42 +148,6 @@ class Custom(Operation):
         held = tuple(_slices(region) for region in piece.parameters)
         return SlicedOperation(operation, _slices(piece.inputs), _slices(piece.outputs), held)
 
-    def _placed_box(self) -> Box | None:
-        """Returns the region of the image, zeros around it included, that windows read; None if it is the inputs."""
-        if not isinstance(self.own.connectivity, Window):
-            return None
-        box: list[tuple[int, int]] = []
-        for axis in (0, 1):
-            placed = self.own.placed(axis, *self.piece.outputs[axis])
-            first = placed.reads[0] - placed.before
-            box.append((first, first + placed.extent))
-        whole = (*box, self.piece.inputs[2])
-        return None if whole == self.piece.inputs else whole
-
-    def _part(self) -> Part:
-        own, inside, counts = self.own, None, None
-        read = self._placed or self.piece.inputs
-        if isinstance(own.connectivity, Window):
-            rows, columns = (_inside(read[axis], own.input[axis]) for axis in (0, 1))
-            inside = np.outer(rows, columns)
-            counted = [
-                _sums(line, *own.windows(axis)[:2], extents(self.piece.outputs)[axis])
-                for axis, line in enumerate((rows, columns))
-            ]
-            counts = np.outer(*counted)
-            for array in (inside, counts):
-                array.flags.writeable = False
-        return Part(
-            own.input,
-            own.output,
-            self.piece.inputs,
-            self.piece.outputs,
-            extents(read),
-            self.output_shape,
-            inside,
-            counts,
-        )
-
     @cached_property
     def _common(self) -> Box:
         """The pixels that are both among the inputs and read by a window."""
@@ -215,6 +183,17 @@ class Custom(Operation):
 
     def _states(self, buffers: Buffers, batch: int) -> dict[str, Array]:
         return {key: _first(buffers, STATE + key, batch) for key in self._state}
+
+    def _made(self, method: Callable[..., Any], arguments: tuple[Any, ...], typed: Array) -> bool:
+        """Makes a direction's native calls from Python, if it has any for this type of numbers: the same results."""
+        if self.backend != "numba" or typed.dtype != np.float32:
+            return False
+        calls = self._checked(method, self._asked(method, *arguments))
+        if calls is None or not all(isinstance(call, NativeCall) for call in calls):
+            return False
+        for call in calls:
+            call.make()  # type: ignore[union-attr]
+        return True
 
     def _call(self, method: Callable[..., object], *arguments: Any) -> None:
         returned = self._asked(method, *arguments)
@@ -260,14 +239,3 @@ def _shown(region: Box) -> str:
 
 def _first(buffers: Buffers, name: str, batch: int) -> Array:
     return buffers.scratch[name][:batch]  # type: ignore[return-value]
-
-
-def _inside(read: tuple[int, int], extent: int) -> Array:
-    """Returns 1 for places of an axis that lie inside the image, 0 for others."""
-    places = np.arange(*read)
-    return ((places >= 0) & (places < extent)).astype(np.float32)
-
-
-def _sums(line: Array, size: int, stride: int, windows: int) -> Array:
-    """Returns the sum of each window along an axis."""
-    return np.array([line[first * stride : first * stride + size].sum() for first in range(windows)], np.float32)

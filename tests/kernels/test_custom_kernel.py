@@ -19,6 +19,7 @@ from adamctl.kernels.operation import Operation
 from adamctl.kernels.partition.program import Batch
 from adamctl.kernels.partition.stages import cut_network, cuts_of
 from adamctl.kernels.step.network import Network
+from adamctl.model.custom.registry import described
 from adamctl.model.custom.resolved import resolved
 from adamctl.model.partition.rules import make_plan
 from tests.custom_layers import NativeRelu, Neighbours, Relu, relu
@@ -83,6 +84,29 @@ def test_a_pointwise_layer_adds_its_own_calls_to_the_step_and_nothing_else() -> 
     (backward,) = operation.native_backward(3, [], [], buffers, inputs, inputs, True)
     assert np.shares_memory(backward.arguments[-1], buffers.input_error)
     assert operation.native_backward(3, [], [], buffers, inputs, inputs, False) == []
+
+
+class OnlyNative(NativeRelu):
+    def upward(self, part, inputs, parameters, state, out):
+        raise AssertionError("numpy is not needed")
+
+    downward = upward
+
+
+@needs_compiler
+def test_batches_of_any_size_and_predictions_use_the_same_kernels() -> None:
+    model = adam.Sequential([adam.Dense(4), described(OnlyNative()), adam.Dense(3)], (5,), "squared_error")
+    network = Network(model, 4)
+    generator = np.random.default_rng(3)
+    flat = generator.standard_normal(network.flat_size).astype(np.float32)
+    images = generator.standard_normal((3, 5)).astype(np.float32)
+    context = network.context()
+    network.step(context, flat, images, np.array([0, 1, 2]))
+    same = adam.Sequential([adam.Dense(4), NativeRelu(), adam.Dense(3)], (5,), "squared_error")
+    plain = Network(same, 4, "numpy")
+    expected = plain.predict(plain.context(training=False), flat, images)
+    found = network.predict(network.context(training=False), flat, images)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_kernel_is_an_ordinary_function_too() -> None:

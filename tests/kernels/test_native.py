@@ -17,6 +17,7 @@ from adamctl.kernels.step import plan
 from adamctl.kernels.step.clip import LayerNormClip
 from adamctl.kernels.step.network import Network
 from adamctl.kernels.step.steps import Accruing
+from adamctl.model.custom.registry import described
 from adamctl.model.description import (
     Conv2D,
     Dense,
@@ -31,6 +32,7 @@ from adamctl.model.description import (
     Model,
     Softmax,
 )
+from tests.custom_layers import NativeRelu, Neighbours
 from tests.kernels.kernel_checks import BACKENDS
 
 needs_blas = pytest.mark.skipif(blas() is None, reason="numpy's BLAS is not one that is known")
@@ -58,6 +60,7 @@ MODELS = {
     **{f"pooled, {f}": (FIRST, Conv2D(9, 3, activation=f), MaxPool2D(2), LAST) for f in ACTIVATIONS},
     **{f"dense, {f}": (Dense(7, f), Dense(19, f), LAST) for f in ACTIVATIONS},
     **{f"untied, {f}": (Local2D(3, 3, 2, "same", f), Local2D(2, 2, activation=f), LAST) for f in ACTIVATIONS},
+    "own": (FIRST, described(Neighbours()), described(NativeRelu()), LAST),
     "untied, one map": (Local2D(1, 3), Local2D(1, (7, 6)), LAST),
 }
 LOSS_OF = {

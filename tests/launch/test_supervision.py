@@ -68,6 +68,12 @@ def test_damaged_data_end_the_run_with_the_first_worker_that_reads_them() -> Non
     assert running().ended([end]) == [Fail("worker-1", "x.png: expected a whole image", 5)]
 
 
+def test_a_layer_of_the_users_own_that_fails_ends_the_run_with_its_first_worker() -> None:
+    """All workers run the same code, and partitions of a replica would wait for the one that is gone."""
+    end = RoleEnd("worker-1", 1, "mine1, upward: ValueError", 1, retry_helps=False, ends_run=True)
+    assert running().ended([end]) == [Fail("worker-1", "mine1, upward: ValueError", 1)]
+
+
 def test_a_restarted_worker_that_cannot_start_ends_the_run() -> None:
     supervision = running()
     supervision.ended([RoleEnd("worker-1", -9)])

@@ -12,6 +12,7 @@ from adamctl.model.protocol import (
     bytes_per_push,
     choose_protocol,
     factors_bytes,
+    has_factors,
     push_costs,
     servers_of_tensors,
     weigh_protocols,
@@ -138,3 +139,8 @@ def test_sixteen_bits_halve_the_bytes_of_either_protocol_and_leave_the_choice(wi
     (cost,), (narrow_cost,) = (push_costs({2: layout.tensors[2]}, 32, (1,) * 6, of) for of in ("float32", wire))
     assert cost.gradient_bytes == 2 * narrow_cost.gradient_bytes
     assert cost.factors_bytes == 2 * narrow_cost.factors_bytes
+
+
+def test_a_matrix_of_a_layer_of_ones_own_is_no_product_of_factors() -> None:
+    dense, own = Tensor("dense1.weight", 0, (4, 3), 0, "zeros", 0.0), Tensor("mix1.mixing", 0, (4, 3), 0, "zeros", 0.0)
+    assert has_factors(dense) and not has_factors(own)

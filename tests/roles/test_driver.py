@@ -162,6 +162,7 @@ def test_an_error_of_ours_is_one_message_with_its_exit_code(tmp_path: Path) -> N
             "error": "the file is damaged; delete it",
             "exit_code": 5,
             "retry_helps": False,
+            "ends_run": False,
             "failed_s": pytest.approx(time.monotonic(), abs=DEADLINE_S),
         }
         code, errors = one.end()

@@ -40,6 +40,7 @@ command = TableGroup(
         "replication": ("adamctl.cli.bench.replication:replication", "What three copies of every bucket cost"),
         "failover": ("adamctl.cli.bench.failover:failover", "How long pushes stall when a server is lost"),
         "metrics": ("adamctl.cli.bench.metrics:metrics", "What scraping metrics costs a run"),
+        "layer": ("adamctl.cli.bench.layer:layer", "A layer of one's own against a built-in one"),
         "soak": ("adamctl.cli.bench.soak:soak", "Hours of faults, with an account of every push"),
         "hosts": ("adamctl.cli.bench.hosts:hosts", "Many agents at one front, and the loss of a role and of a host"),
         "store": (

@@ -31,6 +31,7 @@ FOLDERS_VARIABLE = "ADAMCTL_LAYERS"
 """Folders, separated as in PATH, in which modules with layers are looked for after Python's own path."""
 BUILT_IN = {
     "global_average_pool": "adamctl.kernels.custom.global_average_pool:GlobalAveragePool",
+    "relu": "adamctl.kernels.custom.relu:Relu",
     "whiten": "adamctl.kernels.custom.whiten:Whiten",
 }
 """Short names of layers that come with adamctl and are written as a user's are."""

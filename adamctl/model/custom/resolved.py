@@ -146,13 +146,13 @@ def resolved(layer: Layer, input_shape: Shape) -> Resolved:
     for direction in ("up", "down"):
         if not isinstance(getattr(layer, direction), Message):
             raise ConfigurationError(f"{direction}: expected an adam.Message; found {getattr(layer, direction)!r:.80}")
-    output = _asked(layer, "output_shape", input_shape)
-    if not _is_shape(output) or len(output) not in (1, 3):
+    output = asked(layer, "output_shape", input_shape)
+    if not is_shape(output) or len(output) not in (1, 3):
         expected = "expected (units,) or (height, width, maps), whole numbers of at least 1"
         raise ConfigurationError(f"output_shape({input_shape}): {expected}; found {output!r:.80}")
-    connectivity = _asked(layer, "connectivity")
+    connectivity = asked(layer, "connectivity")
     _check_connectivity(connectivity, input_shape, tuple(output))
-    given = _asked(layer, "parameters", input_shape)
+    given = asked(layer, "parameters", input_shape)
     if not isinstance(given, Mapping):
         raise ConfigurationError(f"parameters: expected a dictionary name -> adam.Parameter; found {given!r:.80}")
     for name, one in given.items():
@@ -161,7 +161,8 @@ def resolved(layer: Layer, input_shape: Shape) -> Resolved:
     return Resolved(layer, input_shape, tuple(output), connectivity, ordered)
 
 
-def _asked(layer: Layer, method: str, *arguments: Any) -> Any:
+def asked(layer: Layer, method: str, *arguments: Any) -> Any:
+    """Returns what a method of the user's class returns; what it raises becomes a ConfigurationError."""
     try:
         return getattr(layer, method)(*arguments)
     except ConfigurationError:
@@ -214,7 +215,7 @@ def _check_parameter(name: object, one: object, rows: int) -> None:
         raise ConfigurationError(f"parameters: expected names of small letters, digits and _; found {name!r:.80}")
     if name == "weight":
         raise ConfigurationError("parameters: weight is what dense layers push as factors; give it another name")
-    if not isinstance(one, Parameter) or not _is_shape(one.shape):
+    if not isinstance(one, Parameter) or not is_shape(one.shape):
         expected = "expected adam.Parameter with a shape of whole numbers of at least 1"
         raise ConfigurationError(f"parameters: {name}: {expected}; found {one!r:.80}")
     if not one.shared and one.shape[0] != rows:
@@ -229,7 +230,8 @@ def _check_parameter(name: object, one: object, rows: int) -> None:
         )
 
 
-def _is_shape(shape: Any) -> bool:
+def is_shape(shape: Any) -> bool:
+    """Whether it is a shape: whole numbers of at least 1."""
     if not isinstance(shape, (tuple, list)) or not shape:
         return False
     return all(isinstance(extent, int) and not isinstance(extent, bool) and extent > 0 for extent in shape)

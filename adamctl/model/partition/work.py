@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from adamctl.model.custom.resolved import Piece, resolve
 from adamctl.model.description import Custom
 from adamctl.model.layout import ELEMENT_BYTES, Tensor, tensors_of
-from adamctl.model.partition.geometry import region_size
-from adamctl.model.partition.plan import PartitionPlan
+from adamctl.model.partition.geometry import StagePart, region_size
+from adamctl.model.partition.plan import PartitionPlan, StagePlan
 from adamctl.model.protocol import KEPT_BYTES_MAX, choose_protocol, factors_bytes, gradient_bytes, has_factors
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, WireType
 
@@ -243,12 +244,25 @@ def _flight_elements(plan: PartitionPlan, partition: int) -> tuple[int, int]:
         kept += outputs * (1 if part.convolved is None else 2)  # pooling keeps which pixel won
         if plan.needs_input_error(stage.index):
             kept += inputs
+        kept += _kept_by_custom(plan, stage, part)
         if stage.index == 0 or any(edge.consumer == partition for edge in plan.edges(stage.index)):
             edges += inputs
     for stage in plan.stages:
         edges += sum(edge.elements for edge in plan.backward_edges(stage.index) if edge.producer == partition)
     edges += sum(plan.head_elements(other) for other in plan.stages[-1].holders if other != partition)
     return kept, edges
+
+
+def _kept_by_custom(plan: PartitionPlan, stage: StagePlan, part: StagePart) -> int:
+    """Returns what a part of a layer of the user's own keeps besides: state, and inputs among zeros."""
+    layer = plan.model.layers[stage.layers[0]]
+    if not isinstance(layer, Custom) or part.outputs is None or part.inputs is None:
+        return 0
+    from adamctl.model.custom.parts import kept_elements  # loads NumPy, which other plans do without
+
+    held = tuple(region for region in part.parameters if region is not None)
+    own = resolve(layer, stage.input, stage.name)
+    return kept_elements(own, Piece(part.inputs, part.outputs, held), plan.needs_input_error(stage.index))
 
 
 def parameter_traffic(

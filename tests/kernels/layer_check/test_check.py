@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from adamctl.kernels.layer_check.check import check_layer, findings
 from adamctl.kernels.native import can_compile
 from tests.custom_layers import Mix, NativeRelu, Neighbours, Relu, RowSums, Slope, Whitening, relu
 
+ROOT = Path(__file__).resolve().parents[3]
 IMAGE = (7, 6, 2)
 GOOD = {
     "relu": (Relu(), IMAGE),
@@ -36,6 +39,13 @@ GOOD = {
 @pytest.mark.parametrize("case", GOOD.values(), ids=GOOD.keys())
 def test_layers_that_keep_their_promises_pass(case: tuple[adam.Layer, tuple[int, ...]]) -> None:
     check_layer(*case)
+
+
+def test_the_layer_of_the_document_keeps_its_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (ROOT / "docs" / "layers_of_your_own.md").read_text().split("```python\n")[1].split("```")[0]
+    (tmp_path / "layers_of_the_document.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    check_layer(importlib.import_module("layers_of_the_document").Slope(0.1), IMAGE)
 
 
 class WrongHalo(Neighbours):
@@ -135,6 +145,18 @@ class KeptState(Relu):
 kept: list[float] = []
 
 
+class LastBatch(Relu):
+    """Uses the mean of the batch before: a batch that comes twice in a row shows nothing."""
+
+    def upward(self, part, inputs, parameters, state, out):
+        own = float(inputs.mean())
+        out[...] = np.maximum(inputs, 0) + 1e-3 * last.get("mean", own)
+        last["mean"] = own
+
+
+last: dict[str, float] = {}
+
+
 class NotDeterministic(Relu):
     def upward(self, part, inputs, parameters, state, out):
         out[...] = np.maximum(inputs, 0) + 1e-5 * np.random.default_rng().standard_normal(out.shape)
@@ -218,6 +240,7 @@ PLANTED = {
     "nothing written": (Rebound, r"^what is written: out at \[0, 0, 0, 0\]: found nan"),
     "wrong type": (WrongType, r"^gradients: .*: found .*; numerically .*; out has no more digits than float32"),
     "state kept between batches": (KeptState, rf"^between batches: out depends on the batch before at .*: {BOTH}"),
+    "the batch before is used": (LastBatch, rf"^between batches: out depends on the batch before at .*: {BOTH}"),
     "not deterministic": (NotDeterministic, rf"^the same batch twice: out differs from one run .*: {BOTH}"),
     "parameter order": (
         ParameterOrder, rf"^gradients: gradient of gain at \[0\]: found {NUMBER}; numerically {NUMBER}$",
@@ -234,6 +257,7 @@ NATIVE = {
 
 def expect(layer: Callable[[], adam.Layer], pattern: str) -> None:
     kept.clear()
+    last.clear()
     found = [str(one) for one in findings(layer(), IMAGE)]
     assert any(re.search(pattern, text) for text in found), found
 

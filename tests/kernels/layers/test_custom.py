@@ -14,7 +14,7 @@ from adamctl.kernels.layers.custom import PLACED, Custom
 from adamctl.kernels.slicing import OutputSlice
 from adamctl.kernels.step.network import Network
 from adamctl.model.custom.resolved import resolved
-from tests.custom_layers import Mix, Relu, RowSums, Slope
+from tests.custom_layers import Mix, Relu, RowsOfAll, RowSums, Slope
 from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_slices, key_of, run
 
 CASES = {
@@ -28,6 +28,7 @@ CASES = {
     "valid, rows that nobody reads": (RowSums(2, 3, "valid"), (7, 6, 2)),
     "full": (Mix(6), (3, 2, 2)),
     "full on vectors": (Mix(6), (5,)),
+    "full to an image": (RowsOfAll(5), (4, 3, 2)),
 }
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 

@@ -36,7 +36,7 @@ from adamctl.model.layout import tensors_of
 from adamctl.model.partition.cuts import Cut, complete
 from adamctl.model.partition.geometry import Region, StagePart, common, everything, parts_of, region_size
 from adamctl.model.partition.stages import Stage, stages_of
-from tests.custom_layers import Mix, Relu, RowSums, Slope
+from tests.custom_layers import Mix, Relu, RowsOfAll, RowSums, Slope
 from tests.model.partition.any_model import cuts_of, models
 
 CASES: dict[str, tuple[tuple[int, ...], tuple]] = {
@@ -63,6 +63,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple]] = {
     "own, pointwise on vectors": ((12,), (described(Slope()),)),
     "own, same": ((11, 7, 2), (described(RowSums(4, 2)),)),
     "own, valid": ((12, 7, 2), (described(RowSums(3, 2, "valid")),)),
+    "own, full to an image": ((6, 5, 2), (described(RowsOfAll(7)),)),
     "own, full": ((4, 3, 2), (described(Mix(10)),)),
 }
 
