@@ -23,6 +23,8 @@ _EXPORTS = {
     "LocalContrastNorm": "adamctl.model.description",
     "Logistic": "adamctl.model.description",
     "Model": "adamctl.model.description",
+    "Loss": "adamctl.model.own_loss",
+    "check_loss": "adamctl.api.check_loss",
     "Cut": "adamctl.model.partition.cuts",
     "Sequential": "adamctl.api.network",
     "SGD": "adamctl.api.optimizers",

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adamctl.model.description import Layer, Loss, Model
+from adamctl.model.description import Layer, Model
+from adamctl.model.own_loss import Loss, name_of
 from adamctl.model.shapes import infer
 
 
 def Sequential(  # noqa: N802
-    layers: Sequence[Layer], input_shape: Sequence[int], loss: Loss = "cross_entropy"
+    layers: Sequence[Layer], input_shape: Sequence[int], loss: str | type[Loss] | Loss = "cross_entropy"
 ) -> Model:
     """Returns a model of these layers in order; `input_shape` is [height, width, channels] or [features].
+
+    `loss` is a name, or a class of one's own derived from `Loss`, which is imported by its name wherever it is needed.
 
     Raises:
         ConfigurationError: the layers do not fit together; the message names the layer.
     """
-    model = Model(tuple(input_shape), tuple(layers), loss)
+    model = Model(tuple(input_shape), tuple(layers), name_of(loss))
     infer(model)
     return model
