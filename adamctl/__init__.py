@@ -33,6 +33,8 @@ _EXPORTS = {
     "check_layer": "adamctl.kernels.layer_check.check",
     "kernel": "adamctl.kernels.custom_kernel",
     "call": "adamctl.kernels.custom_kernel",
+    "Loss": "adamctl.model.own_loss",
+    "check_loss": "adamctl.api.check_loss",
     "Cut": "adamctl.model.partition.cuts",
     "Sequential": "adamctl.api.network",
     "SGD": "adamctl.api.optimizers",

@@ -58,7 +58,7 @@ def step_kernels(model: Model, clipping: bool = False, weighted: bool = False) -
     Raises:
         ConfigurationError: the model's layers do not fit together.
     """
-    names = {*COMMON_KERNELS, *_OF_LOSS[model.loss], *(("accrual.clip_layers",) if clipping else ())}
+    names = {*COMMON_KERNELS, *_OF_LOSS.get(model.loss, ()), *(("accrual.clip_layers",) if clipping else ())}
     if weighted:
         plain = _OF_LOSS[model.loss][-1]
         names.remove(plain)

@@ -49,6 +49,7 @@ ELSEWHERE = (
         "roles/data/augment/test_drawing.py", ("roles/data/augment/chance",), "numbers that warps are drawn from"
     ),
     Elsewhere("roles/data/test_targets.py", ("roles/data/readers/targets",), "targets from files to batches"),
+    Elsewhere("model/test_metric.py", ("model/tally",), "the sums that metrics are made of"),
     Elsewhere("kernels/layers/test_losses.py", ("kernels/layers/make",), "a table of losses"),
     Elsewhere("cli/test_commands.py", ("__main__", "cli/*"), "commands are thin and are tested by running them"),
     Elsewhere("optimizers/test_lbfgs.py", ("optimizers/quasi_newton",), "the iterations of L-BFGS and OWL-QN"),

@@ -51,6 +51,7 @@ SHORT = {
     "adamctl/cli/*": "one command, one file",
     "adamctl/config/algorithms.py": "lies below experiments and the registry of algorithms",
     "adamctl/config/formats.py": "lies below experiments and the readers",
+    "adamctl/model/tally.py": "lies below losses of one's own and metrics",
     "kernels/layers/make.py": "a table of all losses, which do not import one another",
     "roles/data/readers/access.py": "the same for every reader",
     "roles/data/readers/parquet.py": "a description without pyarrow",
@@ -120,7 +121,6 @@ SHORT = {
     "roles/worker/core/shares.py": "one decision, with its reasons",
     "roles/worker/partition/group.py": "pure, and lies below links.py and all that runs in a group",
     "roles/worker/divergence.py": "lies below session.py, which raises it and has no room for it",
-    "roles/worker/sandblaster/held_out.py": "asks by other requests than bundles do, for both executors",
 }
 """Files of fewer than 60 lines (patterns of paths), and why each stands alone."""
 

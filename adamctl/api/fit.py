@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -29,6 +30,7 @@ from adamctl.launch.trained import choose
 from adamctl.live.reporter import choose_reporter
 from adamctl.model.description import Model
 from adamctl.model.metric import takes_targets
+from adamctl.model.own_loss import Loss, name_of, with_folder
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.stages import CutAxis
 from adamctl.roles.data.readers.plugins import find_by_content, find_by_suffix
@@ -81,6 +83,7 @@ def fit(
     *,
     optimizer: OptimizerConfig | None = None,
     name: str = "run",
+    loss: str | type[Loss] | Loss | None = None,
     passes: int = 10,
     batch: int = 32,
     workers: int = 1,
@@ -107,6 +110,8 @@ def fit(
             y_test), where y are labels, or the targets of a loss that takes these; or a `Source`.
         optimizer: an update rule, `SGD`, `Momentum`, `Adagrad`, `RMSProp` or `Adam`; or a batch algorithm, `LBFGS`,
             `CG`, `OWLQN` or another package's by `Optimizer`; default SGD(0.05).
+        loss: in place of the model's: a name, or a class of one's own derived from `Loss`, which is imported by its
+            name in every process of the run.
         passes, batch, target: see `TrainConfig`; its other fields may be given by name.
         workers, threads, ps, partitions, memory_per_worker: see `ClusterConfig`.
         cuts: layer name -> `Cut`, or its axis alone, where the rules of docs/partitions.md are not to cut it.
@@ -119,6 +124,8 @@ def fit(
         RunFailedError: the run ended without a result; the first cause is in the message.
         KeyboardInterrupt: after an interrupt, once a checkpoint is written and every role has ended.
     """
+    if loss is not None:
+        model = msgspec.structs.replace(model, loss=name_of(loss))
     with ExitStack() as stack:
         experiment = Experiment(
             name=name,
@@ -137,7 +144,8 @@ def fit(
             raise ConfigurationError("; ".join(str(problem) for problem in problems))
         stream = stack.enter_context(open(os.devnull, "w")) if quiet else sys.stderr
         reporter = choose_reporter(stream, plain=quiet)
-        options = TrainOptions((), str(resume), Path(runs), dict(os.environ), readings=not quiet)
+        environment = with_folder(os.environ, model.loss)
+        options = TrainOptions((), str(resume), Path(runs), environment, readings=not quiet)
         try:
             outcome, folder = train(experiment, options, reporter)
         finally:

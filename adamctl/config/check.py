@@ -111,7 +111,7 @@ LIMITS: dict[str, Limit] = {
     "train.pass_fraction": _SHARE,
     "train.range_batches": _AT_LEAST_1,
     "train.evaluate_every": _ABOVE_0,
-    "train.target": Limit("above 0; of top-1 at most 1", lambda value: value > 0),
+    "train.target": Limit("of top-1 above 0 and at most 1", isfinite),
     "train.checkpoint_every": _AT_LEAST_0,
     "train.checkpoint_keep": _AT_LEAST_1,
     "train.patience": _AT_LEAST_1,

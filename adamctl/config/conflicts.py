@@ -16,7 +16,8 @@ from adamctl.config.partitioning import partition_problems
 from adamctl.config.urls import checked_url, is_any_url
 from adamctl.errors import ConfigurationError
 from adamctl.model.custom.plain import builtins_of
-from adamctl.model.metric import takes_targets
+from adamctl.model.metric import TOP_1, metric_of, takes_targets
+from adamctl.model.own_loss import is_own
 
 NAME_ALLOWED = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
 RULES_READING: dict[str, tuple[str, ...]] = {
@@ -78,15 +79,25 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
 
 
 def _metric_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Yields (key, message) for what a loss on targets cannot have, and for a target that its metric never reaches."""
-    target = experiment.train.target
-    if not takes_targets(experiment.model):
-        if target is not None and target > 1:
-            yield "train.target", f"found {target}; expected a number, above 0 and at most 1: a share of the examples"
+    """Yields (key, message) for what a loss cannot have, and for a target that its metric never reaches."""
+    target, model, weighs = experiment.train.target, experiment.model, experiment.train.class_weights != "none"
+    try:
+        metric, has_targets = metric_of(model), takes_targets(model)
+    except ConfigurationError as error:
+        yield "model.loss", str(error).removeprefix("model.loss: ")
         return
-    if experiment.train.class_weights != "none":
-        why = f"model.loss = {show(experiment.model.loss)} is trained on targets, which have no classes"
+    if metric is TOP_1 and target is not None and not 0 < target <= 1:
+        yield "train.target", f"found {target}; expected a number, above 0 and at most 1: a share of the examples"
+    if experiment.data.targets == "inputs" and not has_targets:
+        why = f'model.loss = {show(model.loss)} compares outputs with labels; set it to "mean_squared_error"'
+        yield "data.targets", f'found "inputs", but {why}, or leave this out'
+    if experiment.data.targets == "inputs" and experiment.data.on_error == "skip":
+        yield "data.on_error", 'found "skip" with data.targets = "inputs"; set it to "fail"'
+    if has_targets and weighs:
+        why = f"model.loss = {show(model.loss)} is trained on targets, which have no classes"
         yield "train.class_weights", f"{why}: leave it out"
+    elif weighs and is_own(model.loss):
+        yield "train.class_weights", f"found with model.loss = {show(model.loss)}; weigh in that loss, and leave it out"
 
 
 def _class_weight_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:

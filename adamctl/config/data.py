@@ -89,6 +89,8 @@ class DataConfig(Section, frozen=True):
         on_error: what to do about a damaged example: `fail` ends the run and names it; `skip` leaves it out, names it
             in the data server's log, and counts it in the run's result. What is damaged so that nobody knows which
             examples there are, such as a table's header, ends the run in any case.
+        targets: what outputs are compared with where `model.loss` takes targets: `data`, those that come with the data;
+            `inputs`, the inputs themselves, for an autoencoder (docs/losses.md).
     """
 
     format: str = "digits"
@@ -111,3 +113,4 @@ class DataConfig(Section, frozen=True):
     disk_cache: str = "20GB"
     decoder: Literal["pillow", "opencv"] = "pillow"
     on_error: Literal["fail", "skip"] = "fail"
+    targets: Literal["data", "inputs"] = "data"

@@ -8,7 +8,7 @@ import msgspec
 
 from adamctl.config.class_weights import class_weights
 from adamctl.config.experiment import Experiment
-from adamctl.model.metric import takes_targets
+from adamctl.model.metric import takes_targets, target_numbers
 from adamctl.model.shapes import infer
 from adamctl.optimizers.configured import batch_examples
 from adamctl.roles.data.describe.look import Needs, look
@@ -25,7 +25,8 @@ def look_at_data(experiment: Experiment, note: Callable[[str], None], *, full: b
     """
     train = experiment.train
     outputs = infer(experiment.model)[-1].output[-1]
-    needs = Needs(experiment.model.input, outputs, train.batch, experiment.seed, takes_targets(experiment.model))
+    targets = target_numbers(experiment.model, outputs) if takes_targets(experiment.model) else 0
+    needs = Needs(experiment.model.input, outputs, train.batch, experiment.seed, targets)
     looked = look(experiment.data, needs, full=full)
     for warning in looked.warnings:
         note(f"note: {warning}")

@@ -23,8 +23,9 @@ from adamctl.launch.metrics import Confusion, GroupSums, in_top
 from adamctl.launch.run_folder import checkpoints
 from adamctl.live.units import measured
 from adamctl.model.custom.plain import experiment_from_user
-from adamctl.model.metric import Tally, metric_of, takes_targets
+from adamctl.model.metric import metric_of, takes_targets, target_numbers
 from adamctl.model.shapes import infer
+from adamctl.model.tally import Tally
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.client.batches import without_skipped
@@ -155,7 +156,9 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
     """
     source = open_source(config, find_source(config, ()), experiment.model.input)
     model = experiment.model
-    check_answers(target_count(source), infer(model)[-1].output[0], takes_targets(model), source.origin)
+    wanted = target_numbers(model, infer(model)[-1].output[0])
+    inputs = prod(model.input) if config.targets == "inputs" else 0
+    check_answers(target_count(source), wanted, takes_targets(model), source.origin, inputs)
     return OpenDataSet("local", config, source, experiment.seed, CACHE_BYTES_MAX)
 
 
@@ -187,7 +190,7 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusi
     views = trained.network.views(trained.parameters)
     has_classes = not takes_targets(trained.experiment.model)
     by_group = _group_sums(data, split, trained.classes) if has_classes else None
-    loss_sum, correct, in_top5, skipped = 0.0, 0, 0, 0
+    tally, in_top5, skipped = Tally(0, 0.0), 0, 0
     for start in range(0, total, BATCH):
         size = min(BATCH, total - start)
         data.gather(Range(split, FILE_ORDER, start, start + size), raw[:size], labels[:size])
@@ -196,8 +199,11 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusi
         skipped += size - len(wanted)
         if not len(wanted):
             continue
+        if trained.experiment.data.targets == "inputs":
+            wanted = values.reshape(len(values), -1)
         found, outputs = trained.network.measure(context, views, values.reshape(-1, *shape), wanted)
-        loss_sum, correct = loss_sum + found.loss_sum, correct + found.correct
+        sums = trained.network.loss.sums(outputs, wanted)
+        tally = tally.plus(Tally(len(wanted), found.loss_sum, found.correct, sums))
         if has_classes:
             in_top5 += in_top(outputs, wanted, 5)
         if confusion is not None:
@@ -209,13 +215,14 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusi
     seen = total - skipped
     if not seen:
         raise DamagedDataError(f"--split {split}: each of its {total} examples is damaged")
-    result: dict[str, Any] = {"examples": seen, "correct": None, "top1": None, "top5": None, "loss": loss_sum / seen}
+    result: dict[str, Any] = {"examples": seen, "correct": None, "top1": None, "top5": None}
+    result["loss"] = tally.loss_sum / seen
     if has_classes:
         top5 = in_top5 / seen if trained.classes > 5 else None
-        result |= {"correct": correct, "top1": correct / seen, "top5": top5}
+        result |= {"correct": tally.correct, "top1": tally.correct / seen, "top5": top5}
     metric = metric_of(trained.experiment.model)
     result |= {"skipped": skipped, "by_group": None if by_group is None else by_group.result()}
-    return result | {"metric": metric.name, "metric_value": metric.value(Tally(seen, loss_sum, correct))}
+    return result | {"metric": metric.name, "metric_value": metric.value(tally)}
 
 
 def _group_sums(data: OpenDataSet, split: str, classes: int) -> GroupSums | None:

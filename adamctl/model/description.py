@@ -17,7 +17,7 @@ Initializer: TypeAlias = Literal["he", "glorot", "lecun", "pytorch", "zeros"] | 
 
 Unset: `he` in layers with relu, `glorot` in all others (docs/decisions/0024-initial-values.md).
 """
-Loss: TypeAlias = Literal["cross_entropy", "squared_error", "logistic", "mean_squared_error"]
+LossName: TypeAlias = Literal["cross_entropy", "squared_error", "logistic", "mean_squared_error"]
 Weighting: TypeAlias = Literal["gaussian", "uniform"]
 Size: TypeAlias = int | tuple[int, int]
 Plain: TypeAlias = bool | int | float | str
@@ -192,12 +192,14 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         layers: the layers from input to output.
         loss: compares the last layer's outputs with the labels: cross entropy needs a softmax last layer, logistic (the
             summed cross entropies of yes-or-no outputs) a logistic one; squared error (Adam 2.2) works with any. Mean
-            squared error compares the outputs of a dense layer with targets, numbers in place of labels.
+            squared error compares the outputs of a dense layer with targets, numbers in place of labels: names are
+            `cross_entropy`, `squared_error`, `logistic`, `mean_squared_error`. A loss of one's own is named
+            `package.module:Class` (docs/losses.md).
     """
 
     input: tuple[int, ...]
     layers: tuple[Layer, ...]
-    loss: Loss = "cross_entropy"
+    loss: str = "cross_entropy"
 
 
 def pair(size: Size) -> tuple[int, int]:

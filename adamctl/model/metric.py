@@ -9,23 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite, nan, sqrt
-from typing import Final, NamedTuple
+from typing import Final
 
 from adamctl.model.description import Model
+from adamctl.model.own_loss import is_own, own_loss
+from adamctl.model.tally import Tally
 
 TARGET_LOSSES: Final = frozenset({"mean_squared_error"})
 """Losses that compare outputs with targets, float32 [n, k], in place of labels."""
-
-
-class Tally(NamedTuple):
-    """Sums over examples: of their losses, of those with the largest output at their label, and others of a metric's
-    own.
-    """
-
-    examples: int
-    loss_sum: float
-    correct: int = 0
-    sums: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,7 @@ class Metric:
 
     def value(self, tally: Tally) -> float | None:
         """Returns its value; None of no examples, or where it is not finite, which JSON cannot express."""
-        found = self.make(tally) if tally.examples and isfinite(tally.loss_sum) else nan
+        found = float(self.make(tally)) if tally.examples and isfinite(tally.loss_sum) else nan
         return found if isfinite(found) else None
 
 
@@ -60,12 +51,23 @@ RMSE: Final = Metric("rmse", False, lambda tally: sqrt(tally.loss_sum / tally.ex
 
 
 def takes_targets(model: Model) -> bool:
-    """Whether a model is trained on targets, numbers to come close to, in place of labels."""
-    return model.loss in TARGET_LOSSES
+    """Whether a model is trained on targets, numbers to come close to, in place of labels.
+
+    This and the following raise ConfigurationError where a loss of one's own cannot be imported.
+    """
+    return own_loss(model.loss).answers == "targets" if is_own(model.loss) else model.loss in TARGET_LOSSES
+
+
+def target_numbers(model: Model, units: int) -> int:
+    """Returns how many numbers the target of an example has where the last layer has so many units."""
+    return own_loss(model.loss).target_numbers(units) if is_own(model.loss) else units
 
 
 def metric_of(model: Model) -> Metric:
     """Returns what a model is judged by."""
+    if is_own(model.loss):
+        own = own_loss(model.loss)
+        return Metric(own.metric_name, own.larger_is_better, own.metric)
     return RMSE if takes_targets(model) else TOP_1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite, prod
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from adamctl.errors import ConfigurationError
 from adamctl.model.custom.resolved import Resolved, resolve
@@ -18,16 +18,17 @@ from adamctl.model.description import (
     Local2D,
     LocalContrastNorm,
     Logistic,
-    Loss,
+    LossName,
     MaxPool2D,
     Model,
     Padding,
     Softmax,
     pair,
 )
+from adamctl.model.own_loss import is_own
 
 BuiltIn: TypeAlias = Conv2D | MaxPool2D | Dense | Dropout | Softmax | Local2D | L2Pool2D | LocalContrastNorm | Logistic
-HEAD_OF_LOSS: dict[Loss, type[Dense | Softmax | Logistic]] = {
+HEAD_OF_LOSS: dict[LossName, type[Dense | Softmax | Logistic]] = {
     "cross_entropy": Softmax,
     "logistic": Logistic,
     "mean_squared_error": Dense,
@@ -113,7 +114,10 @@ def _check_head(model: Model, output: tuple[int, ...]) -> None:
                 f"found {len(model.layers) - 1 - index} after it"
             )
     last = model.layers[-1]
-    needed = HEAD_OF_LOSS.get(model.loss)
+    if model.loss not in get_args(LossName) and not is_own(model.loss):
+        names = ", ".join(get_args(LossName))
+        raise ConfigurationError(f"model.loss: found {model.loss!r}; expected {names} or package.module:Class")
+    needed = HEAD_OF_LOSS.get(model.loss)  # type: ignore[call-overload]
     if needed is not None and not isinstance(last, needed):
         raise ConfigurationError(
             f"model.loss: {model.loss} needs {_tag(needed)} as the last layer; found {written_type(last)}. "
@@ -137,7 +141,7 @@ def _tag(kind: type[Layer]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-def _loss_for(last: Layer) -> Loss:
+def _loss_for(last: Layer) -> LossName:
     """Returns a loss of labels that the last layer fits."""
     if isinstance(last, Dense):
         return "squared_error"

@@ -46,7 +46,7 @@ class Loss(ABC):
     """
 
     compiled_name: ClassVar[str]
-    answer_types: ClassVar[frozenset[str]] = LABEL_TYPES
+    answer_types: frozenset[str] = LABEL_TYPES
     class_weights: Array | None = None
 
     def __init__(self, backend: str | None = None) -> None:
@@ -92,6 +92,10 @@ class Loss(ABC):
     def unweighted(self) -> Loss:
         """The loss in which each class weighs 1: that of evaluations."""
         return self
+
+    def sums(self, outputs: Array, labels: Answers) -> tuple[float, ...]:
+        """Returns what an evaluation adds up for the metric besides the loss and correct examples."""
+        return ()
 
     def finish(self, outputs: Array) -> Array:
         """Turns the outputs that `evaluate` and `backward` take into those that a user sees, in place; returns them."""

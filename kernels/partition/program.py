@@ -77,6 +77,7 @@ class Row:
         loss: summed loss of its batch; 0 where another partition computes it.
         correct: its correctly classified examples.
         clipped: layers whose gradient was scaled down.
+        sums: of an evaluation, what its loss adds up for its metric.
     """
 
     place: SlotPlace = field(default_factory=SlotPlace)
@@ -85,6 +86,7 @@ class Row:
     loss: float = 0.0
     correct: int = 0
     clipped: int = 0
+    sums: tuple[float, ...] = ()
 
 
 Work: TypeAlias = Callable[[Batch, Row], None]

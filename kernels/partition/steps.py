@@ -43,7 +43,7 @@ def evaluation_steps(arrays: FlightArrays, loss: Loss, weights: Sequence[Array])
 
     `weights`: one array for each held tensor.
     """
-    head = _loss_steps(arrays, loss.unweighted)
+    head = _loss_steps(arrays, loss.unweighted, evaluates=True)
     return [*_forward_steps(arrays, weights), *head.error, *head.later]
 
 
@@ -105,7 +105,7 @@ class LossSteps(NamedTuple):
     later: Sequence[Step] = ()
 
 
-def _loss_steps(arrays: FlightArrays, loss: Loss) -> LossSteps:
+def _loss_steps(arrays: FlightArrays, loss: Loss, evaluates: bool = False) -> LossSteps:
     last, own = len(arrays.network.stages) - 1, arrays.neighbours.own
     outputs, error = arrays.outputs[last], arrays.output_errors[last]
     if outputs is None or error is None:
@@ -116,6 +116,7 @@ def _loss_steps(arrays: FlightArrays, loss: Loss) -> LossSteps:
 
         def whole(batch: Batch, row: Row) -> None:
             row.loss, row.correct = loss.backward(outputs.array, batch.labels, error.array)
+            row.sums = loss.sums(outputs.array, batch.labels) if evaluates else ()
 
         return LossSteps([Step((), joined(calls, check_of_labels()), whole)])
     head = stage.layers[-1].operation
@@ -134,6 +135,7 @@ def _loss_steps(arrays: FlightArrays, loss: Loss) -> LossSteps:
         for move in moves:
             move.make()
         row.loss, row.correct = gathered.make(batch.labels)
+        row.sums = loss.sums(gathered.outputs, batch.labels) if evaluates else ()
 
     return LossSteps([Step(words, calls, work)])
 

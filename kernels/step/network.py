@@ -27,6 +27,7 @@ from adamctl.kernels.step.steps import Accruing, Steps, native_steps
 from adamctl.model.description import Model
 from adamctl.model.layout import ParameterLayout, Tensor, build_layout
 from adamctl.model.shapes import infer
+from adamctl.model.tally import Tally
 
 Views = Sequence[Array]
 PLANS_MAX = 8  # batch sizes of one context; whole batches and the last of a range are two
@@ -266,13 +267,19 @@ class Network:
 
     def evaluate(self, context: Context, weights: Array | Views, images: Array, labels: Answers) -> tuple[float, int]:
         """Returns (summed loss, correct) over any number of examples, without dropout."""
-        views = self._views_of(weights)
-        loss_sum, correct = 0.0, 0
+        found = self.tally(context, weights, images, labels)
+        return found.loss_sum, found.correct
+
+    def tally(self, context: Context, weights: Array | Views, images: Array, labels: Answers) -> Tally:
+        """Returns all that is added up over any number of examples, without dropout."""
+        views, found = self._views_of(weights), Tally(0, 0.0)
         for start in range(0, len(images), self.batch_max):
             part = images[start : start + self.batch_max]
-            measured, _ = self.measure(context, views, part, labels[start : start + len(part)])
-            loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
-        return loss_sum, correct
+            answers = labels[start : start + len(part)]
+            measured, outputs = self.measure(context, views, part, answers)
+            sums = self.loss.sums(outputs, answers)
+            found = found.plus(Tally(len(part), measured.loss_sum, measured.correct, sums))
+        return found
 
     def measure(
         self, context: Context, weights: Array | Views, images: Array, labels: Answers

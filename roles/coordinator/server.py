@@ -17,7 +17,7 @@ from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, MisfitError, RunFailedError, UnreachableError
 from adamctl.model.custom.plain import experiment_from_user
 from adamctl.model.layout import build_layout
-from adamctl.model.metric import metric_of, takes_targets
+from adamctl.model.metric import metric_of, takes_targets, target_numbers
 from adamctl.model.shapes import infer
 from adamctl.roles.configuration import ConfigurationStore, Waiting
 from adamctl.roles.context import RoleContext
@@ -275,8 +275,10 @@ class Coordinator:
         if examples < 1:
             raise ConfigurationError(f"data.source {experiment.data.source!r} has no training examples")
         origin = f"data.source {experiment.data.source!r}"
-        check_answers(data.targets, outputs[-1], takes_targets(experiment.model), origin)
-        if len(data.classes) > outputs[-1]:
+        wanted = target_numbers(experiment.model, outputs[-1])
+        has_targets = takes_targets(experiment.model)
+        check_answers(data.targets, wanted, has_targets, origin, data.form.elements * data.form.targets_are_inputs)
+        if len(data.classes) > outputs[-1] and not has_targets:
             raise ConfigurationError(
                 f"model: the last layer has {outputs[-1]} units, but the data has {len(data.classes)} classes; "
                 f"set its units to {len(data.classes)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX
 
@@ -27,12 +28,14 @@ class BodyLayout(NamedTuple):
 class ExampleForm(NamedTuple):
     """What one example is on the wire: `elements` values of `dtype`, as in the files, and what is known of it.
 
-    That is an int32 label, the number of its class, or, if `targets` is not 0, so many float32 numbers.
+    That is an int32 label, the number of its class, or, if `targets` is not 0, so many float32 numbers. With
+    `targets_are_inputs` its reader compares outputs with its values, so that nothing more is sent.
     """
 
     elements: int
     dtype: str = "float32"
     targets: int = 0
+    targets_are_inputs: bool = False
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -53,6 +56,10 @@ class ExampleForm(NamedTuple):
     @property
     def label_dtype(self) -> np.dtype[Any]:
         return np.dtype(np.float32 if self.targets else np.int32)
+
+    def answers(self, images: NDArray[np.float32], labels: NDArray[Any]) -> NDArray[Any]:
+        """Returns what outputs are compared with: labels or targets as they were sent, or the inputs [n, elements]."""
+        return images.reshape(len(images), self.elements) if self.targets_are_inputs else labels
 
     def body(self, examples: int, positions: int = 0) -> BodyLayout:
         """Returns the layout of a body: examples' values, then, aligned, their labels or targets, then positions."""

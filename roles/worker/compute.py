@@ -27,6 +27,7 @@ from adamctl.wire.messages import TrainTask
 TOGETHER_S = 0.03  # how long a thread may train without a check: it must notice a stop, and share waiting batches
 NOTHING = StepActions(None, False)
 NOT_MADE: StepMade = (0.0, 0, 0)
+NO_SUMS: tuple[float, ...] = ()
 
 
 class Countdown(Protocol):
@@ -52,7 +53,10 @@ class Batch(NamedTuple):
 
 
 class BatchDone(NamedTuple):
-    """The result of a batch. `wait_s` is how long the thread waited for it; a `failure` ends the worker."""
+    """The result of a batch. `wait_s` is how long the thread waited for it; a `failure` ends the worker.
+
+    `sums`: as in `TaskReport`.
+    """
 
     batch: Batch
     loss_sum: float
@@ -61,6 +65,7 @@ class BatchDone(NamedTuple):
     wait_s: float
     actions: StepActions | None = None
     failure: BaseException | None = None
+    sums: tuple[float, ...] = ()
 
 
 class _Own(NamedTuple):
@@ -127,7 +132,7 @@ class ComputeThreads:
         idle_since, step_s = clock(), TOGETHER_S
         following: Batch | None = None
         while (batch := following or taken()) is not None:
-            following, started = None, clock()
+            following, started, sums = None, clock(), NO_SUMS
             wait_s, batches = started - idle_since, [batch]
             try:
                 if isinstance(own, BaseException):
@@ -136,8 +141,10 @@ class ComputeThreads:
                 if steps is not None and _trains(steps, batch):
                     batches, following = self._together(thread, steps, batch, int(TOGETHER_S / step_s))
                     made, actions = self._make_steps(thread, own, steps, batches)
+                elif isinstance(batch.task, TrainTask):
+                    made, actions = self._step(thread, own, batch)
                 else:
-                    made, actions = self._work(thread, own, batch)
+                    (made, sums), actions = self._evaluate(own, batch), None
             except BaseException as failure:  # reported: the event loop ends the worker with it
                 self._done(BatchDone(batch, 0.0, 0, 0.0, 0.0, None, failure))
                 return
@@ -145,7 +152,7 @@ class ComputeThreads:
             last = batches[-1]
             for batch, (loss_sum, correct, _) in zip(batches, made, strict=True):
                 its = actions if batch is last or actions is None else NOTHING
-                self._done(BatchDone(batch, loss_sum, correct, step_s, wait_s, its))
+                self._done(BatchDone(batch, loss_sum, correct, step_s, wait_s, its, sums=sums))
                 wait_s = 0.0
             idle_since = clock()  # reporting is no waiting for a batch, however long a busy machine makes it
 
@@ -214,12 +221,12 @@ class ComputeThreads:
             return None
         return self._network.native_steps(context, self._replica.weight_views, accruing, clipping)
 
-    def _work(self, thread: int, own: _Own, batch: Batch) -> tuple[list[StepMade], StepActions | None]:
+    def _evaluate(self, own: _Own, batch: Batch) -> tuple[list[StepMade], tuple[float, ...]]:
+        found = self._network.tally(own.context, self._replica.snapshot_views, batch.images, batch.labels)
+        return [(found.loss_sum, found.correct, 0)], found.sums
+
+    def _step(self, thread: int, own: _Own, batch: Batch) -> tuple[list[StepMade], StepActions | None]:
         context, clip, _ = own
-        if not isinstance(batch.task, TrainTask):
-            views = self._replica.snapshot_views
-            loss_sum, correct = self._network.evaluate(context, views, batch.images, batch.labels)
-            return [(loss_sum, correct, 0)], None
         if self._gate is not None and not self._gate.begin():
             return [NOT_MADE], None
         slot = self._replica.begin_step(thread)

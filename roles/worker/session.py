@@ -322,7 +322,7 @@ class SessionRunner:
             self._computed_s += done.compute_s
             self._trained += len(done.batch.labels)
         report = self._ledger.add(
-            task, len(done.batch.labels), done.loss_sum, done.correct, done.compute_s, done.wait_s
+            task, len(done.batch.labels), done.loss_sum, done.correct, done.compute_s, done.wait_s, done.sums
         )
         if report is not None:
             self._finish(task, report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,69 @@ def test_arrays_are_fitted_by_name_of_the_loss(tmp_path: Path) -> None:
     run = adam.fit(net, data, optimizer=adam.SGD(0.1), passes=10, runs=tmp_path, quiet=True)
     assert run.result["metric_value"] < 0.2
     np.testing.assert_allclose(run.predict(points(30, 2)[0]), points(30, 2)[1], atol=0.5)
+
+
+OWN = """
+import numpy as np
+import adamctl as adam
+
+
+class Huber(adam.Loss):
+    metric_name = "within"
+    larger_is_better = True
+
+    def evaluate(self, outputs, targets):
+        away = np.abs(outputs - targets)
+        return np.where(away < 1, away**2 / 2, away - 0.5).sum(axis=1)
+
+    def error(self, outputs, targets, out):
+        out[...] = np.clip(outputs - targets, -1, 1) / len(outputs)
+
+    def measure(self, outputs, targets):
+        return (np.abs(outputs - targets) < 0.3).sum(), outputs.size
+
+    def metric(self, tally):
+        return tally.sums[0] / tally.sums[1]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_loss_of_ones_own_is_imported_by_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """Its module lies where only this process looks; its metric is made of the sums of all."""
+    (tmp_path / "losses_of_fit.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = importlib.import_module("losses_of_fit").Huber
+    adam.check_loss(own)
+    net, (test_x, test_y) = adam.Sequential([adam.Dense(2)], (3,), loss="mean_squared_error"), points(30, 2)
+    run = adam.fit(
+        net, (*points(120, 1), test_x, test_y), loss=own, optimizer=adam.SGD(0.2), passes=12, runs=tmp_path / "runs",
+        partitions=partitions, workers=partitions, threads=1, quiet=True,
+    )  # fmt: skip
+    share = float((np.abs(run.predict(test_x) - test_y) < 0.3).mean())
+    assert (run.result["metric"], run.result["metric_value"]) == ("within", pytest.approx(share)) and share > 0.9
+    assert run.model.loss == "losses_of_fit:Huber"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_an_autoencoder_restores_its_inputs(tmp_path: Path, partitions: int) -> None:
+    """Of bytes, which are scaled where they are read: targets are what the model gets."""
+    random = np.random.default_rng(3)
+    pictures = (random.random((200, 2)) @ random.random((2, 16)) * 127).astype(np.uint8).reshape(200, 4, 4, 1)
+    known = np.arange(200) % 20
+    np.savez(tmp_path / "made.npz", x_train=pictures, y_train=known, x_test=pictures[:40], y_test=known[:40])
+    net = adam.Sequential([adam.Dense(4), adam.Dense(16)], (4, 4, 1), loss="mean_squared_error")
+    data = adam.DataConfig(format="npz", source=str(tmp_path / "made.npz"), scale="standard", targets="inputs")
+    run = adam.fit(
+        net, data, optimizer=adam.SGD(0.1), passes=60, batch=16, runs=tmp_path / "runs", workers=partitions,
+        partitions=partitions, threads=1, quiet=True,
+    )  # fmt: skip
+    assert run.result["metric_value"] < 0.3, "all numbers together have a deviation of 1"
+    loaded = adam.load("run", runs=tmp_path / "runs")
+    scaled = (pictures[:40].reshape(40, 16) - pictures.mean()) / pictures.std()
+    expected = float(np.sqrt(np.mean((loaded.predict(pictures[:40]) - scaled) ** 2)))
+    assert loaded.evaluate()["metric_value"] == pytest.approx(expected, rel=1e-3)
+    assert run.result["metric_value"] == pytest.approx(expected, rel=1e-3)

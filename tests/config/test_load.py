@@ -157,6 +157,8 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("batch = 32", 'evaluate_on = "validation"', "data.validation is 0; set data.validation"),
         ('"mnist"', '"mnist"\nsampling = "balance"', '"balanced", "weights" or a table. Did you mean "balanced"?'),
         ("batch = 32", "class_weights = [1, -1]", "found -1.0; expected numbers of at least 0 for classes"),
+        ("batch = 32", "target = 1.5", "found 1.5; expected a number, above 0 and at most 1: a share of the examples"),
+        ("[data]", '[data]\ntargets = "inputs"', 'found "inputs", but model.loss = "cross_entropy" compares'),
         ("batch = 32", "class_weights = []", "found no numbers; expected numbers of at least 0"),
         ("batch = 32", 'class_weights = ["a"]', 'expected one of "balanced", "none" or a list of numbers or a table.'),
         ('"mnist"', '"mnist"\nsampling = { 3 = "x" }', 'data.sampling.3: found "x"; expected a number.'),

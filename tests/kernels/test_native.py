@@ -27,7 +27,7 @@ from adamctl.model.description import (
     Local2D,
     LocalContrastNorm,
     Logistic,
-    Loss,
+    LossName,
     MaxPool2D,
     Model,
     Softmax,
@@ -244,7 +244,7 @@ def test_a_native_step_is_the_python_step_to_the_bit(
 
 def test_every_kind_of_layer_and_every_loss_is_among_them() -> None:
     assert {type(layer) for layers in MODELS.values() for layer in layers} == set(get_args(Layer))
-    assert set(LOSS_OF.values()) | {"cross_entropy"} == set(get_args(Loss))
+    assert set(LOSS_OF.values()) | {"cross_entropy"} == set(get_args(LossName))
 
 
 @needs_blas

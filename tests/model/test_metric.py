@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from adamctl.model.description import Dense, Model, Softmax
-from adamctl.model.metric import RMSE, TOP_1, Tally, metric_of, reaches, takes_targets
+from adamctl.model.metric import RMSE, TOP_1, metric_of, reaches, takes_targets
+from adamctl.model.tally import Tally
 
 REGRESSION = Model((2,), (Dense(1),), "mean_squared_error")
 CLASSES = Model((2,), (Softmax(2),))

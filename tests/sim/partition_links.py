@@ -346,11 +346,11 @@ class SimExamples:
     """A range that was read. What is released is not there any more."""
 
     def __init__(self, images: NDArray[np.float32], labels: NDArray[np.int32]) -> None:
-        self.images, self.labels = images, labels
+        self.images, self.answers = images, labels
 
     def release(self) -> None:
         self.images[...] = np.nan
-        self.labels[...] = -1
+        self.answers[...] = -1
 
 
 class SimData:

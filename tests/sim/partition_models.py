@@ -22,7 +22,7 @@ from adamctl.model.description import (
     Local2D,
     LocalContrastNorm,
     Logistic,
-    Loss,
+    LossName,
     MaxPool2D,
     Model,
     Padding,
@@ -149,7 +149,7 @@ def _random_model(random: Random) -> Model:
     return Model(shape, tuple(layers), loss)
 
 
-_HEADS: tuple[tuple[type[Layer], Loss], ...] = (
+_HEADS: tuple[tuple[type[Layer], LossName], ...] = (
     (Softmax, "cross_entropy"),
     (Softmax, "cross_entropy"),
     (Softmax, "squared_error"),

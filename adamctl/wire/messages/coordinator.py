@@ -130,7 +130,8 @@ class EvaluateTask(Message, frozen=True):
 class TaskReport(Message, frozen=True):
     """A worker's report of one finished task. Sums, not means; `wait_s` is the time that compute waited for data.
 
-    `skipped`: further examples of the task, which are damaged and were left out.
+    `skipped`: further examples of the task, which are damaged and were left out. `sums`: of an evaluation, what the
+    loss adds up for its metric.
     """
 
     id: int
@@ -141,6 +142,7 @@ class TaskReport(Message, frozen=True):
     compute_s: float = 0.0
     wait_s: float = 0.0
     skipped: int = 0
+    sums: tuple[float, ...] = ()
 
 
 class NextTaskRequest(Message, frozen=True):

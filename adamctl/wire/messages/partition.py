@@ -51,13 +51,17 @@ class PartTaskRequest(Message, frozen=True):
 
 
 class FlightReport(Message, frozen=True):
-    """A finished flight: summed loss and correct examples, 0 where another partition computes them; seconds."""
+    """A finished flight: summed loss and correct examples, 0 where another partition computes them; seconds.
+
+    `sums`: as in `TaskReport`.
+    """
 
     number: int
     loss_sum: float
     correct: int
     compute_s: float
     wait_s: float
+    sums: tuple[float, ...] = ()
 
 
 class PartDoneRequest(Message, frozen=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, inf
 
-from adamctl.model.metric import TOP_1, Metric, Tally, reaches
+from adamctl.model.metric import TOP_1, Metric, reaches
+from adamctl.model.tally import Tally, added
 from adamctl.roles.coordinator.core.events import RunPlan
 from adamctl.roles.coordinator.core.progress import EvaluationResult, mean_loss
 from adamctl.roles.coordinator.core.work import WorkerKey
@@ -35,11 +36,12 @@ class Evaluation:
         self.out: dict[int, int] = {}
         self.seen = self.correct = self.skipped = 0
         self.loss_sum = 0.0
+        self.sums: tuple[float, ...] = ()
 
     def result(self, split: str, metric: Metric) -> EvaluationResult:
         """Returns the metric, of no example that of nothing, and the mean loss per example, of no example None."""
         examples = self.examples - self.skipped
-        value = metric.value(Tally(examples, self.loss_sum, self.correct))
+        value = metric.value(Tally(examples, self.loss_sum, self.correct, self.sums))
         return EvaluationResult(
             passes=self.passes,
             progress=self.progress,
@@ -103,6 +105,7 @@ class EvaluationQueue:
         current.correct += report.correct
         current.skipped += report.skipped
         current.loss_sum += report.loss_sum
+        current.sums = added(current.sums, report.sums)
         if current.seen < current.examples:
             return None
         self.current = self.due = None

@@ -32,7 +32,7 @@ class Batch:
 
     Attributes:
         images: float32 [n, *input shape].
-        labels: int32 [n]; [0] if the data set has targets.
+        labels: int32 [n]; [0] if the data set has targets of its own.
         targets: float32 [n, k], what outputs should come close to; None if the data set has classes.
     """
 
@@ -64,6 +64,8 @@ class Batch:
 def batch_over(arrays: ReadInto, form: ExampleForm, release: Callable[[], None] | None = None) -> Batch:
     """Returns a batch of these arrays."""
     images, labels = arrays
+    if form.targets_are_inputs:
+        return Batch(images, labels, release, form.answers(images, labels))
     if form.targets:
         return Batch(images, np.empty(0, np.int32), release, labels)
     return Batch(images, labels, release)

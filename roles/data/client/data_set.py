@@ -58,7 +58,7 @@ class DataSet:
     @property
     def form(self) -> ExampleForm:
         """How its examples are sent."""
-        return ExampleForm(prod(self.input_shape), self.dtype, self.targets)
+        return ExampleForm(prod(self.input_shape), self.dtype, self.targets, self.config.targets == "inputs")
 
 
 def data_set_of(

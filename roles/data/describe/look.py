@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -35,14 +36,14 @@ _BLOCK_EXAMPLES: Final = 1024
 class Needs:
     """What a run needs from its data: `outputs` of the model's last layer, examples in a `batch`, a seed for splits.
 
-    `takes_targets`: the loss compares outputs with targets in place of labels.
+    `targets`: numbers in the target of an example, where the loss takes these in place of labels; else 0.
     """
 
     input_shape: tuple[int, ...]
     outputs: int
     batch: int
     seed: int
-    takes_targets: bool = False
+    targets: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,9 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
             source = open_source(config, path, needs.input_shape)  # a peek does not know the blocks
     origin = str(path or config.format)
     targets = target_count(source)
-    check_answers(targets, needs.outputs, needs.takes_targets, origin)
-    for split in FILE_SPLITS:
+    inputs = prod(needs.input_shape) if config.targets == "inputs" else 0
+    check_answers(targets, needs.targets, needs.targets > 0, origin, inputs)
+    for split in () if needs.targets else FILE_SPLITS:
         check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
     examples = len(source.labels("train"))
     if by_blocks(config, source):
@@ -104,7 +106,7 @@ def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
         )
     labels, classes = source.labels("train"), len(source.classes)
     of_classes = np.bincount(labels, minlength=classes) - np.bincount(labels[validation], minlength=classes)
-    warnings = [] if targets else list(_warnings(source, validation, needs.outputs, origin))
+    warnings = [] if needs.targets else list(_warnings(source, validation, needs.outputs, origin))
     if damaged:
         warnings.append(f"{origin}: {damaged} examples that were looked at are damaged; they will be skipped")
     return Looked(counts, classes, tuple(warnings), source.classes, tuple(of_classes.tolist()))

@@ -28,17 +28,24 @@ def target_count(source: Source | Peek) -> int:
     return 0 if found is None else int(found.shape[1])
 
 
-def check_answers(targets: int, outputs: int, takes_targets: bool, origin: str) -> None:
+def check_answers(targets: int, wanted: int, takes_targets: bool, origin: str, inputs: int = 0) -> None:
     """Checks what is known of each example against what the model's loss compares its outputs with.
 
     Args:
         targets: numbers in the target of an example; 0: examples have labels.
-        outputs: of the model.
+        wanted: numbers in a target that fit the model's outputs.
         takes_targets: whether the loss takes these.
+        inputs: numbers in an example, where `data.targets` says that they are its targets; else 0.
 
     Raises:
-        ConfigurationError: it needs the other, or as many numbers as there are outputs.
+        ConfigurationError: it needs the other, or another count of numbers.
     """
+    if inputs and targets:
+        raise ConfigurationError(
+            f'{origin}: its examples have targets, {targets} numbers each, and data.targets = "inputs" does not use '
+            "them: leave it out, or give data without targets"
+        )
+    targets = targets or inputs
     numbers = f"{targets} number{'s' * (targets > 1)} each"
     if targets and not takes_targets:
         raise ConfigurationError(
@@ -51,10 +58,10 @@ def check_answers(targets: int, outputs: int, takes_targets: bool, origin: str) 
             f"{origin}: its examples have labels, and model.loss compares outputs with targets: give these, numbers "
             '[examples, k], in place of labels; or end the model with softmax and set model.loss = "cross_entropy"'
         )
-    if takes_targets and targets != outputs:
+    if takes_targets and targets != wanted:
         raise ConfigurationError(
-            f"model: the last layer has {outputs} units, but targets of {origin} have {numbers}; set its units to "
-            f"{targets}"
+            f"model: its loss and last layer need targets of {wanted} number{'s' * (wanted > 1)}, but targets of "
+            f"{origin} have {numbers}; set the units of the last layer to {targets}, or give other targets"
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import DamagedDataError
+from adamctl.model.tally import added
 from adamctl.wire.messages import EvaluateTask, TaskReport, TrainTask
 
 Task = TrainTask | EvaluateTask
@@ -74,6 +75,7 @@ class _Open:
     compute_s: float = 0.0
     wait_s: float = 0.0
     skipped: int = 0
+    sums: tuple[float, ...] = ()
 
 
 @dataclass
@@ -100,8 +102,9 @@ class TaskLedger:
         return None
 
     def add(
-        self, task: Task, examples: int, loss_sum: float, correct: int, compute_s: float, wait_s: float
-    ) -> TaskReport | None:
+        self, task: Task, examples: int, loss_sum: float, correct: int, compute_s: float, wait_s: float,
+        sums: tuple[float, ...] = (),
+    ) -> TaskReport | None:  # fmt: skip
         """Adds one finished batch; returns the report if it was the task's last."""
         entry = self._open[task.id]
         entry.left -= 1
@@ -111,6 +114,7 @@ class TaskLedger:
         entry.steps += 1
         entry.compute_s += compute_s
         entry.wait_s += wait_s
+        entry.sums = added(entry.sums, sums)
         if entry.left:
             return None
         del self._open[task.id]
@@ -124,6 +128,7 @@ class TaskLedger:
             entry.compute_s,
             entry.wait_s,
             entry.skipped,
+            entry.sums,
         )
 
     def __len__(self) -> int:

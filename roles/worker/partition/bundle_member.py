@@ -74,7 +74,7 @@ class BundleMember(MemberSession):
         images, labels = new_arrays(span.examples, self.dataset.input_shape, self.dataset.form)
         async with self._reading:
             await self.data.read(self.dataset, "train", PASS, span.start, span.stop, (images, labels))
-        return images, labels
+        return images, self.dataset.form.answers(images, labels)
 
     def _forget_examples(self, spans: list[Span]) -> None:
         for span in spans:

@@ -15,6 +15,7 @@ from functools import partial
 from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.program import Batch as FlightBatch
+from adamctl.model.tally import Tally
 from adamctl.roles.worker.compute import Batch, BatchDone
 from adamctl.roles.worker.core.batches import parts_of
 from adamctl.roles.worker.core.bundle_work import Held, Pull, weight_of
@@ -168,12 +169,15 @@ class GroupExecutor:
     async def snapshot(self) -> None:
         await self._lead.engine.pull_snapshot()
 
-    async def evaluate(self, task: EvaluateTask, images: Array, labels: Answers) -> list[tuple[float, int]]:
+    async def evaluate(self, task: EvaluateTask, images: Array, labels: Answers) -> list[Tally]:
         loop, found = asyncio.get_running_loop(), list[asyncio.Future[BatchDone]]()
         for start, stop in parts_of(len(labels), self._lead.batch):
             found.append(loop.create_future())
             self._lead.submit(Batch(task, images[start:stop], labels[start:stop]), found[-1].set_result)
-        return [(done.loss_sum, done.correct) for done in await asyncio.gather(*found)]
+        return [
+            Tally(len(done.batch.labels), done.loss_sum, done.correct, done.sums)
+            for done in await asyncio.gather(*found)
+        ]
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ class _Out:
     done: Callable[[BatchDone], None]
     loss_sum: float = 0.0
     correct: int = 0
+    sums: tuple[float, ...] = ()
     compute_s: dict[int, float] = field(default_factory=dict)
     wait_s: float = 0.0
 
@@ -215,7 +216,7 @@ class Lead(Generic[EngineT]):
     def flight_done(self, done: FlightDone) -> None:
         """Notes a flight of this member's own."""
         found = done.found
-        report = FlightReport(done.flight.number, found.loss, found.correct, done.compute_s, done.wait_s)
+        report = FlightReport(done.flight.number, found.loss, found.correct, done.compute_s, done.wait_s, found.sums)
         self._finished(self._group.own, report)
 
     def handle(self, request: Request) -> None:
@@ -247,7 +248,7 @@ class Lead(Generic[EngineT]):
             return
         out.left.discard(partition)
         if partition == self._reporter:
-            out.loss_sum, out.correct = report.loss_sum, report.correct
+            out.loss_sum, out.correct, out.sums = report.loss_sum, report.correct, report.sums
         out.compute_s[partition], out.wait_s = report.compute_s, max(out.wait_s, report.wait_s)
         if not out.left:
             del self._flights[report.number]
@@ -256,7 +257,7 @@ class Lead(Generic[EngineT]):
                 self._grants.finish()
             self._hanging.watch.finished(asyncio.get_running_loop().time(), len(self._flights))
             longest_s = max(out.compute_s.values())
-            out.done(BatchDone(out.batch, out.loss_sum, out.correct, longest_s, out.wait_s, NOTHING))
+            out.done(BatchDone(out.batch, out.loss_sum, out.correct, longest_s, out.wait_s, NOTHING, sums=out.sums))
 
     def _count(self, out: _Out) -> None:
         """Counts what each partition has computed in a flight that trained."""

@@ -17,6 +17,7 @@ from adamctl.errors import RemoteError
 from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ParameterLayout
+from adamctl.model.tally import Tally
 from adamctl.roles.ps.client.parameter_client import BundleOutcome, ParameterClient
 from adamctl.roles.worker.core.batches import parts_of
 from adamctl.roles.worker.core.bundle_work import LOST, Held, Pull, weight_of
@@ -75,7 +76,7 @@ class BundleExecutor(Protocol):
         """Pulls the accepted parameters, for `evaluate`; bundles go on."""
         ...
 
-    async def evaluate(self, task: EvaluateTask, images: Array, labels: Answers) -> list[tuple[float, int]]:
+    async def evaluate(self, task: EvaluateTask, images: Array, labels: Answers) -> list[Tally]:
         """Returns the summed loss of each part of the examples of a task, and how many are classified correctly.
 
         Args:
@@ -146,13 +147,13 @@ class WholeExecutor:
             self._views = self._network.views(self._snapshot)
         await self._parameters.pull(self._snapshot)
 
-    async def evaluate(self, task: EvaluateTask, images: Array, labels: Answers) -> list[tuple[float, int]]:
+    async def evaluate(self, task: EvaluateTask, images: Array, labels: Answers) -> list[Tally]:
         parts = [slice(*part) for part in parts_of(len(labels), self._batch)]
         return await asyncio.gather(*(self._evaluate(images[part], labels[part]) for part in parts))
 
-    async def _evaluate(self, images: Array, labels: Answers) -> tuple[float, int]:
+    async def _evaluate(self, images: Array, labels: Answers) -> Tally:
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[tuple[float, int]] = loop.create_future()
+        found: asyncio.Future[Tally] = loop.create_future()
         put = partial(_settle, loop, found)
         self.threads.submit(HeldOut(self._views, images, labels, put))
         return await found
@@ -168,9 +169,7 @@ class WholeExecutor:
         return {}
 
 
-def _settle(
-    loop: asyncio.AbstractEventLoop, found: asyncio.Future[tuple[float, int]], made: tuple[float, int] | BaseException
-) -> None:
+def _settle(loop: asyncio.AbstractEventLoop, found: asyncio.Future[Tally], made: Tally | BaseException) -> None:
     """Called by a thread. Drops what comes after the loop was closed: the session is over."""
 
     def settle() -> None:

@@ -7,8 +7,10 @@ life, and is answered at once when the run is over.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from math import fsum
 
+from adamctl.model.tally import Tally
 from adamctl.roles.data.client.data_client import new_arrays
 from adamctl.roles.worker.sandblaster.executor import BundleExecutor
 from adamctl.roles.worker.whole_replica import Session
@@ -53,5 +55,7 @@ class HeldOutWork:
         count = task.stop - task.start
         images, labels = new_arrays(count, session.dataset.input_shape, session.dataset.form)
         await session.data.read(session.dataset, task.split, -1, task.start, task.stop, (images, labels))
-        found = await self._executor.evaluate(task, images, labels)
-        return TaskReport(task.id, count, fsum(loss for loss, _ in found), sum(correct for _, correct in found))
+        found = await self._executor.evaluate(task, images, session.dataset.form.answers(images, labels))
+        all_found = reduce(Tally.plus, found)
+        loss_sum = fsum(one.loss_sum for one in found)
+        return TaskReport(task.id, count, loss_sum, all_found.correct, sums=all_found.sums)

@@ -206,7 +206,7 @@ class SandblasterRunner:
         images, labels = new_arrays(span.examples, session.dataset.input_shape, session.dataset.form)
         async with self._reading:
             await session.data.read(session.dataset, "train", PASS, span.start, span.stop, (images, labels))
-        self._examples[span] = images, labels
+        self._examples[span] = images, session.dataset.form.answers(images, labels)
         self._work.arrived(span)
 
     async def _pull(self, pull: Pull) -> None:

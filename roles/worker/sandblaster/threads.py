@@ -22,6 +22,7 @@ from adamctl.kernels.operation import Array
 from adamctl.kernels.step.network import Context, Network, Views
 from adamctl.kernels.step.steps import STEPS_MAX, Accruing, Steps
 from adamctl.kernels.threads import Binder
+from adamctl.model.tally import Tally
 from adamctl.net.shared_memory import SharedMemory, array_bytes
 from adamctl.roles.worker.compute import TOGETHER_S
 from adamctl.roles.worker.core.bundle_work import Held, Portion
@@ -60,13 +61,13 @@ class BundleDone(NamedTuple):
 class HeldOut(NamedTuple):
     """Examples of a held-out split, `images` [n, *input shape] and `labels` [n]; `views` of the parameters.
 
-    `done` is called by the thread with the summed loss and how many were classified correctly, or with a failure.
+    `done` is called by the thread with what was added up over them, or with a failure.
     """
 
     views: Views
     images: Array
     labels: Answers
-    done: Callable[[tuple[float, int] | BaseException], None]
+    done: Callable[[Tally | BaseException], None]
 
 
 class PortionStep(NamedTuple):
@@ -169,11 +170,11 @@ class BundleThreads:
             wait_s, idle_since = started - idle_since, clock()
             self._done(BundleDone(bundle, gradient, loss_sum, idle_since - started, wait_s))
 
-    def _evaluate(self, own: _Own | BaseException, examples: HeldOut) -> tuple[float, int] | BaseException:
+    def _evaluate(self, own: _Own | BaseException, examples: HeldOut) -> Tally | BaseException:
         if isinstance(own, BaseException):
             return own
         try:
-            return self._network.evaluate(own.context, examples.views, examples.images, examples.labels)
+            return self._network.tally(own.context, examples.views, examples.images, examples.labels)
         except BaseException as failure:
             return failure
 

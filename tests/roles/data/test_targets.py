@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -23,7 +24,7 @@ from adamctl.roles.data.readers import open_source, peek_source
 from adamctl.roles.data.readers.plugins import check_source
 from adamctl.roles.data.readers.plugins import find as find_reader
 from adamctl.roles.data.readers.source import TableSource
-from adamctl.roles.data.readers.targets import target_count, targets_of
+from adamctl.roles.data.readers.targets import check_answers, target_count, targets_of
 from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.store import DataStore
 from adamctl.wire.messages import Hello
@@ -150,6 +151,14 @@ async def test_a_batch_has_the_targets_of_its_examples(tmp_path: Path, kind: typ
         assert batch.targets is not None and len(batch.labels) == 0
         np.testing.assert_array_equal(batch.targets, TARGETS[order].astype(np.float32))
         batch.release()
+    config = DataConfig(
+        format="npz", source=save_npz(tmp_path, x_train=IMAGES.astype(kind), y_train=np.arange(12)).source
+    )
+    own = await client.open(msgspec.structs.replace(config, targets="inputs"), (2, 2, 1), 7)
+    batch = await client.read(own, "train", 1, 2, 9)
+    assert own.targets == 0 and len(batch.labels) == 7
+    np.testing.assert_array_equal(batch.answers, batch.images.reshape(7, 4))
+    batch.release()
     with pytest.raises(ValueError, match=r"\[7, 3\]"):
         await client.read(data, "train", 1, 2, 9, (into[0], np.empty(7, np.int32)))
     await client.close()
@@ -163,6 +172,26 @@ def test_a_loss_that_needs_classes_is_refused_before_anything_starts(tmp_path: P
     for full in (False, True):
         with pytest.raises(ConfigurationError, match=r"targets, 3 numbers each.*trains on classes: give labels"):
             look(config, Needs((2, 2, 1), 3, 4, 0), full=full)
+
+
+@pytest.mark.parametrize(
+    ("targets", "wanted", "takes", "inputs", "said"),
+    [
+        (3, 3, False, 0, 'end the model with a dense layer and set model.loss = "mean_squared_error"'),
+        (0, 3, True, 0, "have labels, .* give these, numbers .*; or end the model with softmax"),
+        (3, 2, True, 0, "need targets of 2 numbers, but targets of x have 3 numbers each; set the units .* to 3"),
+        (0, 2, True, 16, "need targets of 2 numbers, but targets of x have 16 numbers each"),
+        (3, 16, True, 16, 'data.targets = "inputs" does not use them: leave it out'),
+    ],
+)
+def test_answers_that_do_not_fit_the_loss_are_refused_with_what_to_do(
+    targets: int, wanted: int, takes: bool, inputs: int, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        check_answers(targets, wanted, takes, "x", inputs)
+    check_answers(0, 3, False, "x")
+    check_answers(3, 3, True, "x")
+    check_answers(0, 16, True, "x", 16)
 
 
 def test_train_ends_with_exit_code_2(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from adamctl.model.metric import Metric
 from adamctl.roles.coordinator.core.clock import TrainingClock, histogram_quantile
-from adamctl.roles.coordinator.core.evaluate import Marks, time_to
+from adamctl.roles.coordinator.core.evaluate import EvaluationQueue, Marks, time_to
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import fitting_range
-from adamctl.wire.messages import EvaluateTask
+from adamctl.wire.messages import EvaluateTask, TaskReport
 from tests.roles.coordinator.simulation import Simulation, plan
 
 
@@ -90,3 +93,15 @@ def test_replicas_share_a_pass_of_few_batches() -> None:
     assert [fitting_range(settings, examples) // 64 for examples in (60_000, 10_000, 5_000, 918, 10)] == [8, 8, 4, 1, 1]
     assert fitting_range(plan(batch=64, range_batches=8, workers=1), 918) == 8 * 64
     assert fitting_range(plan(batch=64, range_batches=8, workers=2, in_step=True), 918) == 8 * 64
+
+
+def test_sums_of_ranges_are_added_up_and_the_metric_is_made_once_of_all() -> None:
+    metric = Metric("within", True, lambda tally: tally.sums[0] / tally.sums[1])
+    queue, worker = EvaluationQueue("test", 1500, metric), ("w", 1)
+    queue.order(1.0, exclusive=True)
+    queue.begin(worker, 2.0, 0.5)
+    tasks = [queue.take(number) for number in range(2)]
+    for task, sums in zip(tasks, ((900.0, 1000.0), (100.0, 500.0)), strict=True):
+        found = queue.report(worker, TaskReport(task.id, task.stop - task.start, 1.0, 0, sums=sums))
+    assert found is not None and (found.metric, found.top1, found.larger_is_better) == ("within", None, True)
+    assert found.metric_value == found.value == pytest.approx(1000 / 1500), "the mean of both shares would be 0.55"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from adamctl.errors import RunFailedError
+from adamctl.kernels.partition.program import Row
 from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.worker.core.bundle_work import Pull
 from adamctl.roles.worker.core.open_flights import Standing
@@ -129,7 +130,7 @@ class Played:
             self.data.events.setdefault(start, asyncio.Event()).set()
 
     def finish(self, number: int) -> None:
-        found: Any = SimpleNamespace(loss=0.5, correct=1)
+        found = Row(loss=0.5, correct=1)
         flight = next(one for one in self.engine.flights if one.number == number)
         self.member.flight_done(FlightDone(flight, found, 1.0, 0.0))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adamctl.kernels.partition.program import Row
 from adamctl.roles.worker.core.bundle_work import Held, Pull, portions_of
 from adamctl.roles.worker.core.example_memory import Span
 from adamctl.roles.worker.partition.executor import GroupExecutor
@@ -83,7 +84,7 @@ class Played:
         return held
 
     def finish(self, number: int, loss: float = 0.0) -> None:
-        found: Any = SimpleNamespace(loss=loss, correct=1)
+        found = Row(loss=loss, correct=1)
         self.lead.flight_done(FlightDone(self.flights[number - 1], found, 1.0, 0.0))
         report = FlightReport(number, 0.0, 0, 2.0, 0.5)
         self.lead.handle(Asked(PartDoneRequest(4, 1, (report,))))  # type: ignore[arg-type]
@@ -235,4 +236,4 @@ async def test_held_out_examples_are_flights_of_their_own() -> None:
     assert p.told == [PartTaskRequest(4, 1, (), (task,))] and [flight.trains for flight in p.flights] == [False, False]
     p.finish(2, 5.0)
     p.finish(1, 2.5)
-    assert await asking == [(2.5, 1), (5.0, 1)]
+    assert [(one.loss_sum, one.correct) for one in await asking] == [(2.5, 1), (5.0, 1)]

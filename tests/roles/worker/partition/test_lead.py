@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from adamctl.kernels.partition.program import Row
 from adamctl.roles.worker.compute import Batch, BatchDone
 from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.lead import Lead, added
@@ -79,7 +79,7 @@ def batch(task: TrainTask) -> Batch:
 
 
 def own(number: int, flight: Flight) -> FlightDone:
-    return FlightDone(flight, SimpleNamespace(loss=0.0, correct=0), 0.1, 0.0)  # type: ignore[arg-type]
+    return FlightDone(flight, Row(loss=0.0, correct=0), 0.1, 0.0)  # type: ignore[arg-type]
 
 
 async def test_a_task_is_announced_once_and_its_flights_are_numbered_on() -> None:

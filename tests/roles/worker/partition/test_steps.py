@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adamctl.kernels.partition.program import Row
 from adamctl.roles.ps.client.parameter_client import Place
 from adamctl.roles.worker.compute import Batch, BatchDone
 from adamctl.roles.worker.downpour import Downpour
@@ -73,7 +74,7 @@ class Played:
         self.steps.submit(Batch(TASK, images, labels, 0.5, 0.0, None, 77), PLACE, 3)
 
     def finish(self, flight: Flight) -> None:
-        found: Any = SimpleNamespace(loss=0.1 * flight.number, correct=1)
+        found = Row(loss=0.1 * flight.number, correct=1)
         self.lead.flight_done(FlightDone(flight, found, 1.0, 0.0))
         report = FlightReport(flight.number, 0.0, 0, 2.0, 0.5)
         self.lead.handle(Asked(PartDoneRequest(4, 1, (report,))))  # type: ignore[arg-type]

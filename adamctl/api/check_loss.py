@@ -1,0 +1,155 @@
+"""`check_loss`: whether a loss of one's own is what its methods promise, on random outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.errors import ConfigurationError
+from adamctl.model.own_loss import Loss, own_loss
+from adamctl.model.tally import Tally, added
+
+Array = NDArray[np.float32]
+Answers = NDArray[Any]
+
+STEP: Final = 2e-3
+TOLERANCE: Final = 2e-2
+"""Largest difference of a derivative, as a share of the largest one; float32 losses are exact to about a thousandth."""
+
+
+def check_loss(
+    loss: str | type[Loss] | Loss,
+    *,
+    units: int = 4,
+    batch: int = 6,
+    seed: int = 0,
+    outputs: Array | None = None,
+    targets: Answers | None = None,
+) -> None:
+    """Checks shapes, the derivative against differences, that nothing is kept or changed, and that sums add up.
+
+    Args:
+        units, batch, seed: of random outputs [batch, units] and targets, normally distributed; labels are drawn evenly.
+        outputs, targets: in their place, where a loss takes only certain numbers.
+
+    Raises:
+        ConfigurationError: something differs; the message says what, at which index, and both values.
+    """
+    own = own_loss(loss) if isinstance(loss, str) else loss() if isinstance(loss, type) else loss
+    random = np.random.default_rng(seed)
+    given = random.standard_normal((batch, units)).astype(np.float32) if outputs is None else outputs
+    answers = _answers(own, random, *given.shape) if targets is None else targets
+    _Check(own, given, answers).run()
+
+
+def _answers(own: Loss, random: np.random.Generator, batch: int, units: int) -> Answers:
+    if own.answers == "labels":
+        return random.integers(0, units, batch).astype(np.int32)
+    return random.standard_normal((batch, own.target_numbers(units))).astype(np.float32)
+
+
+class _Check:
+    def __init__(self, own: Loss, outputs: Array, answers: Answers) -> None:
+        self._own, self._outputs, self._answers = own, outputs, answers
+        self._name = type(own).__name__
+
+    def run(self) -> None:
+        losses = self._same_twice("evaluate", lambda: self._losses(self._outputs))
+        error = self._same_twice("error", self._error)
+        self._examples_alone(losses)
+        self._derivative(error)
+        self._metric()
+
+    def _refuse(self, method: str, what: str) -> ConfigurationError:
+        return ConfigurationError(f"{self._name}.{method}: {what}")
+
+    def _losses(self, outputs: Array, answers: Answers | None = None) -> NDArray[np.float64]:
+        answers = self._answers if answers is None else answers
+        losses = np.asarray(self._own.evaluate(outputs, answers))
+        if losses.shape != outputs.shape[:1]:
+            shapes = f"[{len(outputs)}]; found {list(losses.shape)}"
+            raise self._refuse("evaluate", f"expected the loss of each example, shape {shapes}")
+        found = losses.astype(np.float64)
+        if not np.isfinite(found).all():
+            place = int(np.flatnonzero(~np.isfinite(found))[0])
+            raise self._refuse("evaluate", f"[{place}]: expected a finite number; found {found[place]}")
+        return found
+
+    def _error(self) -> NDArray[np.float64]:
+        out = np.full(self._outputs.shape, np.nan, np.float32)
+        self._own.error(self._outputs, self._answers, out)
+        bad = np.argwhere(~np.isfinite(out))
+        if len(bad):
+            place = bad[0].tolist()
+            raise self._refuse("error", f"{place}: expected a finite number in out; found {out[tuple(place)]}")
+        return out.astype(np.float64)
+
+    def _same_twice(self, method: str, call: Callable[[], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Calls twice, on other examples in between; refuses other results, and changes of what was given."""
+        outputs, answers = self._outputs.copy(), self._answers.copy()
+        first = call()
+        for before, now, name in ((outputs, self._outputs, "outputs"), (answers, self._answers, "targets")):
+            self._equal(method, before, now, f"{name} are to be read only: before and after")
+        kept = self._outputs
+        self._outputs = -kept[::-1].copy()
+        call()
+        self._outputs = kept
+        self._equal(method, first, call(), "the same examples give other results: at first and again")
+        return first
+
+    def _equal(self, method: str, one: Answers, other: Answers, what: str) -> None:
+        different = np.argwhere(one != other)
+        if len(different):
+            place = tuple(different[0].tolist())
+            raise self._refuse(method, f"{list(place)}: {what}, {one[place]} and {other[place]}")
+
+    def _examples_alone(self, losses: NDArray[np.float64]) -> None:
+        """Each example's loss must not depend on which others share its batch, or it depends on how work is cut."""
+        for row in range(len(losses)):
+            alone = self._losses(self._outputs[row : row + 1], self._answers[row : row + 1])[0]
+            if not np.isclose(alone, losses[row], rtol=1e-4, atol=1e-6):
+                what = "depends on the others in its batch: there and alone"
+                raise self._refuse("evaluate", f"[{row}]: the loss of an example {what}, {losses[row]:g} and {alone:g}")
+
+    def _derivative(self, error: NDArray[np.float64]) -> None:
+        """Compares with differences on both sides, of float64 outputs where the loss computes in these."""
+        largest = max(float(np.abs(error).max()), 1e-12)
+        for place in np.ndindex(*self._outputs.shape):
+            values = []
+            for step in (STEP, -STEP):
+                moved = self._outputs.copy()
+                moved[place] += np.float32(step)
+                values.append((float(moved[place]), float(self._losses(moved).mean())))
+            (above, of_above), (below, of_below) = values
+            expected = (of_above - of_below) / (above - below)
+            if abs(expected - error[place]) > TOLERANCE * max(largest, abs(expected)):
+                raise self._refuse(
+                    "error",
+                    f"{list(place)}: expected the derivative of the mean loss, {expected:.6g} by differences; found "
+                    f"{error[place]:.6g}",
+                )
+
+    def _metric(self) -> None:
+        """The metric of two halves' sums must be that of the whole."""
+        losses, half = self._losses(self._outputs), max(len(self._outputs) // 2, 1)
+        whole = self._tally(slice(None), losses)
+        first, second = self._tally(slice(half), losses), self._tally(slice(half, None), losses)
+        if len(first.sums) != len(whole.sums):
+            counts = f"{len(first.sums)} of {first.examples} examples and {len(whole.sums)} of {whole.examples}"
+            raise self._refuse("measure", f"expected always as many numbers; found {counts}")
+        joined = added(first.sums, second.sums) if second.examples else first.sums
+        for place, (one, other) in enumerate(zip(joined, whole.sums, strict=True)):
+            if not np.isclose(one, other, rtol=1e-4, atol=1e-6):
+                what = "sums of two halves must add up to that of the whole"
+                raise self._refuse("measure", f"[{place}]: {what}, {other:g}; found {one:g}")
+        value = self._own.metric(whole)
+        if not isinstance(value, (int, float, np.floating)) or not np.isfinite(value):
+            raise self._refuse("metric", f"expected a finite number; found {value!r}")
+
+    def _tally(self, part: slice, losses: NDArray[np.float64]) -> Tally:
+        outputs, answers = self._outputs[part], self._answers[part]
+        sums: Sequence[float] = self._own.measure(outputs, answers) if len(outputs) else ()
+        return Tally(len(outputs), float(losses[part].sum()), 0, tuple(map(float, sums)))

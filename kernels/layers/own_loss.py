@@ -1,0 +1,71 @@
+"""A user's loss as the loss of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.array import Array
+from adamctl.kernels.layers.losses import LABEL_TYPES, Answers, Loss, LossResult
+from adamctl.kernels.native import Call, Result
+from adamctl.model import own_loss
+
+
+class OwnLoss(Loss):
+    """Checks what the user's loss is given and what it returns. Python computes it, between native functions."""
+
+    def __init__(self, own: own_loss.Loss) -> None:
+        self._own, self._compiled = own, None
+        self._takes_targets = own.answers == "targets"
+        self.answer_types = frozenset("f") if self._takes_targets else LABEL_TYPES
+        self.name = type(own).__name__
+
+    def answers_of(self, batch: int, units: int, dtype: type[np.signedinteger[Any]] = np.int32) -> Answers:
+        if self._takes_targets:
+            return np.zeros((batch, self._own.target_numbers(units)), np.float32)
+        return np.zeros(batch, dtype)
+
+    def native_backward(self, outputs: Array, labels: Answers, error: Array, result: Result) -> list[Call] | None:
+        return None
+
+    def finish(self, outputs: Array) -> Array:
+        return self._own.finish(outputs)
+
+    def sums(self, outputs: Array, labels: Answers) -> tuple[float, ...]:
+        return tuple(map(float, self._own.measure(outputs, labels))) if len(outputs) else ()
+
+    def _measured(self, outputs: Array, answers: Answers, error: Array | None) -> LossResult:
+        self._check(outputs, answers)
+        if not len(outputs):
+            return LossResult(0.0, 0)
+        return LossResult(float(self._losses(outputs, answers, error).sum()), 0)
+
+    def _check(self, outputs: Array, answers: Answers) -> None:
+        kind = "targets" if self._takes_targets else "labels"
+        expected = self.answers_of(len(outputs), outputs.shape[1])
+        if answers.shape != expected.shape or answers.dtype.char not in self.answer_types:
+            raise ValueError(
+                f"{kind}: expected {expected.dtype} {list(expected.shape)}; found {answers.dtype} {list(answers.shape)}"
+            )
+        if self._takes_targets and not np.isfinite(answers).all():
+            raise ValueError("targets: expected finite numbers; found some that are not")
+        if not self._takes_targets and len(answers) and (answers.min() < 0 or answers.max() >= outputs.shape[1]):
+            raise ValueError(
+                f"labels: expected values in [0, {outputs.shape[1]}); found {answers.min()} to {answers.max()}"
+            )
+
+    def _run_compiled(self, outputs: Array, answers: Answers, error: Array | None) -> tuple[float, int]:
+        raise AssertionError("Python computes it")
+
+    def _losses(self, outputs: Array, answers: Answers, error: Array | None) -> NDArray[np.float64]:
+        losses = np.asarray(self._own.evaluate(outputs, answers))
+        if losses.shape != outputs.shape[:1] or losses.dtype.kind not in "fiu":
+            raise ValueError(
+                f"{self.name}.evaluate: expected the loss of each example, [{len(outputs)}]; found {losses.dtype} "
+                f"{list(losses.shape)}"
+            )
+        if error is not None:
+            self._own.error(outputs, answers, error)
+        return losses.astype(np.float64)

@@ -1,0 +1,40 @@
+"""`adam.check_loss` names what is wrong with a loss, where, and both values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import adamctl as adam
+from adamctl.errors import ConfigurationError
+from tests import losses_for_tests as losses
+
+
+@pytest.mark.parametrize("loss", [losses.Absolute, losses.Margin, losses.Absolute(), "tests.losses_for_tests:Margin"])
+def test_losses_that_keep_their_promises_pass(loss: type[adam.Loss]) -> None:
+    for seed in range(3):
+        adam.check_loss(loss, seed=seed)
+    adam.check_loss(loss, units=2, batch=1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (losses.Half, r"error: \[0, 0\]: expected the derivative .* by differences; found "),
+        (losses.PartWritten, r"error: \[0, 0\]: expected a finite number in out; found nan"),
+        (losses.OfTheBatch, r"evaluate: \[0\]: the loss of an example depends on the others"),
+        (losses.OneNumber, r"evaluate: expected the loss of each example, shape \[6\]; found \[\]"),
+        (losses.Writes, r"evaluate: \[0, 0\]: outputs are to be read only: before and after, .* and "),
+        (losses.Remembers, r"evaluate: \[0\]: the same examples give other results: at first and again, .* and "),
+        (losses.Means, r"measure: \[0\]: sums of two halves must add up to that of the whole, .*; found "),
+        (losses.Endless, r"evaluate: \[2\]: expected a finite number; found inf"),
+    ],
+)
+def test_each_fault_is_named(loss: type[adam.Loss], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{loss.__name__}.{said}"):
+        adam.check_loss(loss)
+
+
+def test_numbers_of_ones_own_are_taken_where_a_loss_needs_them() -> None:
+    outputs = np.array([[0.5, 2.0], [3.0, -1.0]], np.float32)
+    adam.check_loss(losses.Absolute, outputs=outputs, targets=outputs + 2)

@@ -1,0 +1,92 @@
+"""A user's loss in steps, evaluations and partitions: the numbers are those of its methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adamctl.kernels.backend import Backend
+from adamctl.kernels.layers.make import make_loss
+from adamctl.kernels.partition.program import Batch
+from adamctl.kernels.partition.stages import cut_network
+from adamctl.kernels.step.network import Network
+from adamctl.model.description import Dense, Layer, Model, Softmax
+from tests.kernels.kernel_checks import BACKENDS
+from tests.kernels.partition.replica import Replica
+from tests.kernels.partition.test_member import cut
+
+GENERATOR = np.random.default_rng(11)
+IMAGES = GENERATOR.standard_normal((4, 6)).astype(np.float32)
+TARGETS = GENERATOR.standard_normal((4, 5)).astype(np.float32)
+LABELS = np.array([0, 4, 2, 1], np.int32)
+CASES = [("Absolute", Dense(5), TARGETS), ("Margin", Dense(5), LABELS), ("Margin", Softmax(5), LABELS)]
+
+
+def model_of(name: str, last: Layer) -> Model:
+    return Model((6,), (Dense(7, "tanh"), last), f"tests.losses_for_tests:{name}")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("name", "last", "answers"), CASES)
+@pytest.mark.parametrize("batch_max", [4, 8])
+def test_a_step_finds_its_gradient(name: str, last: Layer, answers: Any, backend: Backend, batch_max: int) -> None:
+    network = Network(model_of(name, last), batch_max, backend)
+    flat = np.random.default_rng(5).standard_normal(network.flat_size).astype(np.float32)
+    context = network.context()
+    made = network.step(context, flat, IMAGES, answers)
+    found = network.tally(context, flat, IMAGES, answers)
+    assert made.loss == pytest.approx(found.loss_sum / 4, rel=1e-5)
+    assert found.examples == 4 and found.sums[1] == (20 if answers is TARGETS else 4)
+    for place in range(0, network.flat_size, 9):
+        values = []
+        for step in (1e-2, -1e-2):
+            moved = flat.copy()
+            moved[place] += np.float32(step)
+            values.append(network.evaluate(context, moved, IMAGES, answers)[0] / 4)
+        assert context.gradient[place] == pytest.approx((values[0] - values[1]) / 2e-2, abs=2e-2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("name", "last", "answers"), CASES)
+def test_partitions_find_what_one_process_finds(name: str, last: Layer, answers: Any, backend: Backend) -> None:
+    model = model_of(name, last)
+    network = Network(model, 4, backend)
+    weights = [GENERATOR.standard_normal(tensor.shape).astype(np.float32) for tensor in network.tensors]
+    flat = np.zeros(network.flat_size, np.float32)
+    for view, weight in zip(network.views(flat), weights, strict=True):
+        view[...] = weight
+    context = network.context()
+    whole = network.tally(context, flat, IMAGES, answers)
+    network.step(context, flat, IMAGES, answers)
+    cuts = cut(model, [("units", [3, 3, 7]), ("units", [2, 4, 5])])
+    replica = Replica(cut_network(model, cuts, backend), 4, 2, weights)
+    (gradients, loss, _), (_, evaluated, _) = replica.run([Batch(IMAGES, answers)] * 2, evaluations=frozenset({1}))
+    assert loss == pytest.approx(whole.loss_sum, rel=1e-5) and evaluated == pytest.approx(whole.loss_sum, rel=1e-5)
+    for found, right in zip(replica.whole_gradients(gradients), context.gradient_views, strict=True):
+        np.testing.assert_allclose(found, right, atol=2e-5 * float(np.abs(right).max()))
+    for member in replica.members:
+        assert member.evaluating(0, 4).found.sums == pytest.approx(whole.sums)
+        assert member.training(1, 4).found.sums == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "said"),
+    [
+        ("Absolute", LABELS, r"targets: expected float32 \[4, 5\]; found int32 \[4\]"),
+        ("Absolute", TARGETS * np.float32(np.nan), "targets: expected finite numbers"),
+        ("Margin", TARGETS, r"labels: expected int32 \[4\]; found float32 \[4, 5\]"),
+        ("Margin", LABELS + np.int32(1), r"labels: expected values in \[0, 5\); found 1 to 5"),
+        ("OneNumber", TARGETS, r"OneNumber.evaluate: expected the loss of each example, \[4\]; found float32 \[\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name: str, answers: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_loss(f"tests.losses_for_tests:{name}").evaluate(TARGETS.copy(), answers)
+
+
+def test_an_empty_batch_costs_nothing() -> None:
+    empty = np.zeros((0, 5), np.float32)
+    loss = make_loss("tests.losses_for_tests:Absolute")
+    assert loss.backward(empty, empty, empty.copy()) == (0, 0) and loss.sums(empty, empty) == ()
