@@ -25,6 +25,8 @@ PUSHES_MOST = 8_000
 """Pushes that one simulation follows, about: some tenths of a second."""
 CONTEXTS_MOST = 500
 """Contexts that are followed one by one; of more, groups are."""
+PASSES_LEAST = 3
+"""Passes that a simulation is to see. Where they are longer, they do not end in it."""
 WARM_LEAST, COUNTED_LEAST = 6, 6
 COUNTED_MOST = 50
 
@@ -63,6 +65,9 @@ def run(cluster: Cluster, seed: int) -> Outcome:
 def _followed(cluster: Cluster, seed: int) -> Outcome:
     contexts = cluster.replicas * cluster.work.contexts
     counted = min(max(PUSHES_MOST // contexts - WARM_LEAST, COUNTED_LEAST), COUNTED_MOST)
+    data, batches = cluster.data, contexts * counted * cluster.work.steps_per_push
+    if data is not None and (data.pass_examples or 0) * PASSES_LEAST > batches * cluster.work.batch:
+        cluster = replace(cluster, data=replace(data, pass_examples=None))  # what its ends cost hardly counts
     return simulate(cluster, warm=WARM_LEAST, counted=counted, seed=seed)
 
 
@@ -152,6 +157,9 @@ def binding(cluster: Cluster, outcome: Outcome) -> str:
         ),
     }
     name, share = max(shares.items(), key=lambda one: one[1])
+    waited = outcome.waited_shares["data"]
+    if cluster.data is not None and waited > max(shares.values()):
+        return "ends of passes"  # examples are waited for, and nothing is busy that brings them
     if share < AT_WORK and work.keeps_to_steps:
         return "steps in step"
     return name
