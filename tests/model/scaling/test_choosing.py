@@ -90,6 +90,18 @@ def test_too_few_machines_and_too_many_partitions() -> None:
     assert check_partitions(planner(), (1, 2, 200)) == (1, 2)
     with pytest.raises(ConfigurationError, match="partitions"):
         check_partitions(planner(), (200,))
+    assert choose(planner(), 4, (1,), servers=4) is None
+
+
+def test_what_does_not_fit_the_memory_is_left_out() -> None:
+    one = planner()
+    sizes = [one.inside(Size(number, 1, number, 0)).memory_bytes for number in (1, 2)]
+    for limit_bytes, fitting in ((sizes[0], (1, 2)), (sizes[1], (2,))):
+        limited = replace(one.training.conditions, memory_bytes=limit_bytes)
+        made = Planner(replace(one.training, conditions=limited), Even(1e7), one.serving)
+        assert check_partitions(made, (1, 2)) == fitting
+    with pytest.raises(ConfigurationError, match="smallest number of partitions that fits is 2"):
+        check_partitions(made, (1,))
 
 
 def test_too_few_machines_for_servers_of_their_own_are_shared() -> None:
