@@ -137,6 +137,7 @@ def main() -> None:
         f"train.batch={given.examples}", "train.passes=100000", "train.evaluate_every=100000",
         "train.pass_fraction=1.0", "train.checkpoint_every=0", "train.protocol=gradient", "optimizer.lr=0.0001",
         "optimizer.type=sgd", "optimizer.schedule.type=constant", "cluster.data=1", "cluster.threads=1",
+        "train.range_batches=1",  # progress is told range by range
         f"train.consistency={'sync' if given.sync else 'async'}",
         f"train.n_push={given.n_push}", f"train.n_fetch={given.n_push}",
     ]  # fmt: skip

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from adamctl.errors import ConfigurationError
+from adamctl.model.partition.cost import Price
+from adamctl.model.partition.search import smallest_that_fits, too_large
 from adamctl.model.scaling.cluster import Cluster, Outcome, ServerWork
 from adamctl.model.scaling.machines import Planner, Size
 from adamctl.model.scaling.simulation import simulate
@@ -21,10 +23,14 @@ BUSY_TRIED = (4.0, 2.5, 1.6, 1.1, 0.8, 0.55)
 DATA_BUSY = 0.8
 WORTH = 0.01
 """Share of the speed that more servers must gain, to be worth the workers whose machines they take."""
+AT_WORK = 0.5
+"""Share of the time below which nothing is called busy: replicas wait for each other and for answers."""
 PUSHES_MOST = 8_000
 """Pushes that one simulation follows, about: some tenths of a second."""
 CONTEXTS_MOST = 500
 """Contexts that are followed one by one; of more, groups are."""
+PASSES_LEAST = 3
+"""Passes that a simulation is to see. Where they are longer, they do not end in it."""
 WARM_LEAST, COUNTED_LEAST = 6, 6
 COUNTED_MOST = 50
 
@@ -63,6 +69,9 @@ def run(cluster: Cluster, seed: int) -> Outcome:
 def _followed(cluster: Cluster, seed: int) -> Outcome:
     contexts = cluster.replicas * cluster.work.contexts
     counted = min(max(PUSHES_MOST // contexts - WARM_LEAST, COUNTED_LEAST), COUNTED_MOST)
+    data, batches = cluster.data, contexts * counted * cluster.work.steps_per_push
+    if data is not None and (data.pass_examples or 0) * PASSES_LEAST > batches * cluster.work.batch:
+        cluster = replace(cluster, data=replace(data, pass_examples=None))  # what its ends cost hardly counts
     return simulate(cluster, warm=WARM_LEAST, counted=counted, seed=seed)
 
 
@@ -79,7 +88,8 @@ def choose(
 ) -> Planned | None:
     """Returns the fastest way found to use so many machines; None if they are too few for one replica.
 
-    Where they are too few for servers beside it, one server and one data server share the workers' machines.
+    Where they are too few for servers beside it, one server and one data server share the workers' machines, unless
+    their number is given.
 
     Args:
         partitions: numbers of workers of a replica that are tried.
@@ -95,7 +105,9 @@ def choose(
             found = Planned(size, cluster, run(cluster, seed))
             if best is None or found.outcome.examples_per_s > best.outcome.examples_per_s * (1 + WORTH):
                 best = found
-    return best or _together(planner, machines, partitions, spread, jitter, seed)
+    if best is None and servers is None and data_servers is None:
+        return _together(planner, machines, partitions, spread, jitter, seed)
+    return best
 
 
 def _together(
@@ -152,13 +164,12 @@ def binding(cluster: Cluster, outcome: Outcome) -> str:
         ),
     }
     name, share = max(shares.items(), key=lambda one: one[1])
+    waited = outcome.waited_shares["data"]
+    if cluster.data is not None and waited > max(shares.values()):
+        return "ends of passes"  # examples are waited for, and nothing is busy that brings them
     if share < AT_WORK and work.keeps_to_steps:
         return "steps in step"
     return name
-
-
-AT_WORK = 0.5
-"""Share of the time below which nothing is called busy: replicas wait for each other and for answers."""
 
 
 def _sizes(
@@ -199,18 +210,24 @@ def _fewest(planner: Planner, machines: int, partitions: int, data: int, target:
 
 
 def check_partitions(planner: Planner, partitions: Sequence[int]) -> tuple[int, ...]:
-    """Returns those numbers into which the network can be cut.
+    """Returns those numbers into which the network can be cut, and whose workers have the memory.
 
     Raises:
-        ConfigurationError: there is none; it is the last one's.
+        ConfigurationError: there is none.
     """
-    found, problem = [], None
+    found: dict[int, Price] = {}
+    problem: ConfigurationError | None = None
     for number in partitions:
         try:
-            planner.inside(Size(number, 1, number, 0))
-            found.append(number)
+            found[number] = planner.inside(Size(number, 1, number, 0))
         except ConfigurationError as error:
             problem = error
     if problem is not None and not found:
         raise problem
-    return tuple(found)
+    fitting = tuple(number for number, price in found.items() if price.fits)
+    if not fitting:
+        training = planner.training
+        least_bytes = min(price.memory_bytes for price in found.values())
+        smallest = smallest_that_fits(training.model, training.conditions, training.cuts)
+        raise too_large("workers", training.conditions.memory_bytes or 0, least_bytes, smallest)
+    return fitting

@@ -31,6 +31,8 @@ NEVER = 1 << 60
 """Flights per push of what pushes to nobody."""
 PLACED_MOST = 64
 """Most servers for which buckets are placed one by one; with more, all are taken to have as much as each other."""
+RANGES_PER_REPLICA = 8
+"""That of `adamctl.roles.coordinator.core.ranges`, likewise."""
 SLOTS = 4
 """`SLOTS_PER_THREAD` of `adamctl.roles.worker.replica`, which this tier cannot import; a test compares the two."""
 
@@ -200,11 +202,17 @@ class Planner:
         rates, training = self.serving.data, self.training
         if rates is None or not size.data_servers:
             return None
+        range_batches, workers = training.range_batches, size.replicas * size.partitions
+        if workers > 1 and not training.keeps_to_steps:  # several workers share a short pass in shorter ranges
+            shared = rates.examples // training.conditions.batch // (RANGES_PER_REPLICA * workers)
+            range_batches = max(min(range_batches, shared), 1)
         return DataWork(
             size.data_servers,
             1 / (rates.examples_per_s * training.decode_threads),
             example_bytes / training.conditions.link.bytes_per_s,
-            training.range_batches,
+            range_batches,
+            pass_examples=rates.examples,
+            pass_fraction=training.pass_fraction,
         )
 
     def _example_bytes(self, plan: PartitionPlan) -> list[float]:

@@ -53,7 +53,8 @@ class _Run:
         self._trip: list[float | None] = [None] * count  # when a push left that is not in the weights
         self._state = [_RUNS] * count  # what it waits for; nothing while it computes
         self._since_s = [0.0] * count
-        self._took = [(0, 0.0)] * count  # the pass of what it computes, and when it began
+        self._took = [(0, 0, 0.0)] * count  # the pass of what it computes, how many batches, and since when
+        self._left = [work.steps_per_push] * count  # batches until its next push
         self._lives = [0] * cluster.replicas  # how often a replica has died
         self._steps = [0] * cluster.replicas
         self._slowest = 0
@@ -78,15 +79,16 @@ class _Run:
         for context in range(self._count):
             begins_s = 0.0 if work.keeps_to_steps else self._random.random() * spacing_s
             self._put(begins_s, _BEGIN, context)
-        first = self._follow(warm * self._count, until_s)
-        before = self._totals()
-        last = self._follow((warm + counted) * self._count, until_s)
+        each = self._count * work.steps_per_push
+        first = self._follow(warm * each, until_s)
+        before = self._totals(first)
+        last = self._follow((warm + counted) * each, until_s)
         return self._found(first, last, before)
 
-    def _follow(self, pushes: int, until_s: float) -> float:
-        """Goes on until so many pushes were computed; returns when that is."""
+    def _follow(self, batches: int, until_s: float) -> float:
+        """Goes on until so many batches were computed; returns when that is."""
         events, pushing, finished, now_s = self._events, self._pushing, self._finished, 0.0
-        while len(finished) < pushes:
+        while len(finished) < batches:
             at_s = events[0][0] if events else inf
             if pushing.next_s <= at_s:
                 if (at_s := pushing.next_s) >= until_s:
@@ -98,7 +100,7 @@ class _Run:
                 self._handle(*heapq.heappop(events))
             self._handled += 1
             now_s = at_s
-        return min(until_s, finished[pushes - 1] if len(finished) >= pushes > 0 else now_s)
+        return min(until_s, finished[batches - 1] if len(finished) >= batches > 0 else now_s)
 
     def _handle(self, now_s: float, number: int, kind: int, who: int, count: int) -> None:
         if kind == _COMPUTED:
@@ -122,12 +124,12 @@ class _Run:
     # --- a context ---------------------------------------------------------------------------------------------------
 
     def _begin(self, now_s: float, context: int) -> None:
-        """Begins what a context computes until its next push, or notes what it waits for."""
+        """Begins what a context computes until its next push, as far as examples are there, or says what is missing."""
         replica = context // self._work.contexts
-        reason, passed = self._why_not(replica, context), 0
+        reason, passed, taken = self._why_not(replica, context), 0, 0
         if not reason:
-            found = self._supply.take(replica, self._work.steps_per_push)
-            reason, passed = ("data", 0) if found is None else (_RUNS, found)
+            passed, taken = self._supply.take(replica, self._left[context])
+            reason = _RUNS if taken else "data"
         before = self._state[context]
         if before in self._waited:
             self._waited[before] += now_s - self._since_s[context]
@@ -139,10 +141,9 @@ class _Run:
         if self._rests[replica]:
             self._return(now_s, replica)
         self._ask(replica, now_s)
-        self._took[context] = (passed, now_s)
+        self._took[context] = (passed, taken, now_s)
         factor = self._slowness[replica] * self._drawn(self._cluster.jitter)
-        taken_s = self._work.steps_per_push * self._work.batch_s * factor
-        self._put(now_s + taken_s, _COMPUTED, context, self._lives[replica])
+        self._put(now_s + taken * self._work.batch_s * factor, _COMPUTED, context, self._lives[replica])
 
     def _why_not(self, replica: int, context: int) -> str:
         work = self._work
@@ -152,10 +153,9 @@ class _Run:
             return "servers"
         if self._trip[context] is not None and (work.keeps_to_steps or (work.waits_for_fetch and self._is_near)):
             return "servers"
-        if work.staleness_most is not None:
-            ahead = (self._steps[replica] - self._slowest + 1) * work.steps_per_push
-            if ahead > work.staleness_most:
-                return "others"
+        ahead = self._steps[replica] - self._slowest + self._left[context]
+        if work.staleness_most is not None and ahead > work.staleness_most:
+            return "others"
         return _RUNS
 
     @property
@@ -166,11 +166,24 @@ class _Run:
         work, replica = self._work, context // self._work.contexts
         if life != self._lives[replica]:
             return  # what a dead process had begun is lost
-        passed, began_s = self._took[context]
+        passed, taken, began_s = self._took[context]
         self._computed_s += now_s - began_s
-        self._finished.append(now_s)
+        self._finished += [now_s] * taken
+        self._steps[replica] += taken
+        self._left[context] -= taken
+        if not self._left[context]:
+            self._left[context] = work.steps_per_push
+            self._push(now_s, context)
+        if self._supply.finished(passed, taken):
+            for other in range(self._cluster.replicas):
+                self._ask(other, now_s)
+        if work.staleness_most is not None and self._steps[replica] - taken == self._slowest:
+            self._look_at_the_slowest(now_s)
+        self._begin(now_s, context)
+
+    def _push(self, now_s: float, context: int) -> None:
+        work = self._work
         self._pushes += 1
-        self._steps[replica] += 1
         if work.push_bytes or work.fetch_bytes:
             self._made[context] += 1
             self._open[context] += 1
@@ -180,12 +193,6 @@ class _Run:
             self._pushing.push(now_s, context)
             if fetches and not work.fetch_follows:
                 self._pushing.fetch(now_s, context)
-        if self._supply.finished(passed, work.steps_per_push):
-            for other in range(self._cluster.replicas):
-                self._ask(other, now_s)
-        if work.staleness_most is not None and self._steps[replica] - 1 == self._slowest:
-            self._look_at_the_slowest(now_s)
-        self._begin(now_s, context)
 
     def _answered(self, now_s: float, context: int) -> None:
         work = self._work
@@ -269,10 +276,9 @@ class _Run:
         self._dead[replica] = begins
         if begins:
             self._lives[replica] += 1
-            computing = sum(self._state[context] == _RUNS for context in contexts)
-            self._supply.lost(replica, computing * self._work.steps_per_push)
+            self._supply.lost(replica, sum(self._took[one][1] for one in contexts if self._state[one] == _RUNS))
             for context in contexts:
-                self._state[context] = _DEAD
+                self._state[context], self._left[context] = _DEAD, self._work.steps_per_push
         if begins:
             self._at_work_changed(now_s)
         else:
@@ -283,22 +289,25 @@ class _Run:
 
     # --- what was found ----------------------------------------------------------------------------------------------
 
-    def _totals(self) -> tuple[float, ...]:
-        station, supply = self._pushing.station, self._supply
+    def _totals(self, now_s: float) -> tuple[float, ...]:
+        station, supply, waited = self._pushing.station, self._supply, dict(self._waited)
+        for state, since_s in zip(self._state, self._since_s, strict=True):
+            if state in waited:
+                waited[state] += now_s - since_s
         moved = station.moved(IN), station.moved(OUT), station.busy_s
-        return (*moved, supply.decode_s, supply.link_s, self._computed_s, *self._waited.values())
+        return (*moved, supply.decode_s, supply.link_s, self._computed_s, *waited.values())
 
     def _found(self, first_s: float, last_s: float, before: tuple[float, ...]) -> Outcome:
         work, passed_s = self._work, max(last_s - first_s, 1e-12)
         counted = sum(first_s < at_s <= last_s for at_s in self._finished)
         moved_in, moved_out, busy_s, decode_s, link_s, computed_s, *waited = (
-            now - then for now, then in zip(self._totals(), before, strict=True)
+            now - then for now, then in zip(self._totals(last_s), before, strict=True)
         )
         rates = (self._cluster.server or ServerWork()).rates
         data = (self._cluster.data or DataWork()).servers
         of_contexts = passed_s * self._count
         return Outcome(
-            examples_per_s=counted * work.steps_per_push * work.batch / passed_s,
+            examples_per_s=counted * work.batch / passed_s,
             finished_s=tuple(self._finished),
             compute_share=min(computed_s / of_contexts, 1.0),
             waited_shares={name: one / of_contexts for name, one in zip(self._waited, waited, strict=True)},

@@ -34,18 +34,14 @@ class Supply:
         self._pass_batches = inf if whole is None else max(whole // batch, 1)
         self.decode_s = self.link_s = 0.0
 
-    def take(self, replica: int, count: int) -> int | None:
-        """Takes batches for a context; returns the pass that they are of, or None if they are not there.
-
-        At the end of a pass a context takes what is left of it.
-        """
-        ready = self._ready[replica]
-        if not ready or (len(ready) < count and not self._has_all(replica)):
-            return None
-        passed = ready[0]
-        for _ in range(min(count, len(ready))):
+    def take(self, replica: int, most: int) -> tuple[int, int]:
+        """Takes batches of one pass for a context; returns the pass, and how many: 0 if none are there."""
+        ready, taken = self._ready[replica], 0
+        passed = ready[0] if ready else self._pass
+        while taken < most and ready and ready[0] == passed:
             ready.popleft()
-        return passed
+            taken += 1
+        return passed, taken
 
     def ask(self, replica: int, now_s: float) -> list[tuple[float, int]]:
         """Asks for what a replica has room for; returns when each range will be there, and its batches."""
@@ -83,10 +79,8 @@ class Supply:
 
     def is_over(self, replica: int) -> bool:
         """Whether nothing of the pass is left for a replica."""
-        return not self._ready[replica] and self._has_all(replica)
-
-    def _has_all(self, replica: int) -> bool:
-        return self._handed >= self._pass_batches and not self._asked[replica]
+        over = self._handed >= self._pass_batches
+        return over and not self._ready[replica] and not self._asked[replica]
 
     def _served_s(self, now_s: float, examples: int) -> float:
         data, server = self._data, self._turn

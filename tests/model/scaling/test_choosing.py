@@ -55,12 +55,22 @@ def test_more_machines_are_never_slower() -> None:
 
 def test_as_many_data_servers_as_decoding_needs() -> None:
     alone = chosen(planner(1e9), 20).outcome.examples_per_s / 19
-    found = chosen(planner(1e9, DataRates(4 * alone, 100.0, 1000)), 20)
+    found = chosen(planner(1e9, DataRates(4 * alone, 100.0, 10**6)), 20)
     assert found.size.data_servers in (4, 5)
     assert found.outcome.data_decode_share < 0.9
-    few = chosen(planner(1e9, DataRates(4 * alone, 100.0, 1000)), 20, data_servers=1)
+    few = chosen(planner(1e9, DataRates(4 * alone, 100.0, 10**6)), 20, data_servers=1)
     assert few.outcome.examples_per_s == pytest.approx(4 * alone, rel=0.02)
     assert few.binds == "data servers' threads"
+
+
+def test_a_pass_of_few_batches_has_work_for_few() -> None:
+    """Ten batches: of twenty replicas at most ten train at a time."""
+    many, few = (planner(1e9, DataRates(1e9, 1.0, 8 * batches)) for batches in (10**5, 10))
+    size = Size(1, 20, 2, 1)
+    whole, short = (run(one.cluster(size), 0) for one in (many, few))
+    assert short.examples_per_s < 0.6 * whole.examples_per_s
+    assert short.waited_shares["data"] > 0.4
+    assert binding(few.cluster(size), short) == "ends of passes"
 
 
 def test_what_binds_is_named() -> None:
@@ -80,6 +90,18 @@ def test_too_few_machines_and_too_many_partitions() -> None:
     assert check_partitions(planner(), (1, 2, 200)) == (1, 2)
     with pytest.raises(ConfigurationError, match="partitions"):
         check_partitions(planner(), (200,))
+    assert choose(planner(), 4, (1,), servers=4) is None
+
+
+def test_what_does_not_fit_the_memory_is_left_out() -> None:
+    one = planner()
+    sizes = [one.inside(Size(number, 1, number, 0)).memory_bytes for number in (1, 2)]
+    for limit_bytes, fitting in ((sizes[0], (1, 2)), (sizes[1], (2,))):
+        limited = replace(one.training.conditions, memory_bytes=limit_bytes)
+        made = Planner(replace(one.training, conditions=limited), Even(1e7), one.serving)
+        assert check_partitions(made, (1, 2)) == fitting
+    with pytest.raises(ConfigurationError, match="smallest number of partitions that fits is 2"):
+        check_partitions(made, (1,))
 
 
 def test_too_few_machines_for_servers_of_their_own_are_shared() -> None:

@@ -11,8 +11,10 @@ from adamctl.model.layout import tensors_of
 from adamctl.model.partition.cost import Conditions, Link, price
 from adamctl.model.partition.rules import make_plan
 from adamctl.model.partition.work import Pushing, parameter_traffic
+from adamctl.model.scaling import machines
 from adamctl.model.scaling.machines import SLOTS, Planner, Size, Training
 from adamctl.model.scaling.rates import DataRates, ServerRates, ServingRates
+from adamctl.roles.coordinator.core import ranges
 from adamctl.roles.worker.replica import SLOTS_PER_THREAD
 from tests.model.partition.machines import Even
 
@@ -31,8 +33,9 @@ def planner(training: Training | None = None) -> Planner:
     return Planner(training or Training(MODEL, conditions()), Even(1e7), SERVING)
 
 
-def test_slots_are_those_of_a_worker() -> None:
+def test_numbers_are_those_of_the_roles() -> None:
     assert SLOTS == SLOTS_PER_THREAD
+    assert machines.RANGES_PER_REPLICA == ranges.RANGES_PER_REPLICA
 
 
 def test_a_whole_replica_pushes_all_to_one_server_or_a_part_to_each() -> None:
@@ -105,7 +108,9 @@ def test_copies_data_servers_and_steps_in_step() -> None:
     assert found.server is not None
     assert found.data is not None
     assert found.server.copied_bytes == pytest.approx(2 * 2 * 4 * PARAMETERS)
-    assert (found.data.servers, found.data.range_batches) == (2, 5)
+    assert (found.data.servers, found.data.range_batches, found.data.pass_examples) == (2, 5, 1000)
+    shared = planner(replace(training, keeps_to_steps=False)).cluster(Size(1, 6, 1, 2)).data
+    assert shared is not None and shared.range_batches == 1000 // BATCH // (8 * 6)
     assert found.data.example_s == pytest.approx(1 / 1000)
     assert found.data.example_bytes_s == pytest.approx(288 / 1e6)
     assert (found.work.contexts, found.spread, found.jitter) == (1, 0.1, 0.2)

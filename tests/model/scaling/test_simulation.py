@@ -71,6 +71,12 @@ def test_a_servers_loop_is_one_thread_and_binds_before_its_link() -> None:
     assert found.server_in_share == pytest.approx(0.5, rel=0.03)
 
 
+def test_one_fetch_after_another_serves_all_that_asked_meanwhile() -> None:
+    found = follow(Cluster(1, work(contexts=2, batch_s=0.2, push_bytes=0.1, fetch_bytes=30.0), server()), counted=100)
+    assert found.examples_per_s == pytest.approx(2 * BATCH / 0.2, rel=0.02)  # nobody waits for them
+    assert found.server_out_share == pytest.approx(1.0, rel=0.03)
+
+
 def test_apply_threads_bind_and_what_waits_is_applied_together() -> None:
     alone = ServerWork(StationRates(LINK), first_s=0.2, more_s=0.2)
     assert follow(Cluster(20, work(), alone)).examples_per_s == pytest.approx(BATCH / 0.2, rel=0.02)
@@ -186,6 +192,16 @@ def test_a_workers_death_costs_its_own_time_and_what_it_had_begun() -> None:
     assert len(whole.finished_s) - len(held.finished_s) == pytest.approx(20, abs=1)
 
 
+def test_what_a_dead_worker_had_begun_is_never_finished() -> None:
+    cluster = Cluster(1, work(batch_s=10.0), server())
+    options: dict[str, Any] = {"warm": 0, "counted": 10**6, "until_s": 100.0}
+    first_s = simulate(cluster, **options).finished_s[0]
+    held = simulate(cluster, outages=[Outage(first_s + 2, first_s + 3)], **options)
+    died = simulate(cluster, outages=[Outage(first_s + 2, first_s + 3, 0)], **options)
+    assert held.finished_s[1] == pytest.approx(first_s + 10)  # a server's pause stops no worker that has free slots
+    assert died.finished_s[1] == pytest.approx(first_s + 3 + 10)
+
+
 def test_in_step_the_others_wait_no_longer_than_until_a_death_is_noticed() -> None:
     cluster = Cluster(4, work(keeps_to_steps=True, push_bytes=0.01, fetch_bytes=0.01), server())
     found = simulate(cluster, warm=0, counted=10**6, until_s=40.0, outages=[Outage(10.5, 1e9, 1)])
@@ -214,3 +230,6 @@ def test_groups_of_replicas_are_as_fast_as_these_within_1_percent(
     )  # fmt: skip
     alone, grouped = (simulate(one, warm=6, counted=20, seed=1) for one in (cluster, cluster.grouped(4)))
     assert grouped.examples_per_s == pytest.approx(alone.examples_per_s, rel=0.01)
+    assert grouped.server_in_share == pytest.approx(alone.server_in_share, rel=0.03)
+    if first_s == more_s:
+        assert grouped.server_cores_share == pytest.approx(alone.server_cores_share, rel=0.03)

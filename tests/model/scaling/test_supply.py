@@ -22,10 +22,10 @@ def test_servers_take_turns() -> None:
 
 def test_a_replica_takes_what_has_come_and_asks_for_more() -> None:
     supply = Supply(DataWork(range_batches=2, ranges_ahead=1), 1, batch=1, taken_together=1)
-    assert supply.take(0, 1) is None
+    assert supply.take(0, 1) == (0, 0)
     ((_, count),) = supply.ask(0, 0.0)
     supply.came(0, count)
-    assert supply.take(0, 1) == 0
+    assert supply.take(0, 1) == (0, 1)
     assert [count for _, count in supply.ask(0, 0.0)] == [2]
 
 
@@ -36,9 +36,11 @@ def test_a_pass_ends_with_its_fraction_once_all_is_handed_out(fraction: float, n
     for replica in (0, 1):
         assert [count for _, count in supply.ask(replica, 0.0)] == [2]
         supply.came(replica, 2)
-    done = [supply.finished(supply.take(number % 2, 1) or 0, 1) for number in range(needed)]
+    done = [supply.finished(*supply.take(number % 2, 1)) for number in range(needed)]
     assert done == [False] * (needed - 1) + [True]
-    assert supply.take(0, 1) == (0 if needed == 2 else None)  # what is left of the old pass is trained all the same
+    assert supply.take(0, 1) == (
+        (0, 1) if needed == 2 else (1, 0)
+    )  # what is left of the old pass is trained all the same
     assert [count for _, count in supply.ask(1, 0.0)] == [2]  # of the next one
 
 
@@ -47,6 +49,16 @@ def test_what_a_dead_replica_had_is_handed_out_again() -> None:
     supply.ask(0, 0.0)
     supply.came(0, 4)
     assert supply.ask(1, 0.0) == []  # nothing is left
-    assert supply.take(0, 1) == 0
+    assert supply.take(0, 1) == (0, 1)
     supply.lost(0, computing=1)
     assert [count for _, count in supply.ask(1, 0.0)] == [4]
+
+
+def test_a_context_takes_batches_of_one_pass() -> None:
+    supply = Supply(DataWork(range_batches=2, ranges_ahead=1, pass_examples=30), 1, batch=10, taken_together=2)
+    for count in (2, 1):
+        supply.ask(0, 0.0)
+        supply.came(0, count)
+    assert supply.take(0, 2) == (0, 2)
+    assert supply.take(0, 2) == (0, 1)
+    assert supply.is_over(0)

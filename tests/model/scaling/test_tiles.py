@@ -39,6 +39,8 @@ def test_one_column_is_the_runtimes_plan(model: Model, partitions: int) -> None:
             sent[edge.producer] += edge.elements
             received[edge.consumer] += edge.elements
         assert tile.inputs.elements == max((*sent.values(), *received.values()), default=0), stage.name
+        moved = max(region_size(part.inputs) + region_size(part.outputs) for part in stage.parts)
+        assert moved <= tile.moved <= 1.1 * moved, stage.name
         held = [sum(map(region_size, part.parameters)) for part in stage.parts]
         assert tile.parameters == max(held), stage.name
         works = [work_of(plan, stage.index, p) for p in range(partitions)]
