@@ -33,7 +33,8 @@ from adamctl.roles.controller.log_format import (
 from adamctl.roles.folder_lock import FolderLock, unusable
 from adamctl.wire.unreadable import UNREADABLE
 
-SNAPSHOT_AFTER_BYTES = 8 << 20
+SNAPSHOT_AFTER_BYTES = 1 << 20
+"""A controller that starts reads the whole log at once, and its memory stays as large as that made it."""
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 StructT = TypeVar("StructT")
 _BATCH = msgspec.msgpack.Decoder(list[Entry])
@@ -97,6 +98,7 @@ class LogStore:
         self._generation = 1
         self._checksum = 0  # of the log's last record
         self._log_bytes = 0
+        self._snapshot_bytes = 0
         self._lock = FolderLock(folder, "--dir", "controller")
         self._log = -1
         try:
@@ -168,8 +170,8 @@ class LogStore:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether the log has grown enough to be worth a snapshot."""
-        return self._log_bytes > self._snapshot_after_bytes
+        """Whether the log has grown enough to be worth a snapshot: beyond some length, and that of the last one."""
+        return self._log_bytes > max(self._snapshot_after_bytes, self._snapshot_bytes)
 
     def write_snapshot(self, snapshot: PaxosSnapshot, accepted: Sequence[Entry] = ()) -> None:
         """Begins the next generation: replaces the log by the state it leads to and what was accepted after it.
@@ -191,6 +193,7 @@ class LogStore:
             self._log = -1
             self._remove_all_but(generation)
             self._start(generation, len(log), checksum)
+        self._snapshot_bytes = len(encoded)
 
     def close(self) -> None:
         """Releases the folder."""
@@ -209,6 +212,7 @@ class LogStore:
         path = self._log_path(generation)
         if generations:
             self.snapshot = self._read_snapshot(generation)
+            self._snapshot_bytes = self._snapshot_path(generation).stat().st_size
         if not path.exists():
             if generations or any(_number(other) for other in self.folder.glob("log-*")):
                 raise self._damaged(path, "the file is missing")

@@ -178,7 +178,7 @@ async def storm(tmp_path: Path, rounds: int, seed: int, patch: pytest.MonkeyPatc
         assert not untyped
         assert mutating.changed > MUTATED / 2 * rounds, "they were sent, and changed"
         for receiver in receivers:
-            assert not cluster.tasks[receiver].done(), receiver
+            assert not cluster.tasks[receiver].done(), f"{receiver}: {cluster.tasks[receiver]!r}"
             connection = await cluster.network.connect(f"memory://{receiver}", front.hello(), deadline_s=30)
             await connection.request(StatusRequest(), deadline_s=30)
             await connection.close()

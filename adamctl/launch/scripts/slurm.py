@@ -40,7 +40,10 @@ resume=none
 if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then resume=auto; fi
 
 # Whatever ends this script, jobs of single nodes that it has asked for end with it.
-trap 'scancel --quiet --user="$(id -un)" --name="{hosts_name("$SLURM_JOB_ID")}"' EXIT
+end_hosts() {{
+    scancel --quiet --user="$(id -un)" --name="{hosts_name("$SLURM_JOB_ID")}"
+}}
+trap end_hosts EXIT
 
 adamctl train {quote(wanted.experiment)} --on slurm {wanted.flags}{cores} \\
     --resume "$resume" --plain &
@@ -60,6 +63,9 @@ while kill -0 "$front" 2>/dev/null; do # the signal has ended `wait`, and the fr
     wait "$front"
     status=$?
 done
-if [ "$again" = yes ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+if [ "$again" = yes ]; then
+    end_hosts # first: Slurm may leave this script no time after that
+    scontrol requeue "$SLURM_JOB_ID"
+fi
 exit "$status"
 """

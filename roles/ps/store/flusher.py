@@ -184,20 +184,20 @@ class StoreWriter:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     async def _write_group(self, writings: list[Writing], first: int, images: list[Image]) -> None:
-        done: Callable[[Any], None] = self._finished
-        result: Any
         try:
-            result = await self._write(writings, first, images)
-        except NoSpaceError as error:
-            done, result = self._no_space, error
+            written = await self._write(writings, first, images)
+        except NoSpaceError as error:  # kept in a variable, it would keep this frame, and both the group, until the
+            _release(images)  # garbage collector runs
+            self._no_space(error)
         except AdamctlError as error:
-            done, result = self._failed, error
+            _release(images)
+            self._failed(error)
         except Exception as error:
             self._log.exception("a group could not be written")
-            done, result = self._failed, RunFailedError(f"{self.store.path}: {type(error).__name__}: {error}")
-        if done != self._finished:
             _release(images)
-        done(result)
+            self._failed(RunFailedError(f"{self.store.path}: {type(error).__name__}: {error}"))
+        else:
+            self._finished(written)
 
     async def _write(self, writings: list[Writing], first: int, images: list[Image]) -> tuple[list[int], float]:
         """Returns the records' sizes and the seconds taken; 0 if the time says nothing about the disk's speed."""

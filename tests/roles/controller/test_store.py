@@ -119,6 +119,23 @@ def test_a_snapshot_replaces_the_log_before_it_and_keeps_what_is_only_accepted(t
     assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["lock", "log", "snapshot", "vote"]
 
 
+def test_a_log_is_as_long_as_the_snapshot_before_the_next_one_is_due(tmp_path: Path) -> None:
+    """Else a large state would be written again and again."""
+    store = LogStore(tmp_path, snapshot_after_bytes=1000)
+    store.write_vote(VOTE)
+    store.append([entry(1, bytes(1001))])
+    assert store.wants_snapshot
+    store.write_snapshot(PaxosSnapshot(1, Ballot(3, 7), VOTE.members, bytes(5000)))
+    store.append([entry(2, bytes(4000))])
+    assert not store.wants_snapshot
+    store.close()
+    store = LogStore(tmp_path, snapshot_after_bytes=1000)
+    assert not store.wants_snapshot, "nor by a start"
+    store.append([entry(3, bytes(2000))])
+    assert store.wants_snapshot
+    store.close()
+
+
 def test_a_crash_between_new_log_and_snapshot_keeps_the_old_ones(tmp_path: Path) -> None:
     written = write(tmp_path, 2)
     shutil.copy(log_of(tmp_path), tmp_path / "log-00000002")

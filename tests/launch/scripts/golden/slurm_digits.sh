@@ -21,7 +21,10 @@ resume=none
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then resume=auto; fi
 
 # Whatever ends this script, jobs of single nodes that it has asked for end with it.
-trap 'scancel --quiet --user="$(id -un)" --name="adamctl-hosts-$SLURM_JOB_ID"' EXIT
+end_hosts() {
+    scancel --quiet --user="$(id -un)" --name="adamctl-hosts-$SLURM_JOB_ID"
+}
+trap end_hosts EXIT
 
 adamctl train examples/digits.toml --on slurm --hosts 2:8 --cores "$SLURM_CPUS_PER_TASK" \
     --resume "$resume" --plain &
@@ -41,5 +44,8 @@ while kill -0 "$front" 2>/dev/null; do # the signal has ended `wait`, and the fr
     wait "$front"
     status=$?
 done
-if [ "$again" = yes ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+if [ "$again" = yes ]; then
+    end_hosts # first: Slurm may leave this script no time after that
+    scontrol requeue "$SLURM_JOB_ID"
+fi
 exit "$status"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,38 @@ async def test_without_space_it_goes_on_from_memory_acknowledges_nothing_as_dura
         await until(lambda: not context.status()["store"]["degraded"], "there is room again")
         await fast.close()
         await safe.close()
+
+
+async def test_what_a_full_disk_has_refused_is_freed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_collector: None
+) -> None:
+    """An error that keeps its frame would keep the whole group, until the garbage collector runs: hours."""
+    async with memory_cluster(54) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=1.0)
+        layout = await add_job(cluster, "fast", ["ps-0"], RuleConfig("add"))
+        client = await zeroed(cluster, "fast", layout)
+        with monkeypatch.context() as patch:
+
+            def no_space(*arguments: object) -> None:
+                raise NoSpaceError("No space left on device")
+
+            patch.setattr(LogStore, "write", no_space)
+            await add(client, layout)
+            await until(lambda: context.status()["store"]["degraded"], "it says so")
+        await until(lambda: not context.status()["store"]["degraded"], "there is room again")
+        assert not [one for one in gc.get_objects() if isinstance(one, NoSpaceError)]
+        await client.close()
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """Nor records of the log, which the test's runner keeps with the errors that they tell of."""
+    gc.collect()
+    gc.disable()
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+    gc.enable()
 
 
 async def test_a_failed_write_ends_the_server_and_nothing_more_is_acknowledged(tmp_path: Path, monkeypatch) -> None:
