@@ -124,9 +124,7 @@ def test_every_connection_of_a_run_is_tls_and_nothing_of_it_is_left(adamctl: Run
             assert token not in shown, "whoever has it can be a host of the run"
     for place in (*places.values(), kept / "operator", kept / "agents"):
         assert stat.S_IMODE(place.stat().st_mode) == 0o700 and load(place)
-    metrics = run(scrape(f"http://127.0.0.1:{port}/metrics"))
-    up = [line for line in metrics.splitlines() if line.startswith("adamctl_node_up{") and line.endswith(" 1.0")]
-    assert len(up) == len(places), metrics
+    train.wait_until(lambda: up(port) == len(places), 60)  # a controller's status tells of the others
     code, stdout, stderr = adamctl.run("logs", "digits", "--role", "worker", **environment)
     assert code == 0 and "worker-1 | " in stdout and "cannot be fetched" not in stderr, stderr
     texts = [path.read_text() for path in (tmp_path / "runs").rglob("*.log")]
@@ -136,6 +134,12 @@ def test_every_connection_of_a_run_is_tls_and_nothing_of_it_is_left(adamctl: Run
     code, stdout, stderr = train.wait(120)
     assert json.loads(stdout)["state"] == "stopped", stderr
     assert not kept.parent.exists() and not any(place.exists() for place in places.values())
+
+
+def up(port: int) -> int:
+    """Returns how many nodes of a run answer, as its metrics have it."""
+    metrics = run(scrape(f"http://127.0.0.1:{port}/metrics"))
+    return sum(line.startswith("adamctl_node_up{") and line.endswith(" 1.0") for line in metrics.splitlines())
 
 
 @pytest.mark.slow
