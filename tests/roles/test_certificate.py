@@ -83,8 +83,8 @@ def test_short_lives_are_looked_at_often(tmp_path: Path) -> None:
         ("ps/ps-0", "ps", "", "ps-0"),
         ("ps/ps-0", "ps", "ps-0.a", "ps-0.a"),
         ("operator/anna", "coordinator", "", "anna.coordinator-"),
-        ("host/h1", "worker", "", "h1.worker-"),
-        ("host/h1", "worker", "h1.w-3", "h1.w-3"),
+        ("host/h1", "host", "", "h1"),
+        ("host/h1", "host", "h1.3", "h1.3"),
     ],
 )
 def test_a_node_is_called_as_its_certificate_says(certificate: str, role: str, given: str, name: str) -> None:
@@ -94,7 +94,12 @@ def test_a_node_is_called_as_its_certificate_says(certificate: str, role: str, g
 
 @pytest.mark.parametrize(
     ("certificate", "role", "given"),
-    [("ps/ps-0", "ps", "ps-1"), ("ps/ps-0", "worker", ""), ("operator/anna", "controller", ""), ("host/h", "ps", "x")],
+    [
+        ("ps/ps-0", "ps", "ps-1"),
+        ("ps/ps-0", "worker", ""),
+        ("operator/anna", "controller", ""),
+        ("host/h", "worker", ""),
+    ],
 )
 def test_a_certificate_for_somebody_else_is_refused_at_the_start(certificate: str, role: str, given: str) -> None:
     identity = Identity("nord", *certificate.split("/"))
