@@ -40,7 +40,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_one_thread_does_not_stop_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: None, train: dict[str, Any]
 ) -> None:
-    work, go_on = ComputeThreads._work, threading.Event()
+    work, go_on = ComputeThreads._step, threading.Event()
     batches: dict[ComputeThreads, int] = {}
 
     def hang_once(self: ComputeThreads, *given: Any) -> Any:
@@ -49,7 +49,7 @@ async def test_one_thread_does_not_stop_the_run(
             assert go_on.wait(60)
         return work(self, *given)
 
-    monkeypatch.setattr(ComputeThreads, "_work", hang_once)
+    monkeypatch.setattr(ComputeThreads, "_step", hang_once)
     try:
         async with world(tmp_path, workers=0) as w:
             for name in "ab":
@@ -69,14 +69,14 @@ async def test_a_range_that_takes_long_is_no_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
     """Nothing is asked for and nothing reported while it lasts; its batches are what shows that the worker lives."""
-    work = ComputeThreads._work
+    work = ComputeThreads._step
     monkeypatch.setattr(session, "SIGN_OF_LIFE_S", 0.4)
 
     def slowly(self: ComputeThreads, *given: Any) -> Any:
         time.sleep(0.3)
         return work(self, *given)
 
-    monkeypatch.setattr(ComputeThreads, "_work", slowly)
+    monkeypatch.setattr(ComputeThreads, "_step", slowly)
     async with world(tmp_path) as w:
         train = {"passes": 1, "range_batches": EXAMPLES // 24}
         node = await w.start_run(make_experiment(tmp_path, train=train, workers=1))
