@@ -30,7 +30,7 @@ from adamctl.launch.trained import choose
 from adamctl.live.reporter import choose_reporter
 from adamctl.model.description import Model
 from adamctl.model.metric import takes_targets
-from adamctl.model.own_loss import Loss, name_of, with_folder
+from adamctl.model.own_loss import Loss, name_of
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.stages import CutAxis
 from adamctl.roles.data.readers.plugins import find_by_content, find_by_suffix
@@ -144,8 +144,7 @@ def fit(
             raise ConfigurationError("; ".join(str(problem) for problem in problems))
         stream = stack.enter_context(open(os.devnull, "w")) if quiet else sys.stderr
         reporter = choose_reporter(stream, plain=quiet)
-        environment = with_folder(os.environ, model.loss)
-        options = TrainOptions((), str(resume), Path(runs), environment, readings=not quiet)
+        options = TrainOptions((), str(resume), Path(runs), os.environ, readings=not quiet)
         try:
             outcome, folder = train(experiment, options, reporter)
         finally:

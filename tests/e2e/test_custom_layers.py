@@ -57,7 +57,7 @@ calls = []
 def folder(adamctl: Runner, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of experiment and module, in which no command is run."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.delenv("ADAMCTL_LAYERS", raising=False)
+    monkeypatch.delenv("ADAMCTL_MODULES", raising=False)
     place = adamctl.folder / "of mine"
     place.mkdir()
     (place / "beside_the_experiment.py").write_text(MODULE)
@@ -77,7 +77,7 @@ def test_it_trains_in_partitions_and_its_checkpoint_is_read_where_the_module_is_
     assert "whiten has no native calls" in stderr and "Own has no native calls" not in stderr
     code, _, stderr = adamctl.run("eval", "own/001")
     assert code == 2 and "no module beside_the_experiment on " in stderr
-    monkeypatch.setenv("ADAMCTL_LAYERS", os.pathsep.join(("/nowhere", str(folder))))
+    monkeypatch.setenv("ADAMCTL_MODULES", os.pathsep.join(("/nowhere", str(folder))))
     code, stdout, stderr = adamctl.run("eval", "own/001", "--json")
     assert code == 0 and json.loads(stdout)["top1"] >= 0.8, stderr
     code, _, stderr = adamctl.run("export", "own/001", "own.npz", "--order", "torch")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from adamctl.cli import options
@@ -30,15 +28,14 @@ command = TableGroup(
 def check(path: str, shape: str, settings: tuple[str, ...], partitions: str, seed: int, as_json: bool) -> None:
     """Check numerical gradients, parts against the whole, what a node reads, native calls, and what threads share.
 
-    The module is found on Python's path, in the present folder and in ADAMCTL_LAYERS. Ends with exit code 4 if the
+    The module is found on Python's path, in the present folder and in ADAMCTL_MODULES. Ends with exit code 4 if the
     layer breaks a promise.
     """
     from adamctl.config.load import parse_setting
     from adamctl.kernels.layer_check.check import findings
-    from adamctl.model.custom.registry import add_folder, layer_of, plain_value
+    from adamctl.model.custom.registry import layer_of, plain_value
     from adamctl.model.description import Custom
 
-    add_folder(Path.cwd())
     given = [parse_setting(text) for text in settings]
     keys = sorted((one.key, plain_value(f"--set {one.key}", one.value)) for one in given)
     extents, parts = _numbers("--input", shape), _numbers("--partitions", partitions)

@@ -1,55 +1,39 @@
-"""Finds the class that computes a layer, by import path, and makes the layer's object from plain keys.
+"""The classes of a model: the layers that are made from plain keys, and what other processes need to find them all.
 
-Nothing is ever unpickled. Modules are found on Python's path, then in the folders of `ADAMCTL_LAYERS`: whoever starts a
-run's roles on this machine puts the folders there (`search_path`). On other machines a module has to be installed.
+How classes are found by import path: `adamctl.model.custom.modules`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib
 import os
 import platform
-import re
-import sys
-import threading
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 
 from adamctl.errors import ConfigurationError
 from adamctl.model import description
 from adamctl.model.custom.interface import Layer
+from adamctl.model.custom.modules import FOLDERS_VARIABLE, Kind, class_at, folder_of, origin_of, path_of, source_hash
 from adamctl.model.description import Custom, KeyValue, Model
+from adamctl.model.own_loss import is_own, own_loss
 
-FOLDERS_VARIABLE = "ADAMCTL_LAYERS"
-"""Folders, separated as in PATH, in which modules with layers are looked for after Python's own path."""
 BUILT_IN = {
     "global_average_pool": "adamctl.kernels.custom.global_average_pool:GlobalAveragePool",
     "relu": "adamctl.kernels.custom.relu:Relu",
     "whiten": "adamctl.kernels.custom.whiten:Whiten",
 }
 """Short names of layers that come with adamctl and are written as a user's are."""
-_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_LOCK = threading.RLock()
+_LAYERS = Kind(Layer, "type", "layers")
 
 
 def is_custom(kind: object) -> bool:
     """Whether a layer's `type` names a class."""
     return isinstance(kind, str) and (":" in kind or kind in BUILT_IN)
-
-
-def add_folder(folder: Path) -> None:
-    """Has modules looked for in a folder, too, after all others."""
-    place = str(folder.absolute())
-    if place not in sys.path:
-        sys.path.append(place)
-        importlib.invalidate_caches()
 
 
 @lru_cache(maxsize=1024)
@@ -59,47 +43,10 @@ def class_of(path: str) -> type[Layer]:
     Raises:
         ConfigurationError: there is no such module or class, it cannot be imported, or it is no layer.
     """
-    written = BUILT_IN.get(path, path)
-    if not _PATH.fullmatch(written):
-        raise ConfigurationError(f'expected type = "module:Class", such as "mypackage.layers:Whiten"; found "{path}"')
-    module, _, name = written.partition(":")
-    if module == "__main__":
-        raise ConfigurationError(
-            f"{name} is defined in a script or notebook (__main__), which a run's processes cannot import; put the "
-            f'class into a file, such as layers.py, and use type = "layers:{name}"'
-        )
-    found: Any = _imported(module)
-    for part in name.split("."):
-        inside, found = found, getattr(found, part, None)
-        if found is None:
-            offered = [
-                key for key, value in vars(inside).items() if isinstance(value, type) and issubclass(value, Layer)
-            ]
-            near = get_close_matches(part, [key for key in offered if key != "Layer"], n=1)
-            hint = f' Did you mean "{near[0]}"?' if near else ""
-            raise ConfigurationError(f"module {module} ({_origin(module)}) has no class {name}.{hint}")
-    if not isinstance(found, type) or not issubclass(found, Layer) or found is Layer:
-        raise ConfigurationError(f"{path}: expected a class derived from adam.Layer; found {found!r:.80}")
+    found: type[Layer] = class_at(BUILT_IN.get(path, path), _LAYERS)
     if found.name in _RESERVED:
         raise ConfigurationError(f"{path}: its name {found.name!r} is that of a built-in layer; give it another name")
     return found
-
-
-def _imported(module: str) -> Any:
-    with _LOCK:
-        for folder in filter(None, os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep)):
-            add_folder(Path(folder))
-        try:
-            return importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise ConfigurationError(f"module {module} cannot be imported: {error}") from error
-            raise ConfigurationError(
-                f"no module {module} on {platform.node()}: install it there, for {sys.executable}, or name its folder "
-                f"in PYTHONPATH or {FOLDERS_VARIABLE}"
-            ) from error
-        except Exception as error:
-            raise ConfigurationError(f"module {module} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 @lru_cache(maxsize=1024)
@@ -128,18 +75,8 @@ def described(layer: Layer) -> Custom:
     Raises:
         ConfigurationError: its class cannot be imported by other processes, or a key is no plain value.
     """
-    kind = type(layer)
-    path = f"{kind.__module__}:{kind.__qualname__}"
+    path = path_of(type(layer), _LAYERS)
     path = next((name for name, long in BUILT_IN.items() if long == path), path)
-    if "<locals>" in path:
-        raise ConfigurationError(
-            f"{path}: it is defined inside a function, where other processes cannot import it; move it to the top of a "
-            "module"
-        )
-    if class_of(path) is not kind:
-        raise ConfigurationError(
-            f"{path}: expected the class of that name; found another there, {class_of(path)!r:.80}"
-        )
     keys: list[tuple[str, KeyValue]] = []
     for field in dataclasses.fields(layer):  # type: ignore[arg-type]
         value = getattr(layer, field.name)
@@ -162,14 +99,20 @@ def customs_of(model: Model) -> tuple[Custom, ...]:
     return tuple(dict.fromkeys(layer for layer in model.layers if isinstance(layer, Custom)))
 
 
+def _modules_of(model: Model) -> dict[str, str]:
+    """Returns path -> module of all classes of the user's own in a model: layers and loss."""
+    own = {custom.path: class_of(custom.path).__module__ for custom in customs_of(model)}
+    return {**own, model.loss: type(own_loss(model.loss)).__module__} if is_own(model.loss) else own
+
+
 def search_path(model: Model) -> tuple[str, ...]:
-    """Returns the folders in which another process of this machine finds the modules of a model's own layers."""
-    folders = (_folder(class_of(custom.path)) for custom in customs_of(model) if custom.path not in BUILT_IN)
-    return tuple(dict.fromkeys(folder for folder in folders if folder))
+    """Returns the folders in which another process of this machine finds the modules of a model's own classes."""
+    folders = (folder_of(module) for path, module in _modules_of(model).items() if path not in BUILT_IN)
+    return tuple(dict.fromkeys(filter(None, folders)))
 
 
 def environment_for(model: Model, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns the environment of a process of this machine that imports a model's own layers."""
+    """Returns the environment of a process of this machine that imports a model's own classes."""
     folders = dict.fromkeys((*search_path(model), *environment.get(FOLDERS_VARIABLE, "").split(os.pathsep)))
     named = os.pathsep.join(filter(None, folders))
     return {**environment, FOLDERS_VARIABLE: named} if named else environment
@@ -187,40 +130,20 @@ def without_native(model: Model) -> tuple[str, ...]:
 
 
 def source_hashes(model: Model) -> dict[str, str]:
-    """Returns path -> hex digest of the source of its module, for a model's own layers."""
-    return {custom.path: _source_hash(class_of(custom.path).__module__) for custom in customs_of(model)}
+    """Returns path -> hex digest of the source of its module, for a model's own layers and loss."""
+    return {path: source_hash(module) for path, module in _modules_of(model).items()}
 
 
 def other_source(model: Model, theirs: Mapping[str, str]) -> str:
-    """Returns what is wrong where a layer's module is not the same as at a peer, whose `source_hashes` these are."""
-    for path, found in source_hashes(model).items():
-        if theirs.get(path, found) != found:
-            where = f"{_origin(class_of(path).__module__)} on {platform.node()}"
+    """Returns what is wrong where a class's module is not the same as at a peer, whose `source_hashes` these are."""
+    for path, module in _modules_of(model).items():
+        if theirs.get(path, source_hash(module)) != source_hash(module):
+            what = "loss" if path == model.loss else "layer"
             return (
-                f"layer {path}: {where} is not the module that the coordinator has; install the same one on all hosts"
+                f"{what} {path}: {origin_of(module)} on {platform.node()} is not the module that the coordinator has; "
+                "install the same one on all hosts"
             )
     return ""
-
-
-@lru_cache(maxsize=1024)
-def _source_hash(module: str) -> str:
-    origin = _origin(module)
-    content = Path(origin).read_bytes() if os.path.isfile(origin) else module.encode()
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def _origin(module: str) -> str:
-    found = sys.modules.get(module)
-    return str(getattr(found, "__file__", None) or module)
-
-
-def _folder(found: type[Layer]) -> str:
-    """Returns the folder from which a class's module is imported, or nothing if it is not a file."""
-    origin, names = Path(_origin(found.__module__)), found.__module__.split(".")
-    if not origin.is_file():
-        return ""
-    up = len(names) if origin.stem == "__init__" else len(names) - 1
-    return str([origin.absolute().parent, *origin.absolute().parent.parents][up])
 
 
 _RESERVED = frozenset(str(kind.__struct_config__.tag) for kind in get_args(description.Layer))
