@@ -33,7 +33,7 @@ _EXPORTS = {
     "check_layer": "adamctl.kernels.layer_check.check",
     "kernel": "adamctl.kernels.custom_kernel",
     "call": "adamctl.kernels.custom_kernel",
-    "Loss": "adamctl.model.own_loss",
+    "Loss": "adamctl.model.custom.loss",
     "check_loss": "adamctl.api.check_loss",
     "Cut": "adamctl.model.partition.cuts",
     "Sequential": "adamctl.api.network",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError
-from adamctl.model.own_loss import Loss, own_loss
+from adamctl.model.custom.loss import Loss, custom_loss
 from adamctl.model.tally import Tally, added
 
 Array = NDArray[np.float32]
@@ -38,7 +38,7 @@ def check_loss(
     Raises:
         ConfigurationError: something differs; the message says what, at which index, and both values.
     """
-    own = own_loss(loss) if isinstance(loss, str) else loss() if isinstance(loss, type) else loss
+    own = custom_loss(loss) if isinstance(loss, str) else loss() if isinstance(loss, type) else loss
     random = np.random.default_rng(seed)
     given = random.standard_normal((batch, units)).astype(np.float32) if outputs is None else outputs
     answers = _answers(own, random, *given.shape) if targets is None else targets

@@ -28,9 +28,9 @@ from adamctl.launch.run_folder import checkpoints
 from adamctl.launch.train import TrainOptions, train
 from adamctl.launch.trained import choose
 from adamctl.live.reporter import choose_reporter
+from adamctl.model.custom.loss import Loss, name_of
 from adamctl.model.description import Model
 from adamctl.model.metric import takes_targets
-from adamctl.model.own_loss import Loss, name_of
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.stages import CutAxis
 from adamctl.roles.data.readers.plugins import find_by_content, find_by_suffix

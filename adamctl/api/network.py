@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adamctl.model.custom.interface import Layer as CustomLayer
+from adamctl.model.custom.loss import Loss, name_of
 from adamctl.model.custom.registry import described
 from adamctl.model.description import Layer, Model
-from adamctl.model.own_loss import Loss, name_of
 from adamctl.model.shapes import infer
 
 

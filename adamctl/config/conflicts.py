@@ -15,9 +15,9 @@ from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig
 from adamctl.config.partitioning import partition_problems
 from adamctl.config.urls import checked_url, is_any_url
 from adamctl.errors import ConfigurationError
+from adamctl.model.custom.loss import is_custom_loss
 from adamctl.model.custom.plain import builtins_of
 from adamctl.model.metric import TOP_1, metric_of, takes_targets
-from adamctl.model.own_loss import is_own
 
 NAME_ALLOWED = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
 RULES_READING: dict[str, tuple[str, ...]] = {
@@ -96,7 +96,7 @@ def _metric_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
     if has_targets and weighs:
         why = f"model.loss = {show(model.loss)} is trained on targets, which have no classes"
         yield "train.class_weights", f"{why}: leave it out"
-    elif weighs and is_own(model.loss):
+    elif weighs and is_custom_loss(model.loss):
         yield "train.class_weights", f"found with model.loss = {show(model.loss)}; weigh in that loss, and leave it out"
 
 

@@ -23,10 +23,10 @@ from adamctl.config.experiment import Experiment
 from adamctl.config.lines import KeyPath, dotted, key_lines
 from adamctl.config.urls import is_url, without_file_scheme
 from adamctl.errors import ConfigurationError
+from adamctl.model.custom.loss import is_custom_loss
 from adamctl.model.custom.modules import add_folder
 from adamctl.model.custom.plain import experiment_from_user
 from adamctl.model.custom.registry import customs_of
-from adamctl.model.own_loss import is_own
 from adamctl.model.shapes import infer
 
 ENVIRONMENT_PREFIX = "ADAMCTL_"
@@ -130,7 +130,7 @@ def load_experiment(
 
     fail(structure_problems(values))
     experiment = msgspec.convert(experiment_from_user(values), Experiment)
-    if customs_of(experiment.model) or is_own(experiment.model.loss):
+    if customs_of(experiment.model) or is_custom_loss(experiment.model.loss):
         add_folder(file.absolute().parent)
     fail(cross_problems(experiment))
     fail(_model_problems(experiment))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import isfinite, nan, sqrt
 from typing import Final
 
+from adamctl.model.custom.loss import custom_loss, is_custom_loss
 from adamctl.model.description import Model
-from adamctl.model.own_loss import is_own, own_loss
 from adamctl.model.tally import Tally
 
 TARGET_LOSSES: Final = frozenset({"mean_squared_error"})
@@ -55,18 +55,18 @@ def takes_targets(model: Model) -> bool:
 
     This and the following raise ConfigurationError where a loss of one's own cannot be imported.
     """
-    return own_loss(model.loss).answers == "targets" if is_own(model.loss) else model.loss in TARGET_LOSSES
+    return custom_loss(model.loss).answers == "targets" if is_custom_loss(model.loss) else model.loss in TARGET_LOSSES
 
 
 def target_numbers(model: Model, units: int) -> int:
     """Returns how many numbers the target of an example has where the last layer has so many units."""
-    return own_loss(model.loss).target_numbers(units) if is_own(model.loss) else units
+    return custom_loss(model.loss).target_numbers(units) if is_custom_loss(model.loss) else units
 
 
 def metric_of(model: Model) -> Metric:
     """Returns what a model is judged by."""
-    if is_own(model.loss):
-        own = own_loss(model.loss)
+    if is_custom_loss(model.loss):
+        own = custom_loss(model.loss)
         return Metric(own.metric_name, own.larger_is_better, own.metric)
     return RMSE if takes_targets(model) else TOP_1
 

@@ -7,6 +7,7 @@ from math import inf, isfinite, prod
 from typing import TypeAlias, get_args
 
 from adamctl.errors import ConfigurationError
+from adamctl.model.custom.loss import is_custom_loss
 from adamctl.model.custom.resolved import Resolved, resolve
 from adamctl.model.description import (
     Conv2D,
@@ -25,7 +26,6 @@ from adamctl.model.description import (
     Softmax,
     pair,
 )
-from adamctl.model.own_loss import is_own
 
 BuiltIn: TypeAlias = Conv2D | MaxPool2D | Dense | Dropout | Softmax | Local2D | L2Pool2D | LocalContrastNorm | Logistic
 HEAD_OF_LOSS: dict[LossName, type[Dense | Softmax | Logistic]] = {
@@ -114,7 +114,7 @@ def _check_head(model: Model, output: tuple[int, ...]) -> None:
                 f"found {len(model.layers) - 1 - index} after it"
             )
     last = model.layers[-1]
-    if model.loss not in get_args(LossName) and not is_own(model.loss):
+    if model.loss not in get_args(LossName) and not is_custom_loss(model.loss):
         names = ", ".join(get_args(LossName))
         raise ConfigurationError(f"model.loss: found {model.loss!r}; expected {names} or package.module:Class")
     needed = HEAD_OF_LOSS.get(model.loss)  # type: ignore[call-overload]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from adamctl.kernels.layers.custom_loss import CustomLoss
 from adamctl.kernels.layers.losses import CrossEntropy, Logistic, Loss, SquaredError
 from adamctl.kernels.layers.mean_squared_error import MeanSquaredError
-from adamctl.kernels.layers.own_loss import OwnLoss
 from adamctl.kernels.layers.weighted_loss import WeightedLoss
+from adamctl.model.custom.loss import custom_loss, is_custom_loss
 from adamctl.model.description import LossName
-from adamctl.model.own_loss import is_own, own_loss
 
 LOSSES: dict[LossName, type[Loss]] = {
     "cross_entropy": CrossEntropy,
@@ -23,7 +23,7 @@ LOSSES: dict[LossName, type[Loss]] = {
 
 def make_loss(name: str, backend: str | None = None) -> Loss:
     """Returns the loss of a model description; may raise ConfigurationError if it is one's own."""
-    return OwnLoss(own_loss(name)) if is_own(name) else LOSSES[name](backend)  # type: ignore[index]
+    return CustomLoss(custom_loss(name)) if is_custom_loss(name) else LOSSES[name](backend)  # type: ignore[index]
 
 
 def make_training_loss(name: str, class_weights: Sequence[float] | None, backend: str | None = None) -> Loss:

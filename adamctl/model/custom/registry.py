@@ -18,9 +18,9 @@ import msgspec
 from adamctl.errors import ConfigurationError
 from adamctl.model import description
 from adamctl.model.custom.interface import Layer
+from adamctl.model.custom.loss import custom_loss, is_custom_loss
 from adamctl.model.custom.modules import FOLDERS_VARIABLE, Kind, class_at, folder_of, origin_of, path_of, source_hash
 from adamctl.model.description import Custom, KeyValue, Model
-from adamctl.model.own_loss import is_own, own_loss
 
 BUILT_IN = {
     "global_average_pool": "adamctl.kernels.custom.global_average_pool:GlobalAveragePool",
@@ -102,7 +102,7 @@ def customs_of(model: Model) -> tuple[Custom, ...]:
 def _modules_of(model: Model) -> dict[str, str]:
     """Returns path -> module of all classes of the user's own in a model: layers and loss."""
     own = {custom.path: class_of(custom.path).__module__ for custom in customs_of(model)}
-    return {**own, model.loss: type(own_loss(model.loss)).__module__} if is_own(model.loss) else own
+    return {**own, model.loss: type(custom_loss(model.loss)).__module__} if is_custom_loss(model.loss) else own
 
 
 def search_path(model: Model) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def test_secrets_in_an_address_are_refused_and_not_repeated() -> None:
 
 def test_nobody_answers() -> None:
     with pytest.raises(UnreachableError, match=r"etcd at etcd://127\.0\.0\.1:1 did not answer .*refused"):
-        client("etcd://127.0.0.1:1/mine", deadline_s=2.0)
+        client("etcd://127.0.0.1:1/mine", deadline_s=5.0)  # a busy machine may need seconds to be refused
 
 
 async def test_a_job_begins_and_ends_for_both_kinds_of_clients(etcd: EtcdCluster) -> None:

@@ -66,13 +66,13 @@ class Loss(ABC):
         return outputs
 
 
-def is_own(loss: str) -> bool:
+def is_custom_loss(loss: str) -> bool:
     """Whether a loss is one's own, named `package.module:Class`."""
     return ":" in loss
 
 
 @cache
-def own_loss(name: str) -> Loss:
+def custom_loss(name: str) -> Loss:
     """Returns the loss `package.module:Class`, one object for each name.
 
     Raises:

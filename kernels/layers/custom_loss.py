@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from adamctl.kernels.array import Array
 from adamctl.kernels.layers.losses import LABEL_TYPES, Answers, Loss, LossResult
 from adamctl.kernels.native import Call, Result
-from adamctl.model import own_loss
+from adamctl.model.custom import loss as custom
 
 
-class OwnLoss(Loss):
+class CustomLoss(Loss):
     """Checks what the user's loss is given and what it returns. Python computes it, between native functions."""
 
-    def __init__(self, own: own_loss.Loss) -> None:
+    def __init__(self, own: custom.Loss) -> None:
         self._own, self._compiled = own, None
         self._takes_targets = own.answers == "targets"
         self.answer_types = frozenset("f") if self._takes_targets else LABEL_TYPES

@@ -6,9 +6,9 @@ import pytest
 
 import adamctl as adam
 from adamctl.errors import ConfigurationError
+from adamctl.model.custom.loss import custom_loss, name_of
 from adamctl.model.description import Dense, Model
 from adamctl.model.metric import metric_of, takes_targets, target_numbers
-from adamctl.model.own_loss import name_of, own_loss
 from adamctl.model.shapes import infer
 from adamctl.model.tally import Tally
 from tests import losses_for_tests as losses
@@ -18,7 +18,7 @@ ABSOLUTE = "tests.losses_for_tests:Absolute"
 
 def test_a_class_an_object_and_a_name_are_one() -> None:
     assert name_of(losses.Absolute) == name_of(losses.Absolute()) == name_of(ABSOLUTE) == ABSOLUTE
-    assert type(own_loss(ABSOLUTE)) is losses.Absolute and own_loss(ABSOLUTE) is own_loss(ABSOLUTE)
+    assert type(custom_loss(ABSOLUTE)) is losses.Absolute and custom_loss(ABSOLUTE) is custom_loss(ABSOLUTE)
     assert adam.Sequential([Dense(2)], (3,), losses.Absolute).loss == ABSOLUTE
 
 
@@ -52,7 +52,7 @@ def test_without_a_metric_of_its_own_it_is_the_mean_loss() -> None:
 )
 def test_what_cannot_be_imported_is_refused(name: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^model.loss: {name}: ") as refused:
-        own_loss(name)
+        custom_loss(name)
     assert said in str(refused.value)
 
 
