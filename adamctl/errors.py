@@ -36,8 +36,8 @@ class ConfigurationError(AdamctlError):
     retry_helps = False
 
 
-class LayerError(AdamctlError):
-    """A layer of the user's own failed, or did what it must not; the message names it, its part and the method."""
+class CustomError(AdamctlError):
+    """A layer or loss of the user's own failed, or did what it must not; the message names it and the method."""
 
     retry_helps = False
     ends_run = True

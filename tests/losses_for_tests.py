@@ -113,3 +113,17 @@ class NoLoss:
 class Needs(Absolute):
     def __init__(self, width: float) -> None:
         self.width = width
+
+
+class Fails(Absolute):
+    """Every method but those of a step fails; `measure` after its first call has one number more."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def measure(self, outputs: Any, targets: Any) -> Sequence[float]:
+        self.calls += 1
+        return (1.0,) * self.calls
+
+    def metric(self, tally: Any) -> float:
+        return tally.sums["missing"]  # type: ignore[no-any-return]

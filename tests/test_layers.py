@@ -74,6 +74,7 @@ SHORT = {
     "adamctl/live/plain.py": "one way to show a run, one file: display.py is the other",
     "adamctl/live/units.py": "numbers for people, in the live view and in commands",
     "adamctl/metrics/exposition.py": "all that knows prometheus-client; its neighbours do without",
+    "adamctl/model/custom/asking.py": "lies below layers, losses and metrics",
     "adamctl/model/custom/plain.py": "lies above registry.py and is all that files and messages need",
     "adamctl/model/initial.py": "draws with NumPy, which layout.py does without",
     "adamctl/model/rule.py": "lies below experiments, the records of a cluster, and kernels",

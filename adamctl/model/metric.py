@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import isfinite, nan, sqrt
 from typing import Final
 
+from adamctl.model.custom.asking import ask
 from adamctl.model.custom.loss import custom_loss, is_custom_loss
 from adamctl.model.description import Model
 from adamctl.model.tally import Tally
@@ -67,7 +68,8 @@ def metric_of(model: Model) -> Metric:
     """Returns what a model is judged by."""
     if is_custom_loss(model.loss):
         own = custom_loss(model.loss)
-        return Metric(own.metric_name, own.larger_is_better, own.metric)
+        where = f"{type(own).__name__}.metric"
+        return Metric(own.metric_name, own.larger_is_better, lambda tally: float(ask(where, own.metric, tally)))
     return RMSE if takes_targets(model) else TOP_1
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from adamctl.errors import CustomError
+
 
 class Tally(NamedTuple):
     """Sums over examples: of their losses, of those with the largest output at their label, and those of a metric."""
@@ -24,8 +26,10 @@ def added(one: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:
     """Returns sums over both; an empty one is of no examples, or of a metric that has none.
 
     Raises:
-        ValueError: they have another number of parts.
+        CustomError: they have another number of parts.
     """
     if not one or not other:
         return tuple(one or other)
+    if len(one) != len(other):
+        raise CustomError(f"the metric's sums: expected as many from everybody; found {len(one)} and {len(other)}")
     return tuple(a + b for a, b in zip(one, other, strict=True))

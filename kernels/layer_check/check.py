@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.errors import ConfigurationError, LayerError
+from adamctl.errors import ConfigurationError, CustomError
 from adamctl.kernels.backend import installed
 from adamctl.kernels.layer_check.runs import Floats, Given, Made, Thread, numbers_for, whole_of
 from adamctl.kernels.native import can_compile
@@ -50,13 +50,13 @@ def check_layer(layer: Layer, input_shape: Sequence[int], partitions: Sequence[i
     element is written and nothing else is changed.
 
     Raises:
-        LayerError: the layer breaks a promise; each one is named with the element and both values.
+        CustomError: the layer breaks a promise; each one is named with the element and both values.
         ConfigurationError: what the layer says of its shapes, parameters or connectivity does not fit.
     """
     found = findings(layer, input_shape, partitions, seed)
     if found:
         kind = type(layer)
-        raise LayerError("\n".join([f"{kind.__module__}:{kind.__qualname__} breaks a promise:", *map(str, found)]))
+        raise CustomError("\n".join([f"{kind.__module__}:{kind.__qualname__} breaks a promise:", *map(str, found)]))
 
 
 def findings(
@@ -81,7 +81,7 @@ def findings(
         try:
             with np.errstate(all="ignore"):
                 found += [Finding(name, text) for text in check(own, seed)]
-        except (LayerError, ConfigurationError, TypeError, RuntimeError) as error:
+        except (CustomError, ConfigurationError, TypeError, RuntimeError) as error:
             found.append(Finding(name, str(error)))
             if name == "what is written":
                 break

@@ -8,19 +8,19 @@ nothing has to be put around the inputs, and for `Same` and `Full`, the user's c
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from adamctl.errors import LayerError
+from adamctl.errors import CustomError
 from adamctl.kernels.backend import Backend, choose
 from adamctl.kernels.native import Call, NativeCall, NativeProduct, joined
 from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers
 from adamctl.kernels.partition.regions import BlockMove, Box, Clear, Held, extents, intersection
 from adamctl.kernels.slicing import OutputSlice, Region, check_slice
+from adamctl.model.custom.asking import ask
 from adamctl.model.custom.parts import part_of, placed_region, state_of
 from adamctl.model.custom.resolved import Piece, Resolved
 
@@ -198,25 +198,19 @@ class Custom(Operation):
     def _call(self, method: Callable[..., object], *arguments: Any) -> None:
         returned = self._asked(method, *arguments)
         if returned is not None:
-            raise LayerError(
+            raise CustomError(
                 f"{self._where(method)}: expected results in out and nothing returned; found "
                 f"{type(returned).__name__}: write out[...] = ..."
             )
 
     def _asked(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return method(*arguments)
-        except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            raise LayerError(
-                f"{self._where(method)}: {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
-            ) from error
+        return ask(self._where(method), method, *arguments)
 
     def _checked(self, method: Callable[..., object], calls: Any) -> list[Call] | None:
         if calls is None:
             return None
         if not isinstance(calls, Sequence) or not all(isinstance(call, (NativeCall, NativeProduct)) for call in calls):
-            raise LayerError(f"{self._where(method)}: expected a list of adam.call(...), or None; found {calls!r:.80}")
+            raise CustomError(f"{self._where(method)}: expected a list of adam.call(...), or None; found {calls!r:.80}")
         return list(calls)
 
     def _where(self, method: Callable[..., object]) -> str:

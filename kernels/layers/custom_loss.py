@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.errors import CustomError
 from adamctl.kernels.array import Array
 from adamctl.kernels.layers.losses import LABEL_TYPES, Answers, Loss, LossResult
 from adamctl.kernels.native import Call, Result
 from adamctl.model.custom import loss as custom
+from adamctl.model.custom.asking import ask
 
 
 class CustomLoss(Loss):
@@ -21,6 +24,7 @@ class CustomLoss(Loss):
         self._takes_targets = own.answers == "targets"
         self.answer_types = frozenset("f") if self._takes_targets else LABEL_TYPES
         self.name = type(own).__name__
+        self._sum_count = -1  # known after the first
 
     def answers_of(self, batch: int, units: int, dtype: type[np.signedinteger[Any]] = np.int32) -> Answers:
         if self._takes_targets:
@@ -31,10 +35,21 @@ class CustomLoss(Loss):
         return None
 
     def finish(self, outputs: Array) -> Array:
-        return self._own.finish(outputs)
+        finished: Array = self._asked(self._own.finish, outputs)
+        return finished
 
     def sums(self, outputs: Array, labels: Answers) -> tuple[float, ...]:
-        return tuple(map(float, self._own.measure(outputs, labels))) if len(outputs) else ()
+        if not len(outputs):
+            return ()
+        found = tuple(map(float, self._asked(self._own.measure, outputs, labels)))
+        if self._sum_count not in (-1, len(found)):
+            counts = f"as many as before, {self._sum_count}; found {len(found)}"
+            raise CustomError(f"{self.name}.measure: expected {counts}")
+        self._sum_count = len(found)
+        return found
+
+    def _asked(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        return ask(f"{self.name}.{method.__name__}", method, *arguments)
 
     def _measured(self, outputs: Array, answers: Answers, error: Array | None) -> LossResult:
         self._check(outputs, answers)
@@ -60,12 +75,12 @@ class CustomLoss(Loss):
         raise AssertionError("Python computes it")
 
     def _losses(self, outputs: Array, answers: Answers, error: Array | None) -> NDArray[np.float64]:
-        losses = np.asarray(self._own.evaluate(outputs, answers))
+        losses = np.asarray(self._asked(self._own.evaluate, outputs, answers))
         if losses.shape != outputs.shape[:1] or losses.dtype.kind not in "fiu":
-            raise ValueError(
+            raise CustomError(
                 f"{self.name}.evaluate: expected the loss of each example, [{len(outputs)}]; found {losses.dtype} "
                 f"{list(losses.shape)}"
             )
         if error is not None:
-            self._own.error(outputs, answers, error)
+            self._asked(self._own.error, outputs, answers, error)
         return losses.astype(np.float64)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import adamctl as adam
-from adamctl.errors import ConfigurationError, LayerError
+from adamctl.errors import ConfigurationError, CustomError
 from adamctl.kernels.backend import installed
 from adamctl.kernels.custom_kernel import CustomKernel
 from adamctl.kernels.layers.custom import Custom
@@ -162,5 +162,5 @@ class WrongCalls(Relu):
 @needs_compiler
 def test_native_methods_return_calls() -> None:
     operation: Operation = Custom(resolved(WrongCalls(), (4,)), "wrong_calls1", "numba")
-    with pytest.raises(LayerError, match=r"native_upward: expected a list of adam.call\(...\), or None"):
+    with pytest.raises(CustomError, match=r"native_upward: expected a list of adam.call\(...\), or None"):
         operation.native_forward(2, [], operation.allocate(2), np.zeros((2, 4), np.float32), np.zeros(2, np.uint32))

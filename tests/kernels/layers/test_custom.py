@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import adamctl as adam
-from adamctl.errors import LayerError
+from adamctl.errors import CustomError
 from adamctl.kernels.layers.custom import PLACED, Custom
 from adamctl.kernels.slicing import OutputSlice
 from adamctl.kernels.step.network import Network
@@ -148,7 +148,7 @@ class Fails(Relu):
 )
 def test_a_failure_names_layer_part_direction_and_line(how: str, message: str) -> None:
     whole = Custom(resolved(Fails(how), (4, 3, 1)), "fails1", "numpy")
-    with pytest.raises(LayerError, match=message):
+    with pytest.raises(CustomError, match=message):
         run(whole.slice(OutputSlice("rows", 1, 3)).operation, 2, 1)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adamctl.errors import CustomError
 from adamctl.kernels.backend import Backend
 from adamctl.kernels.layers.make import make_loss
 from adamctl.kernels.partition.program import Batch
@@ -78,12 +79,22 @@ def test_partitions_find_what_one_process_finds(name: str, last: Layer, answers:
         ("Absolute", TARGETS * np.float32(np.nan), "targets: expected finite numbers"),
         ("Margin", TARGETS, r"labels: expected int32 \[4\]; found float32 \[4, 5\]"),
         ("Margin", LABELS + np.int32(1), r"labels: expected values in \[0, 5\); found 1 to 5"),
-        ("OneNumber", TARGETS, r"OneNumber.evaluate: expected the loss of each example, \[4\]; found float32 \[\]"),
     ],
 )
 def test_what_does_not_fit_is_refused(name: str, answers: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make_loss(f"tests.losses_for_tests:{name}").evaluate(TARGETS.copy(), answers)
+
+
+def test_a_loss_that_does_what_it_must_not_is_named_with_its_method() -> None:
+    with pytest.raises(
+        CustomError, match=r"OneNumber\.evaluate: expected the loss of each example, \[4\]; found float32"
+    ):
+        make_loss("tests.losses_for_tests:OneNumber").evaluate(TARGETS.copy(), TARGETS)
+    loss = make_loss("tests.losses_for_tests:Fails")
+    assert loss.sums(TARGETS, TARGETS) == (1.0,)
+    with pytest.raises(CustomError, match=r"Fails\.measure: expected as many as before, 1; found 2"):
+        loss.sums(TARGETS, TARGETS)
 
 
 def test_an_empty_batch_costs_nothing() -> None:
