@@ -20,6 +20,7 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
+from adamctl.errors import CustomError
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.batch_passes import BatchPasses
 from adamctl.roles.coordinator.core.clock import TrainingClock
@@ -180,7 +181,11 @@ class RunCore:
             if worker is not None:
                 run.hanging.moved(key, run.now_s, step=False)
             alone = run.desk.exclusive
-            result = run.desk.report(key, report)
+            try:
+                result = run.desk.report(key, report)
+            except CustomError as error:  # the metric is the user's
+                self._finish("failed", str(error))
+                return
             if result is not None:
                 self._on_evaluated(result, alone)
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from adamctl.model.metric import RMSE
+from adamctl.model.description import Dense, Model
+from adamctl.model.metric import RMSE, metric_of
 from adamctl.roles.coordinator.core.evaluate import best_of
 from adamctl.roles.coordinator.core.instructions import Finished, Instruction, WriteCheckpoint
 from adamctl.roles.coordinator.core.progress import EvaluationResult
@@ -56,6 +57,16 @@ def test_the_coordinator_makes_the_metric_of_sums_and_a_target_below_it_ends_the
         assert told.metric_value == told.best_metric_value == 0.5
         assert (len(told.evaluations) == 1) is ends
         assert told.result is not None and told.result["time_to"].keys() == ({"0.6"} if ends else set())
+
+
+def test_a_metric_of_the_users_that_fails_ends_the_run_with_its_words() -> None:
+    model = Model((3,), (Dense(2),), "tests.losses_for_tests:Fails")
+    chosen = replace(plan(passes=3, evaluate_on="validation"), metric=metric_of(model))
+    simulation = Simulation(1, chosen, evaluation_examples=1000)
+    simulation.add_worker("w")
+    simulation.run()
+    assert simulation.core.run.final_state == "failed"
+    assert simulation.core.run.cause.startswith("Fails.metric: TypeError: ")
 
 
 class Played(Simulation):
