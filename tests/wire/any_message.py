@@ -84,7 +84,8 @@ def _any(kind: inspect.Type, random: Random, depth: int) -> Any:
         case inspect.BoolType():
             return random.random() < 0.5
         case inspect.IntType():
-            return random.choice(EDGES) if random.random() < 0.5 else random.randrange(0, 5)
+            edges = EDGES if kind.le is None else (*(one for one in EDGES if 0 <= one < kind.le), kind.le)
+            return random.choice(edges) if random.random() < 0.5 else random.randrange(0, 5)
         case inspect.FloatType():
             return random.choice(FLOATS)
         case inspect.StrType():

@@ -18,6 +18,7 @@ from adamctl.wire.messages import (
     Empty,
     ErrorReply,
     Hello,
+    NextTaskRequest,
     PushRequest,
     ShutdownRequest,
     StatusReply,
@@ -123,6 +124,15 @@ def test_a_typed_header_of_another_type_is_a_protocol_error(opcode: Opcode, enco
             assert opcode.name in str(error)
         else:  # only messages without obligatory fields may be read from any array
             assert not type(message).__struct_fields__ or encoded[0] & 0xF0 in (0x90, 0xD0)
+
+
+@pytest.mark.parametrize("updates", [-1, (1 << 44) + 1, 1 << 63])
+def test_counts_whose_sum_would_be_no_number_of_the_wire_are_a_protocol_error(updates: int) -> None:
+    """Else a coordinator that has added them up can answer no STATUS any more."""
+    for staleness in ((), (0, updates)):
+        wrong = NextTaskRequest("w", 1, (), 1, 0.0, 1 if staleness else updates, staleness)
+        with pytest.raises(ProtocolError, match="RUN_NEXT_TASK"):
+            codec.decode_message(Opcode.RUN_NEXT_TASK, 0, codec.encode_message(wrong))
 
 
 def test_deep_values_inside_a_free_field_are_a_protocol_error() -> None:

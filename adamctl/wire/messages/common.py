@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 44)]
+"""How often something happened: so small that a receiver's sum of all that it hears stays a number of the wire."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):

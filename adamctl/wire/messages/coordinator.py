@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adamctl.wire.messages.common import Message
+from adamctl.wire.messages.common import Count, Message
 
 
 class RunJoinRequest(Message, frozen=True):
@@ -135,13 +135,13 @@ class TaskReport(Message, frozen=True):
     """
 
     id: int
-    examples: int
+    examples: Count
     loss_sum: float
-    correct: int
-    steps: int = 0
+    correct: Count
+    steps: Count = 0
     compute_s: float = 0.0
     wait_s: float = 0.0
-    skipped: int = 0
+    skipped: Count = 0
     sums: tuple[float, ...] = ()
 
 
@@ -158,11 +158,11 @@ class NextTaskRequest(Message, frozen=True):
     reports: tuple[TaskReport, ...]
     wanted: int
     wait_s: float
-    updates: int = 0
-    staleness: tuple[int, ...] = ()
+    updates: Count = 0
+    staleness: tuple[Count, ...] = ()
     status: dict[str, Any] = {}
     leaving: bool = False
-    gradient_ages: tuple[int, ...] = ()
+    gradient_ages: tuple[Count, ...] = ()
     group_epoch: int = 0
 
 
