@@ -22,6 +22,7 @@ from adamctl.net.testing.faults import LinkFaults
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.net.tls.authority import describe
 from adamctl.net.tls.credentials import load
+from adamctl.wire.messages import HostEnded
 from tests.launch.hosts.hosts_under_test import World, world
 
 
@@ -211,6 +212,24 @@ def test_a_lost_host_is_asked_nothing() -> None:
                 log = await w.roles._questions.log("ps-1", lost, 5)
                 assert log.problem == "its host does not answer"
             assert len(w.roles._table.hosts[lost].orders) == before
+
+    run_virtual(whole())
+
+
+def test_what_would_fail_on_each_host_ends_the_run() -> None:
+    """A layer of the user's own that raises: without it, one worker after the other would end."""
+
+    async def whole() -> None:
+        async with world(HostsAsked(2, 2)) as w:
+            await w.until(lambda: len(w.serving) == 7)
+            home = next(one.processes for one in w.places.agents if one.name == w.keeper.placed["worker-1"].host)
+            attempt = home.living.pop("worker-1")
+            why = "mine1, upward: ValueError"
+            home.news.append(HostEnded("worker-1", attempt, 1, 1, why, 1, retry_helps=False, ends_run=True))
+            async with asyncio.timeout(30):
+                while w.failed is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            assert (w.failed.node, w.failed.reason) == ("worker-1", why)
 
     run_virtual(whole())
 
