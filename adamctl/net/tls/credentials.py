@@ -145,7 +145,7 @@ def load(folder: Path) -> Loaded:
     return _checked(folder, *contexts)
 
 
-def private_folder(path: Path) -> Path:
+def make_private_folder(path: Path) -> Path:
     """Makes a folder that only its owner can enter. Raises ConfigurationError: it cannot be made."""
     try:
         make_private(path)
@@ -179,7 +179,7 @@ def write_folder(folder: Path, authorities: bytes, certificate: bytes, key: byte
     Raises:
         ConfigurationError: they cannot be written.
     """
-    private_folder(folder)
+    make_private_folder(folder)
     write_private(folder / AUTHORITY, authorities)
     if key:
         write_private(folder / KEY, key)
