@@ -23,7 +23,6 @@ from adamctl.launch.hosts.starting import (
     LOCAL,
     Secrets,
     make_roles,
-    name_of,
     on_hosts,
     run_of,
     trust_of,
@@ -39,7 +38,7 @@ from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
 from adamctl.launch.roles import LocalRoles, Roles
 from adamctl.launch.run_certificates import make_run_tls
-from adamctl.launch.run_folder import LOGS, create_run_folder
+from adamctl.launch.run_folder import LOGS, create_run_folder, run_name
 from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
@@ -147,7 +146,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         held = _held_elsewhere(experiment)
         if options.hosts is not None:
             run = run_of(experiment, file, folder, sockets, resume, listen, options.port)
-            tls = make_run_tls(trust, name_of(folder), folder, options.token, given)
+            tls = make_run_tls(trust, run_name(folder), folder, options.token, given)
             proofs = Secrets(options.token, trust, tls)
             outcome = _run_on_hosts(run, options.hosts, options, proofs, reporter, held, note)
         else:
