@@ -59,9 +59,8 @@ def create_ca(cluster: str, ca: Path, days: float) -> None:
     "--request", metavar="CLUSTER", help="Make only a key and a request, node.csr, for adamctl tls sign elsewhere."
 )
 def create(role: str, node: str, ca: Path, out: Path | None, days: float | None, request: str | None) -> None:
-    """Make the certificate of NODE as ROLE: controller, ps, data, worker, coordinator, client, metrics; or host, which
-    itself starts parameter servers, data servers and workers. One folder for each process; copy it to the process's
-    machine."""
+    """Make the certificate of NODE as ROLE: controller, ps, data, worker, coordinator, client, metrics; or host, for a
+    machine's agent. One folder for each process; copy it to the process's machine."""
     _create(role, node, ca, out, days, request)
 
 
