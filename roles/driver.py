@@ -57,10 +57,11 @@ RESTART = 75
 def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]) -> int:
     """Runs a role until it ends and returns the process's exit code; messages go to stderr and the log file.
 
-    0 at the end of the run or when told by a SHUTDOWN request, 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP (which
-    makes a role with a certificate read it again instead), the
-    code of an `AdamctlError`, 1 with a traceback for any other exception. RESTART if the process is no longer a
-    member and the role starts over in that case: the caller does that, with `adamctl.roles.process.restart_process`.
+    0 at the end of the run or when told by a SHUTDOWN request; 130, 143, 129 and 138 after SIGINT, SIGTERM, SIGHUP and
+    END_SIGNAL; the code of an `AdamctlError`; 1 with a traceback for any other exception. SIGHUP makes a role with a
+    certificate read it again instead, and a role that a front or an agent has started heeds neither SIGINT nor SIGTERM.
+    RESTART if the process is no longer a member and the role starts over in that case: the caller does that, with
+    `adamctl.roles.process.restart_process`.
     """
     report: ReadyReport | None = None
     log = logging.getLogger("adamctl")

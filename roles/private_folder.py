@@ -13,10 +13,13 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from adamctl.net.address import UNIX_PATH_BYTES_MAX
 
+PRIVATE = partial(os.open, mode=0o600)
+"""Opens files; new ones are accessible only to their owner, whatever the umask."""
 PREFIX = "adamctl-"
 OWNER = "owner"
 """Name of the locked file; it holds the owner's process ID, for users."""

@@ -10,18 +10,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from adamctl.roles.log import OWN_LOG_VARIABLE
+from adamctl.roles.private_folder import PRIVATE
 from adamctl.roles.service_manager import VARIABLES
 
 END_SIGNAL = signal.SIGUSR1
 """Asks a role to end; only its parent sends it. SIGTERM may come from whoever ends all processes of a job at once."""
 REPORT_BYTES_MAX = 64 << 10
-PRIVATE = partial(os.open, mode=0o600)
-"""Opens files; new ones are accessible only to their owner, whatever the umask."""
 _SINGLE_THREADED = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

@@ -18,7 +18,7 @@ import msgspec
 from adamctl.errors import ConfigurationError
 from adamctl.launch.live_runs import is_live, live_runs
 from adamctl.launch.plan import STORES
-from adamctl.launch.run_folder import EXPERIMENT, checkpoints, run_folders
+from adamctl.launch.run_folder import EXPERIMENT, checkpoints, run_folders, run_name
 from adamctl.model.metric import TOP_1
 from adamctl.roles.coordinator.core.progress import BatchProgress
 from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME
@@ -72,7 +72,7 @@ class KnownRun:
 
     @property
     def name(self) -> str:
-        return "/".join(self.folder.absolute().parts[-2:])
+        return run_name(self.folder)
 
     def described(self) -> dict[str, Any]:
         """Returns plain values, as `--json` prints them."""

@@ -29,7 +29,7 @@ UNANSWERED_GRACE_S = 2.0
 """Seconds that a role which did not answer may take to leave anyway: it may be leaving already, like a coordinator
 whose run has just ended."""
 SIGNAL_GRACE_S = 2.0
-"""Seconds that it may take after a SIGTERM; then it is killed."""
+"""Seconds that it may take after END_SIGNAL; then it is killed."""
 
 
 async def _nobody_asks(addresses: tuple[str, ...]) -> bool:

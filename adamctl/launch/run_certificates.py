@@ -21,7 +21,7 @@ from adamctl.net.tls.credentials import (
     CERTIFICATE,
     Credentials,
     environment_credentials,
-    private_folder,
+    make_private_folder,
     write_folder,
 )
 from adamctl.net.tls.identity import OPERATOR, Identity, command_for
@@ -109,7 +109,7 @@ def make_run_tls(trust: Trust, name: str, folder: Path, token: str, environment:
             f"{given.folder}: expected the certificate of an operator, whom agents take orders from; found {found}; "
             f"{command_for(FRONT, found.node)}"
         )
-    private_folder(place.parent)
+    make_private_folder(place.parent)
     place.symlink_to(given.folder.absolute())  # for commands of the same user, also when it has been renewed
     return RunTls(RunCertificates(name, folder), given)
 

@@ -60,6 +60,11 @@ def find_run(run: str, base: Path = DEFAULT_BASE) -> Path:
     raise ConfigurationError(f"no run {run!r}.{why} {known} Use --run-dir DIR for another folder.")
 
 
+def run_name(folder: Path) -> str:
+    """Returns the name of a run, NAME/NNN, by its folder."""
+    return "/".join(folder.absolute().parts[-2:])
+
+
 def runs_of(named: Path) -> list[Path]:
     """Returns the run folders in `base/NAME`, oldest first."""
     found = [named / entry.name for entry in named.iterdir() if entry.name.isdecimal()] if named.is_dir() else []

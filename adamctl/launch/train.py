@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from adamctl.launch.hosts.starting import (
     LOCAL,
     Secrets,
     make_roles,
-    name_of,
     on_hosts,
     run_of,
     trust_of,
@@ -32,14 +31,14 @@ from adamctl.launch.hosts.starting import (
 from adamctl.launch.joining import find_controller, listening
 from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
-from adamctl.launch.partitions import Place, check_memory, measure_here, settle, write_record
+from adamctl.launch.partitions import Place, Settled, check_memory, measure_here, settle, write_record
 from adamctl.launch.places.engines import SLURM
 from adamctl.launch.plan import COORDINATOR, STORES, controller_address, coordinator_role, local_roles
 from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
 from adamctl.launch.roles import LocalRoles, Roles
 from adamctl.launch.run_certificates import make_run_tls
-from adamctl.launch.run_folder import LOGS, create_run_folder
+from adamctl.launch.run_folder import LOGS, create_run_folder, run_name
 from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reading import ProcessReading
@@ -135,13 +134,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         compile_kernels(experiment, options.environment, available_cores(), reporter.note)
     settled = settle(experiment, place, resume, reporter.note, measure_here)
     experiment = settled.experiment
-    folder = create_run_folder(options.runs, experiment.name)
-    file = write_resolved(experiment, folder)
-    write_record(settled, folder)
-    for swept in sweep_stores(options.runs, state_folder(options.environment)):
-        reporter.note(f"{swept}: removed its parameter servers' stores; it ended without a report over a day ago")
-    sweep_tokens(options.runs)
-    options.begun(folder)
+    folder, file = _begin_folder(settled, options, reporter)
     with private_folder() as sockets, ExitStack() as stack:
         if not options.join:
             options = replace(options, token=options.token or make_token())
@@ -150,26 +143,33 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         stack.callback(note.remove)
         if note.problem:
             reporter.note(f"other commands cannot find this run automatically: {note.problem}")
-        resolved, held = file.absolute(), _held_elsewhere(experiment)
+        held = _held_elsewhere(experiment)
         if options.hosts is not None:
             run = run_of(experiment, file, folder, sockets, resume, listen, options.port)
-            tls = make_run_tls(trust, name_of(folder), folder, options.token, given)
+            tls = make_run_tls(trust, run_name(folder), folder, options.token, given)
             proofs = Secrets(options.token, trust, tls)
             outcome = _run_on_hosts(run, options.hosts, options, proofs, reporter, held, note)
         else:
-            node, commands = _commands(experiment, options, resolved, folder.absolute(), sockets, resume, where)
-            token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # everybody can see arguments
-            roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
-            roles_of = {command.node: command.role for command in commands}
-            supervision = Supervision(roles_of, stored=("ps",) if held else ())
-            transport = StreamTransport() if options.join else StreamTransport(tls=None)
-            front = _front(roles, supervision, roles_of, node, options, transport, reporter, note)
+            absolute = file.absolute(), folder.absolute()
+            node, commands = _commands(experiment, options, *absolute, sockets, resume, where)
             controllers = options.join or (controller_address(sockets),)
-            outcome = _run(front, metrics_of_run(options.metrics_port, controllers, options.token, reporter.note))
+            outcome = _run_here(node, commands, folder / LOGS, controllers, options, reporter, held, note)
     state = outcome.progress.state if outcome.progress is not None else ""
     if not outcome.exit_code or outcome.signal or state == "stopped":  # a failure's stores may tell why
         shutil.rmtree(folder / STORES, ignore_errors=True)
     return outcome, folder
+
+
+def _begin_folder(settled: Settled, options: TrainOptions, reporter: Reporter) -> tuple[Path, Path]:
+    """Makes the run folder; returns it and the experiment's file. Removes what killed runs have left beside it."""
+    folder = create_run_folder(options.runs, settled.experiment.name)
+    file = write_resolved(settled.experiment, folder)
+    write_record(settled, folder)
+    for swept in sweep_stores(options.runs, state_folder(options.environment)):
+        reporter.note(f"{swept}: removed its parameter servers' stores; it ended without a report over a day ago")
+    sweep_tokens(options.runs)
+    options.begun(folder)
+    return folder, file
 
 
 def _commands(
@@ -197,14 +197,31 @@ def _held_elsewhere(experiment: Experiment) -> bool:
     return experiment.cluster.store == "disk" or experiment.cluster.replication > 1
 
 
-def _run(front: Front, beside: AbstractAsyncContextManager[None]) -> Outcome:
+def _run_here(
+    node: str,
+    commands: Sequence[RoleCommand],
+    logs: Path,
+    controllers: Sequence[str],
+    options: TrainOptions,
+    reporter: Reporter,
+    stored: bool,
+    note: Noted,
+) -> Outcome:
+    """Runs roles of this machine, and their front. `node`: the coordinator; `controllers`: those of its cluster."""
     from adamctl.net import loop
 
-    async def run() -> Outcome:
-        async with beside:
+    token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # everybody can see arguments
+    roles = LocalRoles(commands, logs, {**options.environment, **token})
+    roles_of = {command.node: command.role for command in commands}
+    supervision = Supervision(roles_of, stored=("ps",) if stored else ())
+    transport = StreamTransport() if options.join else StreamTransport(tls=None)
+    front = _front(roles, supervision, roles_of, node, options, transport, reporter, note)
+
+    async def whole() -> Outcome:
+        async with metrics_of_run(options.metrics_port, controllers, options.token, transport, reporter.note):
             return await front.run()
 
-    return loop.run(run())
+    return loop.run(whole())
 
 
 def _run_on_hosts(

@@ -99,7 +99,7 @@ async def metrics_once_known(
 
     async def serve() -> None:
         try:
-            async with metrics_of_run(port, await controllers, token, note, transport):
+            async with metrics_of_run(port, await controllers, token, transport, note):
                 await asyncio.Event().wait()
         except AdamctlError as error:  # the run goes on without
             note(f"no metrics: {error}")
@@ -117,13 +117,13 @@ async def metrics_of_run(
     port: int | None,
     controllers: Sequence[str],
     token: str,
+    transport: Transport,
     note: Callable[[str], None],
-    transport: Transport | None = None,
 ) -> AsyncIterator[None]:
     """Serves the metrics of a run's cluster on loopback while the block lasts; nothing without a port.
 
     The cluster may still be starting, and end before the block does: that is no news to who watches the run.
-    `transport`: how to reach it; default: as this process's environment says.
+    `transport`: how to reach it.
     """
     if port is None:
         yield

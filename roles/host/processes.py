@@ -210,6 +210,7 @@ def _failure(report: Mapping[str, Any] | None) -> dict[str, Any]:
         "error": str(report["error"]),
         "exit_code": int(report.get("exit_code", 1)),
         "retry_helps": bool(report.get("retry_helps", True)),
+        "ends_run": bool(report.get("ends_run", False)),
         "ago_s": max(time.monotonic() - float(report.get("failed_s", time.monotonic())), 0.0),
     }
 

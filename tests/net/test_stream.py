@@ -1,11 +1,9 @@
-"""What only streams have: bytes that break off, peers that say nothing, socket files, ports."""
+"""What only streams have: bytes that break off, peers that say nothing."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ from adamctl.wire.messages import (
     PullRequest,
     StatusRequest,
 )
-from tests.net.tls.certificates import Authority
 from tests.net.world import World, everywhere, until
 from tests.wire.frames import raw_frame
 
@@ -348,106 +345,6 @@ async def test_what_has_not_begun_to_leave_is_withdrawn(tmp_path: Path) -> None:
     assert connection.in_flight_bytes == 0
     await connection.close()
     await server.close()
-
-
-# --- addresses ------------------------------------------------------------------------------------------------------
-
-
-async def serve(*addresses: str) -> Any:
-    return await StreamTransport().serve(addresses, make_hello("ps", "a"), lambda request: request.reply(Empty()))
-
-
-async def test_a_busy_port_says_so_and_what_to_do() -> None:
-    server = await serve("127.0.0.1:0")
-    port = server.addresses[0].rpartition(":")[2]
-    with pytest.raises(ConfigurationError, match=f"port {port} is taken by another process; stop it or choose another"):
-        await serve(server.addresses[0])
-    await server.close()
-
-
-async def test_a_server_listens_on_all_its_addresses_or_none(tmp_path: Path) -> None:
-    server = await serve("tcp://127.0.0.1:0", f"unix://{tmp_path}/a.sock")
-    for address in server.addresses:
-        connection = await StreamTransport().connect(address, make_hello("w", "w"), deadline_s=10)
-        await connection.close()
-    with pytest.raises(ConfigurationError):
-        await serve(f"unix://{tmp_path}/b.sock", server.addresses[0])
-    assert not (tmp_path / "b.sock").exists()
-    await server.close()
-
-
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        ("tcp://192.0.2.1:7070", "not an address of this machine"),
-        ("tcp://no.such.host.invalid:7070", "is unknown"),
-        ("memory://x", "outside one process"),
-    ],
-)
-async def test_an_address_that_cannot_be_had_says_why(address: str, reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=reason):
-        transport = StreamTransport(insecure=True)
-        await transport.serve([address], make_hello("ps", "a", token="t"), lambda request: None)
-
-
-@pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:7070"])
-async def test_without_tls_and_without_a_token_nobody_listens_beyond_loopback(address: str) -> None:
-    for token in ("", "t"):
-        with pytest.raises(ConfigurationError, match=r"without TLS.*--tls-dir DIR.*--insecure with a token"):
-            await StreamTransport().serve([address], make_hello("ps", "a", token=token), lambda request: None)
-    with pytest.raises(ConfigurationError, match=r"without a token.*--token-file FILE or set ADAMCTL_TOKEN"):
-        await StreamTransport(insecure=True).serve([address], make_hello("ps", "a"), lambda request: None)
-
-
-@pytest.mark.parametrize("value", ["1", "0", "", "yes"])
-async def test_only_a_trusted_network_does_without_tls(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADAMCTL_INSECURE", value)
-    identity = make_hello("ps", "a", token="t")
-    if value != "1":
-        why = "ADAMCTL_INSECURE: expected 1" if value == "yes" else "without TLS"
-        with pytest.raises(ConfigurationError, match=why):
-            await StreamTransport().serve(["tcp://0.0.0.0:0"], identity, lambda request: None)
-        return
-    server = await StreamTransport().serve(["tcp://0.0.0.0:0"], identity, lambda request: None)
-    assert server.addresses[0].startswith("tcp://0.0.0.0:")
-    await server.close()
-
-
-async def test_with_a_certificate_one_may_listen_beyond_loopback(tmp_path: Path) -> None:
-    transport = StreamTransport(tls=Authority(tmp_path).credentials("ps", "a"))
-    server = await transport.serve(["tcp://0.0.0.0:0"], make_hello("ps", "a"), lambda request: None)
-    await server.close()
-
-
-async def test_a_unix_socket_is_for_this_user_alone(tmp_path: Path) -> None:
-    server = await serve(f"unix://{tmp_path}/a.sock")
-    assert stat.S_IMODE(os.stat(tmp_path / "a.sock").st_mode) == 0o600
-    await server.close()
-    assert not (tmp_path / "a.sock").exists()
-
-
-async def test_a_socket_file_left_by_a_killed_process_is_replaced(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(f"{tmp_path}/a.sock")
-    server = await serve(f"unix://{tmp_path}/a.sock")
-    with pytest.raises(ConfigurationError, match="another process listens there"):
-        await serve(f"unix://{tmp_path}/a.sock")
-    await server.close()
-
-
-async def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "a.sock").write_text("mine")
-    with pytest.raises(ConfigurationError, match="not a socket"):
-        await serve(f"unix://{tmp_path}/a.sock")
-    assert (tmp_path / "a.sock").read_text() == "mine"
-    with pytest.raises(ConfigurationError, match="create the folder"):
-        await serve(f"unix://{tmp_path}/none/a.sock")
-
-
-@pytest.mark.parametrize("address", ["unix:///no/such/file.sock", "tcp://127.0.0.1:1"])
-async def test_nobody_there_names_the_address(address: str) -> None:
-    with pytest.raises(UnreachableError, match=address):
-        await StreamTransport().connect(address, make_hello("w", "w"), deadline_s=10)
 
 
 def test_limits_are_checked() -> None:

@@ -134,8 +134,11 @@ def _only_printed(printed: bool, then: str) -> None:
 
 
 def _wanted(experiment: str, hosts: tuple[int, int], cores: int, time_s: float, insecure: bool) -> Wanted:
-    """Raises ConfigurationError: the run could not begin, which should be known before it waits in a queue: the
-    experiment is wrong."""
+    """Returns what a script is made of.
+
+    Raises:
+        ConfigurationError: the experiment is wrong, which should be known before it waits in a queue.
+    """
     from adamctl.config.names import as_name, printable
     from adamctl.launch.scripts.wanted import Wanted
     from adamctl.net.sockets import is_insecure

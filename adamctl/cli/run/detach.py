@@ -8,6 +8,7 @@ from shlex import quote
 
 from adamctl.cli.output import echo, print_error, print_json
 from adamctl.launch.detaching import ERROR, start_detached
+from adamctl.launch.run_folder import run_name
 
 
 def detach(arguments: Sequence[str], as_json: bool) -> int:
@@ -19,7 +20,7 @@ def detach(arguments: Sequence[str], as_json: bool) -> int:
         if as_json:
             print_error(started.message.removeprefix(ERROR) or "the run could not be started", started.exit_code)
         return started.exit_code
-    name = "/".join(Path(started.folder).parts[-2:])
+    name = run_name(Path(started.folder))
     if as_json:
         print_json({"run": name, "run_folder": started.folder, "pid": started.pid, "state": started.state})
     lines = {

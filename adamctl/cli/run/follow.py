@@ -38,12 +38,13 @@ def command(run: str | None, sink: str, logdir: Path | None, run_dir: str) -> No
     from adamctl.launch.finding import find_any_run
     from adamctl.launch.following import follow
     from adamctl.launch.live_runs import state_folder
+    from adamctl.launch.run_folder import run_name
     from adamctl.launch.sinks.plugins import find, open_sink
 
     state = state_folder(os.environ)
     kind = find(sink)
     folder = find_any_run(run, Path(run_dir), state)
-    name = "/".join(folder.absolute().parts[-2:])
+    name = run_name(folder)
     place = logdir or folder / kind.folder
     opened = open_sink(kind, name, place)
     try:

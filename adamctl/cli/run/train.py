@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from adamctl.launch.front import Outcome
     from adamctl.launch.hosts.asked import HostsAsked
     from adamctl.launch.train import TrainOptions
+    from adamctl.live.reporter import Reporter
 
 
 @click.command("train")
@@ -117,17 +118,8 @@ def command(
 
         return start(sys.argv[1:], as_json)
     from adamctl.launch.train import TrainOptions, train
-    from adamctl.live.reporter import Reporter, choose_reporter
 
-    reporter: Reporter
-    begun: Callable[[Path], None] | None = None
-    if detached_fd is not None:
-        from adamctl.launch.detaching import Announcing
-
-        reporter = announcing = Announcing(detached_fd, log_format)
-        begun = announcing.begun
-    else:
-        reporter = choose_reporter(sys.stderr, plain=plain, log_format=log_format)
+    reporter, begun = _reporter(detached_fd, plain=plain, log_format=log_format)
     chosen = TrainOptions(
         join=joins,
         resume=resume,
@@ -137,7 +129,7 @@ def command(
         readings=not plain and log_format == "text" and sys.stderr.isatty(),
         hosts=hosts,
         detached=detached_fd is not None,
-        begun=begun or (lambda folder: None),
+        begun=begun,
         metrics_port=metrics_port,
         bind=bind,
         advertise=advertise,
@@ -151,6 +143,18 @@ def command(
     if as_json:
         print_json(_result(outcome, folder, loaded.experiment.seed))
     return _report(outcome, folder, resume, chosen, log_format)
+
+
+def _reporter(detached_fd: int | None, *, plain: bool, log_format: str) -> tuple[Reporter, Callable[[Path], None]]:
+    """Returns who shows the run, and what to call with its folder when that is made."""
+    if detached_fd is None:
+        from adamctl.live.reporter import choose_reporter
+
+        return choose_reporter(sys.stderr, plain=plain, log_format=log_format), lambda folder: None
+    from adamctl.launch.detaching import Announcing
+
+    announcing = Announcing(detached_fd, log_format)
+    return announcing, announcing.begun
 
 
 def _check_tls(hosts: HostsAsked | None, *, joins: bool, tls: bool) -> None:

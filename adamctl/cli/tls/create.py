@@ -34,7 +34,7 @@ def create_ca(cluster: str, ca: Path, days: float) -> None:
     anyone."""
     from adamctl.cli.tls.files import AUTHORITY_KEY
     from adamctl.net.tls.authority import new_authority
-    from adamctl.net.tls.credentials import AUTHORITY, private_folder, write_private
+    from adamctl.net.tls.credentials import AUTHORITY, make_private_folder, write_private
 
     if (ca / AUTHORITY_KEY).exists():
         raise ConfigurationError(
@@ -42,7 +42,7 @@ def create_ca(cluster: str, ca: Path, days: float) -> None:
             "a cluster changes its authority)"
         )
     made = new_authority(cluster, lifetime=timedelta(days=days))
-    private_folder(ca)
+    make_private_folder(ca)
     write_private(ca / AUTHORITY, made.certificate)
     write_private(ca / AUTHORITY_KEY, made.key)  # last: once it is there, so is the rest
     echo(f"{ca}: the authority of cluster {cluster}; {AUTHORITY_KEY} belongs on no node; keep a copy of it in a safe")
@@ -59,9 +59,8 @@ def create_ca(cluster: str, ca: Path, days: float) -> None:
     "--request", metavar="CLUSTER", help="Make only a key and a request, node.csr, for adamctl tls sign elsewhere."
 )
 def create(role: str, node: str, ca: Path, out: Path | None, days: float | None, request: str | None) -> None:
-    """Make the certificate of NODE as ROLE: controller, ps, data, worker, coordinator, client, metrics; or host, which
-    itself starts parameter servers, data servers and workers. One folder for each process; copy it to the process's
-    machine."""
+    """Make the certificate of NODE as ROLE: controller, ps, data, worker, coordinator, client, metrics; or host, for a
+    machine's agent. One folder for each process; copy it to the process's machine."""
     _create(role, node, ca, out, days, request)
 
 
@@ -81,7 +80,7 @@ def create_operator(name: str, ca: Path, out: Path | None, days: float | None, r
 def _create(role: str, node: str, ca: Path, out: Path | None, days: float | None, request: str | None) -> None:
     from adamctl.cli.tls.files import REQUEST, read_authority
     from adamctl.net.tls.authority import issue, need_cryptography, new_request
-    from adamctl.net.tls.credentials import CERTIFICATE, KEY, private_folder, write_folder, write_private
+    from adamctl.net.tls.credentials import CERTIFICATE, KEY, make_private_folder, write_folder, write_private
     from adamctl.net.tls.identity import make_identity
 
     need_cryptography()
@@ -96,7 +95,7 @@ def _create(role: str, node: str, ca: Path, out: Path | None, days: float | None
     if request is not None:
         identity = make_identity(request, role, node)
         made = new_request(identity)
-        write_private(private_folder(folder) / KEY, made.key)
+        write_private(make_private_folder(folder) / KEY, made.key)
         write_private(folder / REQUEST, made.certificate)
         echo(f"{folder / REQUEST}: a request for {identity}; have it signed where the authority is: adamctl tls sign")
         return

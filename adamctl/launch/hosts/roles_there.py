@@ -119,5 +119,14 @@ class RolesThere:
 
 def _end(host: str, report: HostEnded | HostFailing, status: int, incarnation: int, now_s: float) -> RoleEnd:
     """Returns an end as supervision takes it, at this machine's clock."""
-    failed_s = now_s - report.ago_s
-    return RoleEnd(report.node, status, report.error, report.exit_code, report.retry_helps, failed_s, incarnation, host)
+    return RoleEnd(
+        report.node,
+        status,
+        report.error,
+        report.exit_code,
+        report.retry_helps,
+        now_s - report.ago_s,
+        incarnation,
+        host,
+        report.ends_run,
+    )

@@ -22,7 +22,7 @@ from adamctl.launch.places.places import AgentCommand
 from adamctl.launch.plan import COORDINATOR
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.run_certificates import RunTls, Trust
-from adamctl.launch.run_folder import LOGS
+from adamctl.launch.run_folder import LOGS, run_name
 from adamctl.launch.run_token import SECRETS, TOKEN
 from adamctl.launch.supervision import Supervision
 from adamctl.net.address import TLS_VARIABLE, is_loopback
@@ -122,7 +122,7 @@ def make_roles(
     """
     folder = run.folder / HOSTS
     folder.mkdir(mode=0o700, exist_ok=True)
-    name = name_of(run.folder)
+    name = run_name(run.folder)
     plain = {key: value for key, value in environment.items() if key not in _SECRET_VARIABLES}
     engine = open_engine(asked.engine, EngineOptions(name, folder, plain, note, asked.flags))
 
@@ -161,11 +161,6 @@ def _what_agents_need(run: Run, trust: Trust) -> str:
     if trust == "certificates":
         return "every machine needs a certificate of its own, as TLS_DIR: adamctl tls create host NAME"
     return f"every machine needs a copy of {run.folder / SECRETS / TOKEN} that only you can read, as TOKEN_FILE"
-
-
-def name_of(folder: Path) -> str:
-    """Returns the name of a run, NAME/NNN, by its folder."""
-    return "/".join(folder.absolute().parts[-2:])
 
 
 def run_of(

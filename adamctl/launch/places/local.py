@@ -11,7 +11,8 @@ from pathlib import Path
 from adamctl.errors import UnreachableError
 from adamctl.launch.places.engines import EngineOptions
 from adamctl.launch.places.places import AgentCommand, HostNeeds, Lost, Notice
-from adamctl.roles.role_process import PRIVATE, Lifeline
+from adamctl.roles.private_folder import PRIVATE
+from adamctl.roles.role_process import Lifeline
 
 HOSTS_MAX = 64
 """More agents than this on one machine are a mistake."""

@@ -21,7 +21,7 @@ from adamctl.net.tls.engine import TlsEngine
 from adamctl.net.tls.expiry import Lifetime
 from adamctl.net.tls.identity import Identity, certificate_identity
 from adamctl.net.tls.refusals import Ends, failure
-from adamctl.roles.private_folder import make_private
+from adamctl.roles.private_folder import PRIVATE, make_private
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "node.crt", "node.key"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -145,7 +145,7 @@ def load(folder: Path) -> Loaded:
     return _checked(folder, *contexts)
 
 
-def private_folder(path: Path) -> Path:
+def make_private_folder(path: Path) -> Path:
     """Makes a folder that only its owner can enter. Raises ConfigurationError: it cannot be made."""
     try:
         make_private(path)
@@ -159,12 +159,10 @@ def write_private(path: Path, content: bytes) -> None:
     new = path.with_name(path.name + ".new")
     try:
         new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, content)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with open(new, "xb", opener=PRIVATE) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(new, path)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
@@ -179,7 +177,7 @@ def write_folder(folder: Path, authorities: bytes, certificate: bytes, key: byte
     Raises:
         ConfigurationError: they cannot be written.
     """
-    private_folder(folder)
+    make_private_folder(folder)
     write_private(folder / AUTHORITY, authorities)
     if key:
         write_private(folder / KEY, key)

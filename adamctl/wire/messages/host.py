@@ -134,7 +134,10 @@ class HostServing(Message, frozen=True, tag="serving"):
 
 
 class HostFailing(Message, frozen=True, tag="failing"):
-    """A role has said why it fails, and still runs. `ago_s`: how long before this report."""
+    """A role has said why it fails, and still runs. `ago_s`: how long before this report.
+
+    `ends_run`: others of the role would fail as well, so that the run cannot go on without it.
+    """
 
     node: str
     attempt: int
@@ -142,6 +145,7 @@ class HostFailing(Message, frozen=True, tag="failing"):
     exit_code: int
     retry_helps: bool
     ago_s: float
+    ends_run: bool = False
 
 
 class HostEnded(Message, frozen=True, tag="ended"):
@@ -158,6 +162,7 @@ class HostEnded(Message, frozen=True, tag="ended"):
     exit_code: int = 0
     retry_helps: bool = True
     ago_s: float = 0.0
+    ends_run: bool = False
 
 
 class HostReading(Message, frozen=True, tag="reading"):

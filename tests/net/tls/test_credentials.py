@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from adamctl.errors import ConfigurationError
 from adamctl.net.tls.authority import new_authority
-from adamctl.net.tls.credentials import Credentials, chosen_credentials, environment_credentials, load
+from adamctl.net.tls.credentials import Credentials, chosen_credentials, environment_credentials, load, write_private
 from tests.net.tls.certificates import Authority, place
 
 
@@ -157,6 +158,19 @@ def test_a_process_keeps_its_identity(authority: Authority, caplog: pytest.LogCa
     authority.write("operator", "anna", name="here")
     assert not credentials.look(anew=True)
     assert str(credentials.current.identity) == "adam://nord/worker/w-1" and "restart the process" in caplog.text
+
+
+def test_a_key_of_which_only_a_part_is_on_disk_takes_no_others_place(tmp_path: Path) -> None:
+    place = tmp_path / "node.key"
+    write_private(place, b"before")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))  # as a disk that is nearly full
+    try:
+        with pytest.raises(ConfigurationError, match=r"node\.key: cannot be written: File too large"):
+            write_private(place, bytes(100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert place.read_bytes() == b"before"
 
 
 def test_a_bundle_of_two_authorities_takes_both_during_a_change(authority: Authority, tmp_path: Path) -> None:

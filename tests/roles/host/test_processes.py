@@ -160,6 +160,25 @@ def test_a_certificate_for_another_role_or_name_starts_nothing_and_is_removed(tm
         made.close()
 
 
+class Failing:
+    """A process that has said why it fails, and still runs."""
+
+    status, ready = None, None
+    failure = {"error": "mine1, upward: ValueError", "exit_code": 1, "retry_helps": False, "ends_run": True}  # noqa: RUF012
+
+    def read_reports(self) -> None: ...
+    def kill(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_why_a_role_fails_is_reported_whole(processes: LocalProcesses) -> None:
+    processes._running["worker-1"] = (3, Failing())  # type: ignore[assignment]
+    (found,) = processes.changes()
+    assert isinstance(found, HostFailing) and (found.attempt, found.error) == (3, "mine1, upward: ValueError")
+    assert (found.exit_code, found.retry_helps, found.ends_run) == (1, False, True)
+    assert processes.changes() == [], "once"
+
+
 def test_a_process_that_is_not_there_is_left_alone(processes: LocalProcesses) -> None:
     processes.signal("worker-1")
     processes.kill("worker-1")
