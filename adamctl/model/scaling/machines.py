@@ -125,7 +125,6 @@ class Planner:
         """
         cluster = self.cluster(size, spread=spread, jitter=jitter)
         work, server, conditions = cluster.work, cluster.server, self.training.conditions
-        assert server is not None
         loop_s = work.push_bytes * server.rates.receive_s_per_byte
         loop_s += work.fetch_bytes / work.pushes_per_fetch * server.rates.send_s_per_byte
         served_s = (server.first_s * server.rates.apply_cores + loop_s) / work.steps_per_push
