@@ -10,7 +10,7 @@ from adamctl.bench.partition.started import Kind
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of
 from adamctl.kernels.threads import available_cores
-from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE, Conditions, Link, Price, exchanges, price
+from adamctl.model.partition.cost import NEVER, TCP_PROCESSOR_S_PER_BYTE, Conditions, Link, Price, exchanges, price
 from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Machine, Rates, computing
 from adamctl.model.partition.work import SLOTS_IN_USE, Pushing, Work
@@ -22,8 +22,6 @@ TCP = Link(2e9, 200e-6, TCP_PROCESSOR_S_PER_BYTE)
 
 TCP_SHARE = 1448 / 1514
 """Of what goes through an Ethernet link, what TCP carries."""
-NEVER = 1 << 60
-"""Steps per push of what pushes to nobody."""
 
 
 class Slowed:

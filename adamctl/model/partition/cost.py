@@ -26,6 +26,8 @@ from adamctl.model.partition.rates import Machine, computing
 from adamctl.model.partition.rules import make_plan
 from adamctl.model.partition.work import Memory, Pushing, memory_of, parameter_traffic
 
+NEVER = 1 << 60
+"""Flights per push of what pushes to nobody."""
 TCP_PROCESSOR_S_PER_BYTE = 0.8e-9
 """As measured with TCP between two network namespaces of one machine: 0.7 to 1 ns."""
 
