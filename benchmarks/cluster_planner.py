@@ -32,7 +32,7 @@ from adamctl.bench.control_groups import ControlGroups, quotas
 from adamctl.bench.failover.cluster import TOO_LONG_FOR_A_SOCKET, RoleInside
 from adamctl.bench.namespaces import HUB, Namespaces
 from adamctl.bench.partition.machines import Machines
-from adamctl.bench.partition.prediction import TCP, TCP_SHARE, Slowed
+from adamctl.bench.partition.prediction import TCP, TCP_SHARE, Slowed, on_shares
 from adamctl.bench.role_processes import CONTROLLER, RoleProcesses
 from adamctl.bench.serving_rates import server_rates
 from adamctl.bench.slices import measure_rates
@@ -205,13 +205,16 @@ def predict(
 ) -> tuple[float, str]:
     """Returns the images per second of a size on machines with a share of a core each, and what binds."""
     machines = Machines(quota_cores=quota)
-    link = replace(TCP, bytes_per_s=link_bytes_per_s * TCP_SHARE, latency_s=TCP.latency_s + machines.idle_s)
+    training = training_of(experiment, replace(TCP, bytes_per_s=link_bytes_per_s * TCP_SHARE))
+    slowed = Slowed(rates, quota)
+    conditions = on_shares(training.conditions, plan_of(experiment, size.partitions), slowed, machines)
     training = replace(
-        training_of(experiment, link), apply_threads=1, decode_threads=1, server_cores=quota, core_share=quota
+        training, conditions=conditions, apply_threads=1, decode_threads=1, server_cores=quota, core_share=quota
     )
     example_bytes = prod(experiment.model.input) + ELEMENT_BYTES  # pixels as bytes, and a label
     served = ServingRates(serving, DataRates(DATA_PER_S, example_bytes, 60_000))
-    cluster = Planner(training, Slowed(rates, quota), served).cluster(size)
+    cluster = Planner(training, slowed, served).cluster(size)
+    cluster = replace(cluster, latency_s=TCP.latency_s + machines.idle_s())  # of pushes, of which a flight has one
     outcome = run(cluster, experiment.seed)
     return outcome.examples_per_s, binding(cluster, outcome)
 

@@ -43,8 +43,7 @@ def measure_serving_rates(experiment: Experiment, progress: Progress = lambda _:
     Where its data cannot be opened, there are no rates of data servers; `progress` is told why.
     """
     progress("parameter servers")
-    with threadpool_limits(limits=1, user_api="blas"):
-        servers = server_rates(experiment.optimizer.rule)
+    servers = server_rates(experiment.optimizer.rule)
     progress("data servers")
     try:
         return ServingRates(servers, data_rates(experiment))
@@ -72,7 +71,8 @@ def server_rates(config: RuleConfig) -> ServerRates:
         update.begin(rule, errors, inputs, (0, FACTOR_SIDE))
         update.apply(rule, [(0, layer, layer, layer_state)], 1e-9)
 
-    products_per_s = FACTOR_EXAMPLES * side / _seconds(multiply)
+    with threadpool_limits(limits=1, user_api="blas"):
+        products_per_s = FACTOR_EXAMPLES * side / _seconds(multiply)
     per_element = sum(name not in rule.shard_state for name in rule.state_names)
     return ServerRates(config.name, per_element, ELEMENTS / alone_s, ELEMENTS / more_s, products_per_s)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from adamctl.bench import serving_rates
 from adamctl.bench.serving_rates import measure_serving_rates, server_rates
@@ -33,6 +35,19 @@ def test_a_rules_state_is_counted(rule: str, vectors: int) -> None:
     found = server_rates(RuleConfig(rule))
     assert (found.rule, found.state_vectors) == (rule, vectors)
     assert found.apply_per_s <= found.apply_more_per_s <= serving_rates.QUEUED * found.apply_per_s * (1 + 1e-9)
+
+
+def test_factors_are_multiplied_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, threads = serving_rates._seconds, []
+
+    def watched(call: Callable[[], object]) -> float:
+        threads.append({pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"})
+        return seconds(call)
+
+    monkeypatch.setattr(serving_rates, "_seconds", watched)
+    with threadpool_limits(limits=2, user_api="blas"):
+        server_rates(RuleConfig("sgd"))
+        assert threads[-1] == {1}
 
 
 def test_data_are_read_as_a_data_server_reads_them(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from adamctl.cli.main import application
 from adamctl.errors import ConfigurationError
-from tests.cli.test_plan import EXPERIMENT, RATES
+from tests.cli.test_plan import EXPERIMENT, RATES, measured
 
 SERVING = {
     "servers": {
@@ -69,6 +69,16 @@ def test_what_it_printed_is_what_it_takes(files: tuple[str, str], tmp_path: Path
     found = figures(files, "--machines", "6")
     (tmp_path / "again.json").write_text(json.dumps(found))
     assert figures((files[0], str(tmp_path / "again.json")), "--machines", "6")["machines"] == found["machines"]
+
+
+def test_what_a_run_has_measured_is_taken(files: tuple[str, str], tmp_path: Path) -> None:
+    measured(tmp_path, files, 1e-6, 1e-6)
+    fast = figures(files, "--machines", "4", "--measured", "cut", "--run-dir", str(tmp_path))
+    measured(tmp_path, files, 10.0, 10.0)
+    slow = figures(files, "--machines", "4", "--measured", "cut", "--run-dir", str(tmp_path))
+    assert slow["measured"]["compute_s_per_example"] == [0.01, 0.01]
+    assert fast["machines"][0]["examples_per_s"] > 2 * slow["machines"][0]["examples_per_s"]
+    assert figures(files, "--machines", "4")["measured"] is None
 
 
 def test_people_get_tables(files: tuple[str, str]) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import inf
 from random import Random
 
 from adamctl.bench.control_groups import CORES_LEAST, PERIOD_US, ControlGroups, quotas
@@ -79,14 +80,20 @@ class Machines:
         return bool(self.links_bytes_per_s) or self.transfer_share is not None
 
     @property
-    def idle_s(self) -> float:
-        """How long a block waits, on average, for two processes that have used up their share of a core.
+    def share(self) -> float:
+        """Returns what each process has of a core, at most 1."""
+        return 1.0 if self.quota_cores is None else min(self.quota_cores, 1.0)
 
-        The one that sends and the one that receives each stand still for a part of every period.
+    def idle_s(self, between_s: float = inf) -> float:
+        """Returns how long a block waits, on average, for two processes that have used up their share of a core.
+
+        The one that sends and the one that receives each stand still for a part of every period in which they have
+        much to do. So of several blocks in one period not every one waits.
+
+        Args:
+            between_s: from one block to the next, while both processes are at work.
         """
-        if self.quota_cores is None or self.quota_cores >= 1:
-            return 0.0
-        return (1 - self.quota_cores) ** 2 * PERIOD_US * 1e-6
+        return (1 - self.share) ** 2 * min(PERIOD_US * 1e-6, between_s)
 
     def speed(self, partitions: int, threads: int, cores: int) -> float:
         """Returns how fast a thread computes, as a share of what one alone does on a core.

@@ -10,8 +10,9 @@ from adamctl.bench.partition.started import Kind
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of
 from adamctl.kernels.threads import available_cores
-from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE, Conditions, Link, Price, price
-from adamctl.model.partition.rates import Rates
+from adamctl.model.partition.cost import NEVER, TCP_PROCESSOR_S_PER_BYTE, Conditions, Link, Price, exchanges, price
+from adamctl.model.partition.plan import PartitionPlan
+from adamctl.model.partition.rates import Machine, Rates, computing
 from adamctl.model.partition.work import SLOTS_IN_USE, Pushing, Work
 
 SHARED = Link(bytes_per_s=5e9, latency_s=50e-6)
@@ -21,8 +22,6 @@ TCP = Link(2e9, 200e-6, TCP_PROCESSOR_S_PER_BYTE)
 
 TCP_SHARE = 1448 / 1514
 """Of what goes through an Ethernet link, what TCP carries."""
-NEVER = 1 << 60
-"""Steps per push of what pushes to nobody."""
 
 
 class Slowed:
@@ -36,6 +35,29 @@ class Slowed:
 
     def update_seconds(self, parameters: int) -> float:
         return self._rates.update_seconds(parameters) / self._speed
+
+
+def on_shares(conditions: Conditions, plan: PartitionPlan, machine: Machine, machines: Machines) -> Conditions:
+    """Returns conditions with the link that processes with a share of a core have.
+
+    With whole cores, event loops carry blocks beside the threads that compute. With a share, the time of the loops at
+    both ends is taken from it; and a block waits for processes that have used theirs up, though no more often than
+    they do so: not where a flight computes little from one block to the next.
+
+    Args:
+        machine: what computes, with its share.
+    """
+    link, waits = conditions.link, len(exchanges(plan, conditions.batch))
+    if machines.share == 1:
+        return conditions
+    if not waits:
+        return replace(conditions, link=replace(link, latency_s=link.latency_s + machines.idle_s()))
+    if link.processor_s_per_byte:  # what else than memory is shared goes through event loops
+        link = replace(link, latency_s=0.0, processor_s_per_block=link.latency_s / 2 / machines.share)
+    members = range(plan.partitions)
+    compute_s = max(computing(plan, p, machine, conditions.batch, conditions.pushing).total_s for p in members)
+    between_s = compute_s / conditions.threads / waits + 2 * link.processor_s_per_block
+    return replace(conditions, link=replace(link, latency_s=link.latency_s + machines.idle_s(between_s)))
 
 
 class Prediction:
@@ -57,13 +79,13 @@ class Prediction:
     def conditions(self, kind: Kind, link_bytes_per_s: float | None) -> Conditions:
         """Returns what a replica is priced for: as those of the benchmark, which push to nobody."""
         link = SHARED if kind.transport == "shared" else TCP
-        link = replace(link, latency_s=link.latency_s + self._machines.idle_s)
         if link_bytes_per_s is not None:
             link = replace(link, bytes_per_s=link_bytes_per_s * TCP_SHARE)
         applies = self._experiment.local_learning_rate_factor() != 0.0
         clips = self._experiment.optimizer.clip_norm is not None
         pushing = Pushing(self._batch * self._experiment.train.steps_per_push, 1, applied_locally=applies, clips=clips)
-        return Conditions(self._batch, kind.threads, max(kind.flights, 1), SLOTS_IN_USE, NEVER, pushing, link)
+        found = Conditions(self._batch, kind.threads, max(kind.flights, 1), SLOTS_IN_USE, NEVER, pushing, link)
+        return on_shares(found, plan_of(self._experiment, kind.partitions), self.machine(kind), self._machines)
 
     def row(self, kind: Kind, link_bytes_per_s: float | None, images_per_s: float) -> dict[str, Any]:
         """Returns what a row of the benchmark's table says of the prediction; `images_per_s`: as measured."""

@@ -15,6 +15,7 @@ from adamctl.errors import ConfigurationError
 if TYPE_CHECKING:
     from adamctl.config.experiment import Experiment
     from adamctl.model.partition.cost import Link
+    from adamctl.model.partition.rates import Rates
 
 COUNT = click.IntRange(1, HOSTS_MOST)
 
@@ -88,41 +89,45 @@ def command(
 
     Exit code 2 if nothing fits cluster.memory_per_worker.
     """
-    from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE, Link
-
-    loaded = options.load(experiment, settings, data, flags)
-    if loaded.experiment.has_own_parameters:
-        raise ConfigurationError(
-            "cluster.ps: found 0; plan compares with whole replicas, which need parameter servers; set it to 1 or more"
-        )
-    if machines is None:
-        _refuse_flags_of_machines(servers, data_servers, spread, jitter, restart_s, plot)
-    else:
-        link = Link(link_bytes_per_s, latency_s, TCP_PROCESSOR_S_PER_BYTE)
-        _plan_machines(
-            loaded.experiment, machines, numbers, rates_file, link, servers, data_servers, spread or 0.0, jitter or 0.0,
-            restart_s, plot, as_json,
-        )  # fmt: skip
-        return
     from adamctl.cli.model.partition_figures import conditions_of, measured_figures, plan_figures, rates_for
     from adamctl.cli.model.partition_tables import refuse_what_does_not_fit, show_measured, show_plan
     from adamctl.launch.measured_run import read_measured
+    from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE, Link
 
-    found = None if measured is None else read_measured(measured, Path(run_dir), loaded.experiment)
+    trained = options.load(experiment, settings, data, flags).experiment
+    if trained.has_own_parameters:
+        raise ConfigurationError(
+            "cluster.ps: found 0; plan compares with whole replicas, which need parameter servers; set it to 1 or more"
+        )
+    link = Link(link_bytes_per_s, latency_s, TCP_PROCESSOR_S_PER_BYTE)
+    if machines is None:
+        _refuse_flags_of_machines(servers, data_servers, spread, jitter, restart_s, plot)
+    else:
+        _refuse_what_is_not_simulated(trained, link)
+    found = None if measured is None else read_measured(measured, Path(run_dir), trained)
     priced = numbers if found is None else (*numbers, found.plan.partitions)
-    rates = rates_for(loaded.experiment, priced, rates_file, progress("measuring"))
-    link, taken = Link(link_bytes_per_s, latency_s, TCP_PROCESSOR_S_PER_BYTE), None
+    rates, taken = rates_for(trained, priced, rates_file, progress("measuring")), None
     if found is not None:
-        rates, taken = measured_figures(found, rates, conditions_of(loaded.experiment, link).pushing)
-    figures = plan_figures(loaded.experiment, numbers, rates, link)
+        rates, taken = measured_figures(found, rates, conditions_of(trained, link).pushing)
+    if machines is None:
+        figures = plan_figures(trained, numbers, rates, link)
+    else:
+        figures = _machine_figures(
+            trained, machines, numbers, rates, rates_file, link, servers, data_servers, spread, jitter, restart_s
+        )
     figures["measured"] = taken
     if as_json:
         print_json(figures)
     else:
         if taken is not None:
             show_measured(taken)
-        show_plan(figures)
-    refuse_what_does_not_fit(figures, "workers")
+        (show_plan if machines is None else _show_machines)(figures)
+    if machines is None:
+        refuse_what_does_not_fit(figures, "workers")
+    elif plot is not None:
+        from adamctl.cli.model.scaling_tables import plot_scaling
+
+        plot_scaling(figures, plot)
 
 
 def _refuse_flags_of_machines(*values: object) -> None:
@@ -133,26 +138,29 @@ def _refuse_flags_of_machines(*values: object) -> None:
         raise ConfigurationError(f"{given[0]}: expected --machines with it, such as --machines 1..1000; found none")
 
 
-def _plan_machines(
-    experiment: Experiment, machines: tuple[int, ...], partitions: tuple[int, ...], rates_file: str | None, link: Link,
-    servers: int | None, data_servers: int | None, spread: float, jitter: float, restart_s: float | None,
-    plot: Path | None, as_json: bool,
-) -> None:  # fmt: skip
-    from adamctl.cli.model.partition_figures import rates_for
-    from adamctl.cli.model.scaling_figures import RESTART_S, scaling_figures, serving_rates_for, training_of
-    from adamctl.cli.model.scaling_tables import plot_scaling, show_scaling
+def _refuse_what_is_not_simulated(experiment: Experiment, link: Link) -> None:
+    """Raises ConfigurationError, before anything is measured."""
+    from adamctl.cli.model.scaling_figures import training_of
 
-    training_of(experiment, link)  # what cannot be simulated is refused before anything is measured
-    rates = rates_for(experiment, partitions, rates_file, progress("measuring"))
+    training_of(experiment, link)
+
+
+def _machine_figures(
+    experiment: Experiment, machines: tuple[int, ...], partitions: tuple[int, ...], rates: Rates,
+    rates_file: str | None, link: Link, servers: int | None, data_servers: int | None, spread: float | None,
+    jitter: float | None, restart_s: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    from adamctl.cli.model.scaling_figures import RESTART_S, scaling_figures, serving_rates_for
+
     serving = serving_rates_for(experiment, rates_file, progress("measuring"))
-    figures = scaling_figures(
+    return scaling_figures(
         experiment, machines, partitions, rates, serving, link,
-        servers=servers, data_servers=data_servers, spread=spread, jitter=jitter,
+        servers=servers, data_servers=data_servers, spread=spread or 0.0, jitter=jitter or 0.0,
         restart_s=RESTART_S if restart_s is None else restart_s, progress=progress("simulating"),
     )  # fmt: skip
-    if as_json:
-        print_json(figures)
-    else:
-        show_scaling(figures)
-    if plot is not None:
-        plot_scaling(figures, plot)
+
+
+def _show_machines(figures: dict[str, Any]) -> None:
+    from adamctl.cli.model.scaling_tables import show_scaling
+
+    show_scaling(figures)

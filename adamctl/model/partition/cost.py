@@ -26,6 +26,8 @@ from adamctl.model.partition.rates import Machine, computing
 from adamctl.model.partition.rules import make_plan
 from adamctl.model.partition.work import Memory, Pushing, memory_of, parameter_traffic
 
+NEVER = 1 << 60
+"""Flights per push of what pushes to nobody."""
 TCP_PROCESSOR_S_PER_BYTE = 0.8e-9
 """As measured with TCP between two network namespaces of one machine: 0.7 to 1 ns."""
 
@@ -34,12 +36,15 @@ TCP_PROCESSOR_S_PER_BYTE = 0.8e-9
 class Link:
     """The network of one machine, in each direction.
 
-    `processor_s_per_byte`: what a byte that is sent or received takes of a thread's time.
+    Attributes:
+        processor_s_per_byte: what a byte that is sent or received takes of a thread's time.
+        processor_s_per_block: likewise, what a block does, whatever its size, between partitions.
     """
 
     bytes_per_s: float
     latency_s: float
     processor_s_per_byte: float = 0.0
+    processor_s_per_block: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,8 @@ def price(plan: PartitionPlan, machine: Machine, conditions: Conditions, replica
     if not alone:
         pushed = [_pushed_bytes(plan, p, conditions) for p in everyone]
         link = conditions.link
-        pipeline = pipeline_of(plan, compute, conditions.batch, pushed, link.processor_s_per_byte)
+        carrying = link.processor_s_per_byte, link.processor_s_per_block
+        pipeline = pipeline_of(plan, compute, conditions.batch, pushed, *carrying)
         followed_s = followed_interval_s(pipeline, flights, conditions.threads, link.bytes_per_s, link.latency_s)
         interval_s = max(interval_s, followed_s)
     memory = memories_of(plan, conditions)
@@ -179,9 +185,8 @@ def _pushed_bytes(plan: PartitionPlan, partition: int, conditions: Conditions) -
     return push / conditions.steps_per_push, fetch / conditions.steps_per_push
 
 
-def _exchanged_s(plan: PartitionPlan, conditions: Conditions) -> float:
-    """Returns the time in which one flight waits for what goes between partitions."""
-    batch, link = conditions.batch, conditions.link
+def exchanges(plan: PartitionPlan, batch: int) -> list[int]:
+    """Returns how many elements the busiest partition sends or receives, each time that a flight waits for others."""
     holders = plan.stages[-1].holders
     rounds = []
     if plan.head != "separate":  # of those, no error waits for another partition's numbers
@@ -191,7 +196,14 @@ def _exchanged_s(plan: PartitionPlan, conditions: Conditions) -> float:
         rounds.append(_busiest((e.consumer, e.producer, e.elements * batch) for e in plan.backward_edges(stage)))
         rounds.append(_busiest((p.sender, p.owner, p.elements) for p in plan.partials(stage)))
         rounds.append(_busiest((p.owner, p.sender, p.elements) for p in plan.partials(stage)))
-    return sum(link.latency_s + elements * ELEMENT_BYTES / link.bytes_per_s for elements in rounds if elements)
+    return [elements for elements in rounds if elements]
+
+
+def _exchanged_s(plan: PartitionPlan, conditions: Conditions) -> float:
+    """Returns the time in which one flight waits for what goes between partitions."""
+    link, found = conditions.link, exchanges(plan, conditions.batch)
+    each_s = link.latency_s + 2 * link.processor_s_per_block
+    return len(found) * each_s + sum(found) * ELEMENT_BYTES / link.bytes_per_s
 
 
 def _busiest(transfers: Iterable[tuple[int, int, int]]) -> int:

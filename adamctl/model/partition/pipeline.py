@@ -49,22 +49,22 @@ Pipeline: TypeAlias = list[list[PipelineStep]]
 
 def pipeline_of(
     plan: PartitionPlan, computing: Sequence[Computing], batch: int, pushed: Sequence[tuple[float, float]],
-    processor_s_per_byte: float = 0.0,
+    processor_s_per_byte: float = 0.0, processor_s_per_block: float = 0.0,
 ) -> Pipeline:  # fmt: skip
     """Returns the steps of a flight.
 
     Args:
         computing: of each partition.
         pushed: bytes that each partition pushes and fetches for a flight.
-        processor_s_per_byte: as of a `adamctl.model.partition.cost.Link`.
+        processor_s_per_byte, processor_s_per_block: as of a `adamctl.model.partition.cost.Link`.
     """
     pipeline = [list(_steps(plan, p, computing[p], batch, pushed[p])) for p in range(plan.partitions)]
-    if processor_s_per_byte:
-        _add_transfers(pipeline, processor_s_per_byte)
+    if processor_s_per_byte or processor_s_per_block:
+        _add_transfers(pipeline, processor_s_per_byte, processor_s_per_block)
     return pipeline
 
 
-def _add_transfers(pipeline: Pipeline, s_per_byte: float) -> None:
+def _add_transfers(pipeline: Pipeline, s_per_byte: float, s_per_block: float) -> None:
     """Adds to steps the time that their senders take to send blocks, and that they take to receive them."""
     received: Counter[tuple[int, int, Block]] = Counter()
     for p, steps in enumerate(pipeline):
@@ -72,10 +72,12 @@ def _add_transfers(pipeline: Pipeline, s_per_byte: float) -> None:
             for send in step.sends:
                 step.seconds += (send.sent_bytes + send.received_bytes) * s_per_byte
                 if send.receiver is not None:
+                    step.seconds += s_per_block
                     received[send.receiver, p, send.block] += int(send.sent_bytes)
     for p, steps in enumerate(pipeline):
         for step in steps:
             step.seconds += sum(received[p, *need] for need in step.needs) * s_per_byte
+            step.seconds += len(step.needs) * s_per_block
 
 
 def _steps(

@@ -13,7 +13,7 @@ from math import ceil
 from adamctl.errors import ConfigurationError
 from adamctl.model.partition.cost import Price
 from adamctl.model.partition.search import smallest_that_fits, too_large
-from adamctl.model.scaling.cluster import Cluster, Outcome, ServerWork
+from adamctl.model.scaling.cluster import Cluster, Outcome
 from adamctl.model.scaling.machines import Planner, Size
 from adamctl.model.scaling.simulation import simulate
 
@@ -126,7 +126,7 @@ def _together(
 
 def busy(cluster: Cluster) -> tuple[float, float]:
     """Returns what share of their time the busiest server, and data servers, would be at work if nothing waited."""
-    work, server = cluster.work, cluster.server or ServerWork()
+    work, server = cluster.work, cluster.server
     rates = server.rates
     pushes_per_s = cluster.replicas * work.contexts / (work.batch_s * work.steps_per_push)
     fetch_bytes = work.fetch_bytes / work.pushes_per_fetch
@@ -148,7 +148,7 @@ def busy(cluster: Cluster) -> tuple[float, float]:
 
 def binding(cluster: Cluster, outcome: Outcome) -> str:
     """Returns what is at work for the largest share of the time, or what replicas wait for where nothing is."""
-    work, server = cluster.work, cluster.server or ServerWork()
+    work, server = cluster.work, cluster.server
     pushes_per_s = outcome.examples_per_s / work.batch / work.steps_per_push / cluster.replicas
     shares = {
         "compute": outcome.compute_share,

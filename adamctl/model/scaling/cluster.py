@@ -98,7 +98,7 @@ class Cluster:
 
     replicas: int
     work: ReplicaWork
-    server: ServerWork | None = None
+    server: ServerWork = field(default_factory=ServerWork)
     data: DataWork | None = None
     latency_s: float = 0.0
     spread: float = 0.0
@@ -112,15 +112,7 @@ class Cluster:
         In step, or with a bound on staleness, all wait for the slowest of all replicas, so groups would not do.
         """
         work, server = self.work, self.server
-        if server is not None:
-            rates = server.rates
-            each = rates.in_each_bytes_per_s * members, rates.out_each_bytes_per_s * members
-            server = replace(
-                server,
-                rates=replace(rates, in_each_bytes_per_s=each[0], out_each_bytes_per_s=each[1]),
-                first_s=server.first_s + (members - 1) * server.more_s,
-                more_s=members * server.more_s,
-            )
+        each = server.rates.in_each_bytes_per_s * members, server.rates.out_each_bytes_per_s * members
         return replace(
             self,
             replicas=max(round(self.replicas / members), 1),
@@ -128,7 +120,12 @@ class Cluster:
                 work, batch=work.batch * members, push_bytes=work.push_bytes * members,
                 fetch_bytes=work.fetch_bytes * members,
             ),
-            server=server,
+            server=replace(
+                server,
+                rates=replace(server.rates, in_each_bytes_per_s=each[0], out_each_bytes_per_s=each[1]),
+                first_s=server.first_s + (members - 1) * server.more_s,
+                more_s=members * server.more_s,
+            ),
         )  # fmt: skip
 
 

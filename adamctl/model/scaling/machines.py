@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from adamctl.model.description import Model
 from adamctl.model.layout import ELEMENT_BYTES, build_layout, tensors_of
-from adamctl.model.partition.cost import Conditions, Price, price
+from adamctl.model.partition.cost import NEVER, Conditions, Price, price
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.geometry import region_size
 from adamctl.model.partition.plan import PartitionPlan
@@ -27,8 +27,6 @@ from adamctl.model.scaling.cluster import Cluster, DataWork, ReplicaWork, Server
 from adamctl.model.scaling.rates import ServingRates
 from adamctl.model.scaling.station import UNLIMITED_BYTES_PER_S, StationRates
 
-NEVER = 1 << 60
-"""Flights per push of what pushes to nobody."""
 PLACED_MOST = 64
 """Most servers for which buckets are placed one by one; with more, all are taken to have as much as each other."""
 RANGES_PER_REPLICA = 8
@@ -125,7 +123,6 @@ class Planner:
         """
         cluster = self.cluster(size, spread=spread, jitter=jitter)
         work, server, conditions = cluster.work, cluster.server, self.training.conditions
-        assert server is not None
         loop_s = work.push_bytes * server.rates.receive_s_per_byte
         loop_s += work.fetch_bytes / work.pushes_per_fetch * server.rates.send_s_per_byte
         served_s = (server.first_s * server.rates.apply_cores + loop_s) / work.steps_per_push
@@ -151,7 +148,8 @@ class Planner:
         return self._prices[key]
 
     def _pushing(self, size: Size) -> Pushing:
-        return replace_pushing(self.training.conditions.pushing, size.servers)
+        """Returns how replicas push to so many servers; one fetch is of all that a partition holds."""
+        return self.training.conditions.pushing._replace(servers=size.servers, fetch_per_push=1.0)
 
     def _plan(self, partitions: int) -> PartitionPlan:
         if partitions not in self._plans:
@@ -238,11 +236,6 @@ class Planner:
                 loads[place[bucket.index]] += bucket.size_bytes
             self._shares[key] = max(loads.values()) / max(held)
         return self._shares[key]
-
-
-def replace_pushing(pushing: Pushing, servers: int) -> Pushing:
-    """Returns how replicas push to another number of servers; one fetch is of all that a partition holds."""
-    return pushing._replace(servers=servers, fetch_per_push=1.0)
 
 
 def _left(link_bytes_per_s: float, own_bytes: float, other_bytes: float, batch_s: float) -> float:

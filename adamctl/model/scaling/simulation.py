@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from math import exp, inf, log1p, sqrt
 from random import Random
 
-from adamctl.model.scaling.cluster import Cluster, DataWork, Outage, Outcome, ServerWork
+from adamctl.model.scaling.cluster import Cluster, DataWork, Outage, Outcome
 from adamctl.model.scaling.pushing import Pushing
 from adamctl.model.scaling.station import IN, OUT
 from adamctl.model.scaling.supply import Supply
@@ -44,9 +44,7 @@ class _Run:
         speeds = [self._drawn(cluster.spread) for _ in range(cluster.replicas)]
         self._slowness = [sum(speeds) / len(speeds) / speed for speed in speeds]
         count = self._count = cluster.replicas * work.contexts
-        self._pushing = Pushing(
-            cluster.server or ServerWork(), work, cluster.replicas, self._when_answered, self._when_fetched
-        )
+        self._pushing = Pushing(cluster.server, work, cluster.replicas, self._when_answered, self._when_fetched)
         self._supply = Supply(cluster.data or DataWork(), cluster.replicas, work.batch, work.steps_per_push)
         self._open = [0] * count  # pushes of a context that are not answered
         self._made = [0] * count
@@ -303,7 +301,7 @@ class _Run:
         moved_in, moved_out, busy_s, decode_s, link_s, computed_s, *waited = (
             now - then for now, then in zip(self._totals(last_s), before, strict=True)
         )
-        rates = (self._cluster.server or ServerWork()).rates
+        rates = self._cluster.server.rates
         data = (self._cluster.data or DataWork()).servers
         of_contexts = passed_s * self._count
         return Outcome(

@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from adamctl.bench.partition.machines import Pauses, paused
+from adamctl.bench.control_groups import PERIOD_US
+from adamctl.bench.partition.machines import Machines, Pauses, paused
 from adamctl.errors import ConfigurationError
 
 DEADLINE_S = 30.0
@@ -50,6 +51,48 @@ def test_more_than_all_of_the_time_is_refused() -> None:
     Pauses(0.45, 1.0).check(2)
     with pytest.raises(ConfigurationError, match=r"--pauses: expected at most 0\.23 with 4 partitions.*; found 0\.5"):
         Pauses(0.5, 1.0).check(4)
+
+
+class Metered:
+    """A process with a share of a core: it runs until that is used up in a period, and stands still until the next."""
+
+    def __init__(self, share: float, first_s: float) -> None:
+        """`first_s`: when one of its periods begins."""
+        self._share, self._first_s, self._period, self._left_s = share, first_s, -1, 0.0
+
+    def ends_s(self, now_s: float, work_s: float) -> float:
+        """Returns when so much processor time is used that is wanted from now on."""
+        period_s = PERIOD_US * 1e-6
+        period = int((now_s - self._first_s) / period_s)
+        if period > self._period:
+            self._period, self._left_s = period, self._share * period_s
+        while work_s > self._left_s:
+            work_s -= self._left_s
+            self._period, self._left_s = self._period + 1, self._share * period_s
+            now_s = self._first_s + self._period * period_s
+        self._left_s -= work_s
+        return now_s + work_s
+
+
+@pytest.mark.parametrize("step_s", [1e-4, 1e-3, 4e-3])
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.8])
+def test_blocks_wait_no_longer_than_processes_stand_still(step_s: float, share: float) -> None:
+    """Two processes compute, and give each other a block after every step: one that waits uses up nothing."""
+    machines, random, steps = Machines(quota_cores=share), Random(3), int(1 / step_s)
+    taken_s = 0.0
+    for _ in range(20):
+        both = [Metered(share, -random.random() * PERIOD_US * 1e-6) for _ in range(2)]
+        now_s = 0.0
+        for _ in range(steps):
+            now_s = max(one.ends_s(now_s, step_s * random.uniform(0.7, 1.3)) for one in both)
+        taken_s += now_s / 20 / steps
+    slowed_s = step_s / share
+    assert 0.95 * slowed_s < taken_s < slowed_s + machines.idle_s(slowed_s) < 1.7 * taken_s
+    assert machines.idle_s() == machines.idle_s(1.0) >= machines.idle_s(slowed_s)
+
+
+def test_whole_cores_do_not_stand_still() -> None:
+    assert Machines().idle_s() == Machines(quota_cores=2).idle_s() == 0
 
 
 def _until(holds: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from adamctl.config.load import load_experiment
 from adamctl.model.description import Conv2D, Dense, Model, Softmax
-from adamctl.model.partition.cost import Link, price, price_replicas
+from adamctl.model.partition.cost import Link, exchanges, price, price_replicas
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import computing
@@ -56,6 +56,18 @@ def test_a_processor_that_sends_and_receives_does_not_compute_meanwhile() -> Non
     given = replace(conditions(flights=8), link=link)
     found = price(plan, Even(), given)
     assert found.interval_s == pytest.approx(free + (found.sent_bytes[0] + found.received_bytes[0]) * 1e-9, rel=0.02)
+
+
+def test_each_block_takes_of_the_processors_at_both_ends() -> None:
+    plan = make_plan(DENSE, 2)
+    given = conditions(flights=8)
+    free, found = (
+        price(plan, Even(), replace(given, link=replace(given.link, processor_s_per_block=seconds)))
+        for seconds in (0.0, 1e-3)
+    )
+    assert len(exchanges(plan, 10)) == 5  # two edges up, two down, and the logits
+    assert found.interval_s == pytest.approx(free.interval_s + 10e-3, rel=0.02)
+    assert found.flight_s == pytest.approx(free.flight_s + 10e-3)
 
 
 def test_a_flight_alone_waits_for_the_slowest_part_of_each_stage() -> None:
