@@ -118,7 +118,7 @@ def make_run_tls(trust: Trust, name: str, folder: Path, token: str, environment:
 
 
 def run_transport(folder: Path) -> StreamTransport:
-    """Returns how to reach the roles of a live run: with the certificate in its run folder; without one, as usual."""
+    """Returns how to reach the roles of a live run: as it does itself, or, if it has joined a cluster, as usual."""
     return _transport(folder, OPERATOR)
 
 
@@ -128,16 +128,18 @@ def front_transport(folder: Path) -> StreamTransport:
 
 
 def transport_for(addresses: Collection[str], state: Path) -> StreamTransport:
-    """Returns how to reach the roles at these addresses: as `run_transport`, if a live run of this user has one.
+    """Returns how to reach the roles at these addresses: as `run_transport`, if a live run of this user started them.
 
     `state` is the folder of notes of live runs.
     """
     for folder in folders_of(addresses, state):
-        if (folder / SECRETS / TLS / OPERATOR / CERTIFICATE).is_file():
+        if (folder / SECRETS).is_dir():
             return run_transport(folder)
     return StreamTransport()
 
 
 def _transport(folder: Path, name: str) -> StreamTransport:
+    if not (folder / SECRETS).is_dir():
+        return StreamTransport()
     place = folder / SECRETS / TLS / name
-    return StreamTransport(tls=Credentials(place)) if (place / CERTIFICATE).is_file() else StreamTransport()
+    return StreamTransport(tls=Credentials(place) if (place / CERTIFICATE).is_file() else None)

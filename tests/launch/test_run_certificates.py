@@ -85,9 +85,20 @@ async def test_roles_of_one_run_trust_each_other_and_no_other_run(run_folder: Pa
     await server.close()
 
 
-def test_a_trusted_network_needs_none(run_folder: Path) -> None:
+def test_a_run_without_certificates_is_reached_without_whatever_the_environment_says(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert make_run_tls("network", NAME, run_folder, TOKEN, {}) is None
-    assert run_transport(run_folder).tls is None and front_transport(run_folder).tls is None
+    monkeypatch.setenv("ADAMCTL_TLS", str(Authority(tmp_path / "authority").write("operator", "anna")))
+    addresses, state = ("tcp://127.0.0.1:7",), tmp_path / "state"
+    joined = Noted(tmp_path, state, controllers=addresses)  # by another run, with certificates that its user has given
+    assert all(found.tls is not None for found in (run_transport(tmp_path), transport_for(addresses, state)))
+    own = Noted(run_folder, state, controllers=addresses)
+    with kept_token(run_folder, TOKEN):
+        assert run_transport(run_folder).tls is None and front_transport(run_folder).tls is None
+        assert transport_for(addresses, state).tls is None
+    for note in (joined, own):
+        note.remove()
 
 
 def test_agents_know_the_front_by_the_token_or_by_the_users_certificate(run_folder: Path, tmp_path: Path) -> None:

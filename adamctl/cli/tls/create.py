@@ -146,15 +146,16 @@ def renew(folders: tuple[Path, ...], ca: Path, days: float | None) -> None:
 
     Processes take a changed folder by themselves; copy it to where they run. ca.crt keeps the authorities that it has,
     and gets this one."""
-    from adamctl.cli.tls.files import described, read, read_authority, with_authority
-    from adamctl.net.tls.authority import issue
+    from adamctl.cli.tls.files import naming, read, read_authority, with_authority
+    from adamctl.net.tls.authority import describe, issue
     from adamctl.net.tls.credentials import AUTHORITY, CERTIFICATE, write_folder
     from adamctl.net.tls.identity import parse_identity
 
     authority = read_authority(ca)
     for folder in folders:
         what = f"a folder with {CERTIFICATE}, as adamctl tls create makes it"
-        identity = parse_identity(described(folder / CERTIFICATE, what)[0].uri)
+        with naming(folder / CERTIFICATE):
+            identity = parse_identity(describe(read(folder / CERTIFICATE, what))[0].uri)
         made = issue(authority, identity, lifetime=_lifetime(days))
         bundle = with_authority(read(folder / AUTHORITY, what), authority.certificate)
         write_folder(folder, bundle, *made)

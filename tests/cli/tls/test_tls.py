@@ -171,6 +171,13 @@ def test_a_file_without_a_certificate_is_named(here: Path) -> None:
     assert refused("sign", "node.csr").startswith("node.csr: expected a request to sign in PEM")
 
 
+def test_a_certificate_that_is_for_no_node_is_named(here: Path) -> None:
+    tls("create-ca", "nord")
+    tls("create", "ps", "ps-1")
+    (here / "tls" / "ps-ps-1" / "node.crt").write_bytes((here / "tls" / "ca" / "ca.crt").read_bytes())
+    assert refused("renew", "tls/ps-ps-1").startswith("tls/ps-ps-1/node.crt: expected a certificate for adam://")
+
+
 def test_a_damaged_authority_is_named(here: Path) -> None:
     tls("create-ca", "nord")
     (here / "tls" / "ca" / "ca.key").write_text("no key")
