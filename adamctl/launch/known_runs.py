@@ -19,7 +19,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.launch.live_runs import is_live, live_runs
 from adamctl.launch.plan import STORES
 from adamctl.launch.run_folder import EXPERIMENT, checkpoints, run_folders, run_name
-from adamctl.model.metric import TOP_1
+from adamctl.model.metric import TOP_1, value_of
 from adamctl.roles.coordinator.core.progress import BatchProgress
 from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME
 from adamctl.roles.folder_lock import LOCK_NAME
@@ -63,12 +63,12 @@ class KnownRun:
     @property
     def value(self) -> float | None:
         """The metric's latest value; earlier versions wrote `top1` alone."""
-        return self.top1 if self.metric == TOP_1.name else self.metric_value
+        return value_of(self.metric, self.top1, self.metric_value)
 
     @property
     def best_value(self) -> float | None:
         """Likewise the best."""
-        return self.best_top1 if self.metric == TOP_1.name else self.best_metric_value
+        return value_of(self.metric, self.best_top1, self.best_metric_value)
 
     @property
     def name(self) -> str:

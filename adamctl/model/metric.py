@@ -73,6 +73,11 @@ def metric_of(model: Model) -> Metric:
     return RMSE if takes_targets(model) else TOP_1
 
 
+def value_of(metric: str, top1: float | None, value: float | None) -> float | None:
+    """Returns the metric's value in a record that also has top-1: earlier versions wrote and told that alone."""
+    return top1 if metric == TOP_1.name else value
+
+
 def reaches(value: float | None, target: float, larger_is_better: bool) -> bool:
     """Whether a metric's value is as good as a target; None is not."""
     if value is None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from adamctl.model.metric import TOP_1
+from adamctl.model.metric import TOP_1, value_of
 
 State: TypeAlias = Literal["starting", "warmstart", "training", "evaluating", "finishing", "ended", "failed", "stopped"]
 Computed: TypeAlias = tuple[tuple[float, int], ...]
@@ -42,7 +42,7 @@ class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def value(self) -> float | None:
         """The metric's value; None where it is not finite."""
-        return self.top1 if self.metric == TOP_1.name else self.metric_value
+        return value_of(self.metric, self.top1, self.metric_value)
 
 
 class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,12 +218,12 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def value(self) -> float | None:
         """The metric's latest value; coordinators of earlier versions tell `top1` alone."""
-        return self.top1 if self.metric == TOP_1.name else self.metric_value
+        return value_of(self.metric, self.top1, self.metric_value)
 
     @property
     def best_value(self) -> float | None:
         """Likewise the best."""
-        return self.best_top1 if self.metric == TOP_1.name else self.best_metric_value
+        return value_of(self.metric, self.best_top1, self.best_metric_value)
 
     @property
     def final(self) -> bool:
