@@ -30,6 +30,7 @@ from adamctl.roles.health import serve_health
 from adamctl.roles.process import (
     CommonOptions,
     ReadyReport,
+    bound_arenas,
     end_by_force,
     leave_no_folder,
     logging_to,
@@ -66,6 +67,8 @@ def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]
     report: ReadyReport | None = None
     log = logging.getLogger("adamctl")
     os.umask(0o077)  # stores, checkpoints, logs and sockets are private to this user
+    if role.arenas is not None:
+        bound_arenas(role.arenas)
     try:
         tls = environment_credentials(os.environ)
         node = node_name(role.name, options, None if tls is None else tls.current.identity)

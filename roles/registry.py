@@ -49,6 +49,8 @@ class Role:
         default_port: TCP port if `--port` is not given; 0 is any free one.
         restarts: a process that is no longer a member of its cluster, because it was silent for too long, starts
             over as a new incarnation instead of ending.
+        arenas: how many arenas of the C library its threads share, so that its memory stays level over weeks; None: as
+            many as the library likes, for roles whose threads allocate all the time.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Role:
     needs_controller: bool = True
     default_port: int = 0
     restarts: bool = False
+    arenas: int | None = None
 
 
 def summaries(exclude: frozenset[str]) -> dict[str, str]:

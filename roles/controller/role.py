@@ -18,4 +18,5 @@ ROLE = Role(
     ),
     needs_controller=False,
     default_port=DEFAULT_CONTROLLER_PORT,
+    arenas=2,
 )

@@ -17,4 +17,5 @@ ROLE = Role(
         Option("tended", "the program that started this also starts the servers and workers", bool, False),
         Option("wait", "seconds to wait for servers and workers before giving up", float, 60.0),
     ),
+    arenas=2,
 )

@@ -31,4 +31,5 @@ ROLE = Role(
         Option("wait", "seconds to wait for the front before giving up", float, 300.0),
     ),
     needs_controller=False,
+    arenas=2,
 )

@@ -48,4 +48,5 @@ ROLE = Role(
         ),
     ),
     restarts=True,
+    arenas=2,
 )

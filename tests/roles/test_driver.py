@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -357,3 +358,36 @@ def test_a_socket_folder_of_somebody_else_stays(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 120)
     with unix_socket_address("ps-0", deep) as address:
         assert address is None
+
+
+ALLOCATING = """
+import ctypes, sys, threading
+from adamctl.roles.process import bound_arenas
+library = ctypes.CDLL(None)
+library.malloc.restype = library.fopen.restype = ctypes.c_void_p
+bounded = sys.argv[1] != "0" and bound_arenas(int(sys.argv[1]))
+together = threading.Barrier(6)
+def allocate():
+    library.malloc(1000)
+    together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+stream = ctypes.c_void_p(library.fopen(sys.argv[2].encode(), b"w"))
+library.malloc_info(0, stream)
+library.fclose(stream)
+print(bounded)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has arenas")
+def test_threads_share_the_arenas_of_the_c_library(tmp_path: Path) -> None:
+    def arenas(count: int, **environment: str) -> tuple[str, int]:
+        line = [sys.executable, "-c", ALLOCATING, str(count), str(tmp_path / "malloc")]
+        own = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+        done = subprocess.run(line, env={**own, **environment}, capture_output=True, text=True, timeout=DEADLINE_S)
+        return done.stdout.strip(), (tmp_path / "malloc").read_text().count("<heap nr=")
+
+    assert arenas(0)[1] > 2
+    assert arenas(2) == ("True", 2)
+    assert arenas(2, MALLOC_ARENA_MAX="3") == ("False", 3), "what the user has set is left alone"
