@@ -51,6 +51,7 @@ SHORT = {
     "adamctl/cli/*": "one command, one file",
     "adamctl/config/algorithms.py": "lies below experiments and the registry of algorithms",
     "adamctl/config/formats.py": "lies below experiments and the readers",
+    "adamctl/config/neighbours.py": "a table of each release, apart from the experiment",
     "adamctl/model/tally.py": "lies below losses of one's own and metrics",
     "kernels/layers/make.py": "a table of all losses, which do not import one another",
     "roles/data/readers/access.py": "the same for every reader",

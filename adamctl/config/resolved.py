@@ -12,14 +12,18 @@ from typing import Any
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
+from adamctl.config.neighbours import experiment_for_neighbours
 from adamctl.model.custom.plain import builtins_of
 
 FILE_NAME = "experiment.toml"
 
 
 def to_toml(experiment: Experiment) -> str:
-    """Returns the whole experiment, defaults included, as TOML. Unset keys are left out."""
-    return "\n".join(_table(builtins_of(experiment), ())) + "\n"
+    """Returns the whole experiment, defaults included, as TOML.
+
+    Unset keys are left out, and keys with defaults that the version before does not know: it may read the run folder.
+    """
+    return "\n".join(_table(experiment_for_neighbours(builtins_of(experiment)), ())) + "\n"
 
 
 def write_resolved(experiment: Experiment, folder: Path) -> Path:

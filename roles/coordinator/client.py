@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from adamctl.config.experiment import Experiment
+from adamctl.config.neighbours import experiment_for_neighbours
 from adamctl.errors import DamagedDataError, RemoteError, UnreachableError
 from adamctl.model.custom.registry import source_hashes
 from adamctl.net.transport import Connection, Reply, Transport
@@ -72,7 +73,10 @@ class Joined:
 
 
 class JoinBody(msgspec.Struct, frozen=True, array_like=True):
-    """Body of a `RunJoinReply`: what may be too large for a typed header. Fields are only ever appended."""
+    """Body of a `RunJoinReply`: what may be too large for a typed header. Fields are only ever appended.
+
+    Keys of the experiment that the version before does not know are left out where they have their defaults.
+    """
 
     experiment: Experiment
     data_servers: tuple[str, ...]
@@ -82,7 +86,8 @@ class JoinBody(msgspec.Struct, frozen=True, array_like=True):
 
 def encode_join_body(experiment: Experiment, data_servers: Sequence[str], members: Sequence[GroupMember] = ()) -> bytes:
     sources = source_hashes(experiment.model)
-    return msgspec.msgpack.encode(JoinBody(experiment, tuple(data_servers), tuple(members), sources))
+    plain = experiment_for_neighbours(msgspec.to_builtins(experiment))
+    return msgspec.msgpack.encode((plain, tuple(data_servers), tuple(members), sources))
 
 
 class CoordinatorClient:

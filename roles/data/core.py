@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
+from adamctl.config.neighbours import data_for_neighbours
 from adamctl.kernels.numeric.mix import KEY_STEP, scrambled
 
 FILE_ORDER: Final = -1  # pass number: in the order of the files
@@ -46,7 +47,7 @@ class Range(NamedTuple):
 
 def dataset_identity(config: DataConfig, input_shape: Sequence[int], seed: int) -> str:
     """Returns the name of a data set in reads: 32 hex digits, equal on all servers for the same request."""
-    material = msgspec.msgpack.encode([msgspec.to_builtins(config), list(input_shape), seed])
+    material = msgspec.msgpack.encode([data_for_neighbours(config), list(input_shape), seed])
     return hashlib.blake2b(material, digest_size=16).hexdigest()
 
 

@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 
 from adamctl.config.experiment import Experiment
+from adamctl.config.neighbours import experiment_for_neighbours
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.model.custom.plain import builtins_of, experiment_from_user
 from adamctl.model.layout import Tensor
@@ -104,7 +105,9 @@ def finish(
         entries = tuple(
             ManifestFile(name=f.name, size_bytes=f.size_bytes, checksum=f.checksum, shards=f.shards) for f in files
         )
-        _write_manifest(descriptor, encode_manifest(builtins_of(manifest(entries))))
+        described = builtins_of(manifest(entries))
+        described["experiment"] = experiment_for_neighbours(described["experiment"])
+        _write_manifest(descriptor, encode_manifest(described))
     finally:
         os.close(descriptor)
     _sync_folder(folder.parent)

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from adamctl.config.data import DataConfig
+from adamctl.config.neighbours import data_for_neighbours
 from adamctl.errors import (
     AdamctlError,
     ConfigurationError,
@@ -96,7 +97,7 @@ def same_data(one: DataSet, other: DataSet) -> bool:
 
 def opening(config: DataConfig, input_shape: tuple[int, ...], seed: int) -> tuple[DataOpenRequest, bytes]:
     """Returns the request that opens a data set, or asks about it again, and its body."""
-    return DataOpenRequest(input_shape, seed, scales=True), msgspec.msgpack.encode(config)
+    return DataOpenRequest(input_shape, seed, scales=True), msgspec.msgpack.encode(data_for_neighbours(config))
 
 
 async def open_on(
