@@ -98,6 +98,7 @@ SHORT = {
     "kernels/rules/*": "one rule, one file: whoever adds one copies it",
     "kernels/tiling.py": "lies below backend.py, which layers that cut by it need",
     "roles/*/role.py": "what the registry loads to know a role, without the role's imports",
+    "roles/controller/known_cluster.py": "pure, as client.py, which uses it, is not",
     "roles/controller/core/service/record_kinds.py": "lies below commands.py, for requests, restores and the checker",
     "roles/controller/core/service/validate.py": "above commands.py, as record_kinds.py is not",
     "roles/coordinator/batch_start.py": "above the cores, which know no experiment, and below the process",
