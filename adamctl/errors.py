@@ -92,6 +92,10 @@ class HandshakeError(ProtocolError):
     retry_helps = False
 
 
+class ProofError(HandshakeError):
+    """One side refused the token or the certificate by which the other proved who it is, or there was none."""
+
+
 class WrongClusterError(HandshakeError):
     """The two sides belong to different clusters: an address now leads to another cluster."""
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.durable_file import sync_folder, write_all
 
 NAME = "cluster"
 _BYTES_MAX = 64
@@ -46,15 +47,11 @@ def bind(folder: Path, cluster: str) -> None:
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.write(descriptor, cluster.encode() + b"\n")
+            write_all(descriptor, cluster.encode() + b"\n")
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(new, folder / NAME)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)
     except OSError as error:
         raise ConfigurationError(f"{folder / NAME}: {error.strerror}") from error

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from adamctl.net.address import UNIX_PATH_BYTES_MAX
+from adamctl.roles.durable_file import write_all
 
 PRIVATE = partial(os.open, mode=0o600)
 """Opens files; new ones are accessible only to their owner, whatever the umask."""
@@ -103,6 +104,6 @@ def _own(folder: Path) -> int:
     descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with suppress(OSError):  # a file system without locks: then nobody else can find it unlocked either
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
+    write_all(descriptor, f"{os.getpid()}\n".encode())
     unseen.rename(folder / OWNER)
     return descriptor

@@ -25,6 +25,7 @@ from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.net.address import DEFAULT_CONTROLLER, UNIX_PATH_BYTES_MAX, parse_address
 from adamctl.net.tls.identity import Identity, allowed, command_for
 from adamctl.roles.configuration import configuration_places
+from adamctl.roles.durable_file import write_all
 from adamctl.roles.log import Outlet, file_handler, formatter, stderr_handler
 from adamctl.roles.private_folder import private_folder, remove_if_left
 from adamctl.roles.role_process import END_SIGNAL
@@ -274,7 +275,7 @@ class ReadyReport:
     def _write(self, fd: int, values: dict[str, Any]) -> None:
         line = json.dumps({"role": self._role, "node": self._node, "pid": os.getpid(), **values})
         with suppress(OSError):  # nobody reads any more; the lifeline will show that too
-            os.write(fd, line.encode() + b"\n")
+            write_all(fd, line.encode() + b"\n")
 
 
 # --- addresses ------------------------------------------------------------------------------------------------------

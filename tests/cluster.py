@@ -52,9 +52,9 @@ class ClusterInMemory:
         self._clients: dict[str, ControllerClient] = {}
         self._count = 0
 
-    async def open(self, store: Store | None = None) -> None:
-        """Starts the controller."""
-        self.controller_core = OpenCore(self.config)
+    async def open(self, store: Store | None = None, identity: int = 1) -> None:
+        """Starts the controller; `identity` is what makes a new one another cluster."""
+        self.controller_core = OpenCore(self.config, identity=identity)
         self.controller = self._make("controller", "controller-0", {}, member=False)
         serving = controller_server.serve(self.controller, self.controller_core, store or VolatileStore())
         self.tasks["controller-0"] = asyncio.create_task(serving)

@@ -35,6 +35,8 @@ REPLICATION_MAX = 3
 HISTORY_MAX = 8
 NUMBER_MAX = 1 << 62
 """Largest epoch, incarnation, revision or size: code that adds one can still encode it."""
+LEAP = 1 << 32
+"""By how much the restore of a backup raises revisions, incarnations and epochs: above all that were ever issued."""
 TEXT_CHARACTERS_MAX = 4096
 """Longest folder, address or reason."""
 LIST_ITEMS_MAX = 64

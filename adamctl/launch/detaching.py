@@ -20,6 +20,7 @@ from adamctl.live.plain import PlainReporter
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
 from adamctl.roles.coordinator.core.progress import RunProgress
+from adamctl.roles.durable_file import write_all
 from adamctl.roles.log import json_line, now_text
 from adamctl.roles.role_logs import last_lines
 
@@ -144,7 +145,7 @@ class Announcing:
     def _tell(self, values: Mapping[str, str]) -> None:
         if self._descriptor >= 0:
             with suppress(OSError):  # the starting command has gone
-                os.write(self._descriptor, json.dumps(values).encode() + b"\n")
+                write_all(self._descriptor, json.dumps(values).encode() + b"\n")
 
     def _close(self) -> None:
         if self._descriptor >= 0:

@@ -13,6 +13,7 @@ from pathlib import Path
 from adamctl.errors import ConfigurationError
 from adamctl.launch.live_runs import live_runs
 from adamctl.launch.run_folder import run_folders
+from adamctl.roles.durable_file import write_all
 
 SECRETS = "secrets"
 TOKEN = "token"  # a file's name
@@ -45,7 +46,8 @@ def kept_token(folder: Path, token: str) -> Iterator[Path]:
             descriptor = os.open(unseen, flags, 0o600)
             with suppress(OSError):  # a file system without locks: a sweep cannot lock it either and leaves it
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(descriptor, token.encode() + b"\n")
+            write_all(descriptor, token.encode() + b"\n")
+            os.fsync(descriptor)  # on a shared disk other machines would see it only when it is closed
             unseen.rename(place / TOKEN)
         except OSError as error:
             raise ConfigurationError(f"{place}: cannot store the run's token: {error.strerror}") from error

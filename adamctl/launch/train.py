@@ -32,7 +32,7 @@ from adamctl.launch.joining import find_controller, listening
 from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.partitions import Place, Settled, check_memory, measure_here, settle, write_record
-from adamctl.launch.places.engines import SLURM
+from adamctl.launch.places.engines import SLURM, check_engine
 from adamctl.launch.plan import COORDINATOR, STORES, controller_address, coordinator_role, local_roles
 from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
@@ -101,7 +101,8 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             from, a batch algorithm does not take its settings, the data do not fit, or certificates cannot be made.
         DamagedDataError: the data are damaged.
         RunFailedError: a process cannot be started, or the coordinator falls silent.
-        UnreachableError: the controller to join does not answer, or a role does not start in time.
+        UnreachableError: the controller to join does not answer, a role does not start in time, or what the engine
+            needs is not here.
         HandshakeError: the controller to join refuses us: wrong token or version.
     """
     check_algorithm(experiment)
@@ -115,6 +116,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     where = () if options.hosts is not None else listening(options.join, options.bind, options.advertise)
     given = options.environment
     if options.hosts is not None:
+        check_engine(options.hosts.engine, given)
         experiment = on_hosts(experiment, options.hosts)
         listen = where_to_listen(options.hosts, options.bind, options.advertise)
         trust = trust_of(options.hosts, listen[0], given, options.tls)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
-from adamctl.errors import HandshakeError, ProtocolError, RemoteError, UnreachableError
+from adamctl.errors import HandshakeError, ProofError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.handshake import NONCE_BYTES, ClientHandshake, ServerHandshake, refusal
 from adamctl.net.peer_user import is_own_user, peer_source
 from adamctl.net.protocol import FrameProtocol
@@ -67,14 +67,14 @@ def check_certificate(protocol: FrameProtocol, peer: HelloReply, expects: tuple[
         expects: role and node; empty: any.
 
     Raises:
-        HandshakeError: its certificate does not allow what it says.
+        ProofError: its certificate does not allow what it says.
         UnreachableError: another process is at this address now.
     """
     secured = protocol.secured
     if secured is None:
         return
     if problem := wrong_claim(secured.own, secured.peer, peer.role, peer.node):
-        raise HandshakeError(problem)
+        raise ProofError(problem)
     if problem := wrong_peer(secured.own, secured.peer, (peer.role, peer.node), *expects):
         raise UnreachableError(problem)
 

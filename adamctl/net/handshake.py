@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from adamctl.errors import AdamctlError, HandshakeError, RemoteError, UnreachableError, WrongClusterError
+from adamctl.errors import AdamctlError, HandshakeError, ProofError, RemoteError, UnreachableError, WrongClusterError
 from adamctl.wire.constants import VERSION_HIGHEST, VERSION_LOWEST, ErrorCode
 from adamctl.wire.messages import ErrorReply, Hello, HelloReply, ProveReply, ProveRequest
 
@@ -67,7 +67,8 @@ class ClientHandshake:
         """Returns the next message to send; None if the connection is open.
 
         Raises:
-            HandshakeError: the server's answer does not fit our HELLO, or only one side has a token.
+            HandshakeError: the server's answer does not fit our HELLO.
+            ProofError: only one side has a token.
             WrongClusterError: the server belongs to another cluster.
         """
         hello = self.hello
@@ -81,9 +82,9 @@ class ClientHandshake:
         if not self._token and not reply.nonce:
             return None
         if not self._token:
-            raise HandshakeError(f"{address} requires the cluster's token, and this process has none; {TOKEN_ADVICE}")
+            raise ProofError(f"{address} requires the cluster's token, and this process has none; {TOKEN_ADVICE}")
         if len(reply.nonce) != NONCE_BYTES:
-            raise HandshakeError(
+            raise ProofError(
                 f"{address} does not prove that it has this process's token: it has none, or has an earlier version; "
                 "give every process of a cluster the same token and version"
             )
@@ -91,9 +92,9 @@ class ClientHandshake:
         return ProveRequest(_proof(self._token, b"client", self._transcript))
 
     def proved(self, reply: ProveReply, address: str) -> None:
-        """Raises HandshakeError if the server did not prove that it has the token."""
+        """Raises ProofError if the server did not prove that it has the token."""
         if not hmac.compare_digest(_proof(self._token, b"server", self._transcript), reply.proof):
-            raise HandshakeError(
+            raise ProofError(
                 f"{address} has another token than this process; give every process of a cluster the same token"
             )
 
@@ -184,6 +185,8 @@ def refusal(address: str, error: ErrorReply) -> AdamctlError:
     text = f"{address} refused the connection: {error.message}"
     if error.code == ErrorCode.WRONG_CLUSTER:
         return WrongClusterError(text)
+    if error.code in (ErrorCode.WRONG_TOKEN, ErrorCode.WRONG_IDENTITY):
+        return ProofError(text)
     return UnreachableError(text) if error.code in _RETRY_CAN_HELP else HandshakeError(text)
 
 

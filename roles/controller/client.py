@@ -22,6 +22,7 @@ from adamctl.net.transport import Body, Connection, Transport
 from adamctl.roles.configuration import SILENCE_S, Waiting
 from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.controller.known_addresses import KnownAddresses, given
+from adamctl.roles.controller.known_cluster import KnownCluster
 from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
@@ -56,8 +57,7 @@ if TYPE_CHECKING:
 
 ReplyT = TypeVar("ReplyT", bound=Message)
 _ENTRIES = msgspec.msgpack.Decoder(list[ConfigEntry])
-_RETRY_FIRST_S = 0.05
-_RETRY_MAX_S = 1.0
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.05, 1.0
 _ELECTION_RETRY_MAX_S = 0.2
 """The longest pause between attempts while controllers answer but there is no leader."""
 _REDIRECTS_MAX = 3
@@ -73,6 +73,7 @@ class ControllerClient:
     Keeps one connection and replaces it when it is lost, trying the addresses in turn. It goes to the leader when a
     controller names one, and sends a request again until it is answered or its deadline has passed. Everything it sends
     is safe to send twice: a compare-and-set carries a session and a sequence number, which the controllers remember.
+    Once it has read from a cluster, it waits for controllers of that one and believes no other (`KnownCluster`).
     """
 
     notices_ends = True
@@ -111,6 +112,7 @@ class ControllerClient:
         self._log = log or logging.getLogger("adamctl.controller.client")
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
+        self._cluster = KnownCluster()
         self._next_address = 0
         self._leader = ""  # address of the controller that another one said leads; tried once
         self._address = ""  # of the connection
@@ -224,7 +226,9 @@ class ControllerClient:
         Raises:
             RemoteError: BAD_CONFIGURATION: these controllers have been in use; BAD_MESSAGE: it is no backup.
         """
+        self._cluster.forget()
         reply, _ = await self._call(ControllerRestoreRequest(), ControllerRestoreReply, (backup,), wait_s=WHOLE_S)
+        await self.close()  # its HELLO named the cluster that these controllers no longer are
         return reply
 
     # --- the connection ---------------------------------------------------------------------------------------------
@@ -303,6 +307,8 @@ class ControllerClient:
                 reply.release()
         if not isinstance(reply.message, kind):
             raise ProtocolError(f"the controller at {connection.peer_name} answered {type(reply.message).__name__}")
+        if connection is self._connection and not self._cluster.answered(reply.message):
+            await self._drop(connection)
         return reply.message, entries
 
     async def _connected(self, deadline_s: float) -> Connection:
@@ -310,9 +316,10 @@ class ControllerClient:
             if self._connection is not None and not self._connection.closed:
                 return self._connection
             self._address = address = self._choose_address()
+            hello = self._cluster.named_in(self._hello())
             try:
                 self._connection = await self._transport.connect(
-                    address, self._hello(), deadline_s=deadline_s, expects=("controller", "")
+                    address, hello, deadline_s=deadline_s, expects=("controller", "")
                 )
             except (UnreachableError, WrongClusterError) as error:  # a controller of another cluster is of no use
                 if isinstance(error, DeadlineError):
@@ -320,6 +327,7 @@ class ControllerClient:
                 self._next_address += 1
                 raise error if isinstance(error, UnreachableError) else UnreachableError(str(error)) from error
             peer = self._connection.peer
+            self._cluster.connected(peer.cluster)
             if peer.role != "controller":
                 await self.close()
                 raise ConfigurationError(

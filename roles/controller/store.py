@@ -30,6 +30,7 @@ from adamctl.roles.controller.log_format import (
     encode_record,
     first_checksum,
 )
+from adamctl.roles.durable_file import sync_folder, write_all
 from adamctl.roles.folder_lock import FolderLock, unusable
 from adamctl.wire.unreadable import UNREADABLE
 
@@ -149,7 +150,7 @@ class LogStore:
         """Adds a batch to the log and syncs it. Raises as `persist`."""
         data, checksum = encode_record(msgspec.msgpack.encode(list(batch)), self._checksum)
         with self._failing():
-            _write_all(self._log, data)
+            write_all(self._log, data)
             os.fdatasync(self._log) if hasattr(os, "fdatasync") else os.fsync(self._log)
         self._checksum = checksum
         self._log_bytes += len(data)
@@ -308,19 +309,12 @@ class LogStore:
         temporary = path.with_name(f"new-{path.name}")
         descriptor = os.open(temporary, _NEW_FILE, 0o600)
         try:
-            _write_all(descriptor, data)
+            write_all(descriptor, data)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(temporary, path)
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(self.folder)
 
     def _remove_all_but(self, generation: int) -> None:
         keep = {self._log_path(generation), self._snapshot_path(generation)}
@@ -340,9 +334,3 @@ def _number(path: Path) -> int:
     """Returns a file's generation, 0 if its name has none."""
     digits = path.name.rpartition("-")[2]
     return int(digits) if digits.isascii() and digits.isdigit() else 0
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -19,7 +19,7 @@ import psutil
 from adamctl import __version__
 from adamctl.config.names import as_name
 from adamctl.config.urls import is_url
-from adamctl.errors import ConfigurationError, HandshakeError, UnreachableError
+from adamctl.errors import ConfigurationError, ProofError, UnreachableError
 from adamctl.kernels.threads import available_cores
 from adamctl.net.address import TLS_VARIABLE, host_id, is_loopback, parse_address
 from adamctl.net.sockets import is_insecure
@@ -209,8 +209,8 @@ async def run(context: RoleContext) -> None:
                 context, core, processes, front, join, lambda count: free_ports(count, bind), context.options["wait"]
             )
             await agent.run()
-    except HandshakeError as error:
-        raise HandshakeError(f"{error}{_ADVICE if by_token else ''}") from error
+    except ProofError as error:
+        raise ProofError(f"{error}{_ADVICE if by_token else ''}") from error
     finally:
         lock.release()
 

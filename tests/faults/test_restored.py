@@ -11,8 +11,8 @@ import pytest
 
 from adamctl.bench.failover.cluster import buckets_of
 from adamctl.bench.role_processes import CONTROLLER
+from adamctl.config.records import LEAP
 from adamctl.errors import AdamctlError
-from adamctl.roles.controller.core.service.backup import LEAP
 from adamctl.roles.role_process import RoleCommand
 from tests.faults.servers_under_fire import JOB, Fire
 from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, WHOLE_S

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from adamctl.errors import HandshakeError, RemoteError, UnreachableError, WrongClusterError
+from adamctl.errors import HandshakeError, ProofError, RemoteError, UnreachableError, WrongClusterError
 from adamctl.net.handshake import NONCE_BYTES, ClientHandshake, ServerHandshake, make_hello, refusal
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ErrorReply, Hello, HelloReply, ProveReply, ProveRequest
@@ -173,6 +173,9 @@ def test_another_cluster_is_refused_by_either_side() -> None:
         join(client(cluster="aaaa"), server(cluster="bbbb"))
     assert caught.value.code == ErrorCode.WRONG_CLUSTER
     assert isinstance(refusal("there", ErrorReply(int(ErrorCode.WRONG_CLUSTER), "no")), WrongClusterError)
+    for code in (ErrorCode.WRONG_TOKEN, ErrorCode.WRONG_IDENTITY):
+        assert isinstance(refusal("there", ErrorReply(int(code), "no")), ProofError)
+    assert not isinstance(refusal("there", ErrorReply(int(ErrorCode.UNSUPPORTED_VERSION), "no")), ProofError)
     near = client("", cluster="aaaa")
     answer = server("", cluster="bbbb").greeted(client("").hello, CREDIT_BYTES)
     with pytest.raises(WrongClusterError, match="belongs to cluster"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from shlex import join
 
 from adamctl.launch.places.engines import EngineOptions
@@ -24,6 +24,10 @@ class ByHand:
         self._note = options.note
         self._command = ""
         self._over = asyncio.Event()
+
+    @staticmethod
+    def check_here(environment: Mapping[str, str]) -> None:
+        """Nothing is needed."""
 
     async def begin(self, hosts: int, each: HostNeeds, agent: AgentCommand) -> None:
         """Shows what to type on each machine; the token is named by a file and never shown."""

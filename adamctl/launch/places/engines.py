@@ -1,7 +1,8 @@
 """The engines by name, as `adamctl train --on NAME` finds them: none is imported before it is asked for.
 
 An engine is a class that is called with `EngineOptions` and keeps the promises of `Places`. One that cannot be used
-from here, because what it needs is not installed or not running, says so in `begin`, or when it is made.
+from here says so: in `check_here`, before anything is made for a run, because what it needs is not installed; in
+`begin`, because that is not running.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from typing import Protocol
 
 from adamctl.config.check import suggestion
 from adamctl.errors import ConfigurationError
@@ -47,6 +49,21 @@ class EngineOptions:
     flags: Mapping[str, str] = field(default_factory=dict)
 
 
+class Engine(Protocol):
+    """What `ENGINES` names: a class, of which each run gets one."""
+
+    def __call__(self, options: EngineOptions) -> Places: ...
+
+    def check_here(self, environment: Mapping[str, str]) -> None:
+        """Returns if what the engine needs is installed on this machine. `environment`: of this process.
+
+        Raises:
+            UnreachableError: it is not.
+            ConfigurationError: it is not, or a variable for it cannot be used.
+        """
+        ...
+
+
 def open_engine(name: str, options: EngineOptions) -> Places:
     """Returns the engine of this name; nothing is asked of it yet.
 
@@ -54,14 +71,23 @@ def open_engine(name: str, options: EngineOptions) -> Places:
         ConfigurationError: there is no such engine, a flag belongs to another one, or it cannot be loaded here.
     """
     check_flags(name, options.flags)
+    return _engine(name)(options)
+
+
+def check_engine(name: str, environment: Mapping[str, str]) -> None:
+    """Raises what `Engine.check_here` does, or ConfigurationError: the engine of this name cannot be loaded here."""
+    _engine(name).check_here(environment)
+
+
+def _engine(name: str) -> Engine:
+    """Returns the class of an engine that there is."""
     module, _, attribute = ENGINES[name].partition(":")
     try:
         with importing():
-            made = getattr(import_module(module), attribute)
+            engine: Engine = getattr(import_module(module), attribute)
     except ImportError as error:
         raise ConfigurationError(f"--on {name}: it cannot be loaded here: {error}") from error
-    places: Places = made(options)
-    return places
+    return engine
 
 
 def check_flags(name: str, flags: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +36,10 @@ class LocalPlaces:
     def processes(self) -> dict[str, int]:
         """Returns host -> process number of its agent, of agents that still run."""
         return {host: process.pid for host, process in self._processes.items() if process.poll() is None}
+
+    @staticmethod
+    def check_here(environment: Mapping[str, str]) -> None:
+        """Nothing is needed."""
 
     async def begin(self, hosts: int, each: HostNeeds, agent: AgentCommand) -> None:
         """Starts so many agents. Cores and memory are not divided: all hosts are this machine.

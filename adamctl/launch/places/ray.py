@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,17 +54,9 @@ class RayPlaces:
     """An engine; see `Places`."""
 
     def __init__(self, options: EngineOptions, begin_deadline_s: float = BEGIN_DEADLINE_S) -> None:
-        """Raises ConfigurationError: Ray is not installed, or RAY_ADDRESS cannot be used."""
-        try:
-            with importing():
-                import ray
-        except ImportError as error:
-            raise ConfigurationError(
-                f"--on ray needs Ray here and on every node: pip install 'adamctl[ray]' (240 MB): {error}"
-            ) from error
-        self._address = options.environment.get("RAY_ADDRESS", "") or AUTO
-        check_address(self._address)
-        self._calls = RayCalls(ray, as_name(options.run))
+        """Raises ConfigurationError: as `check_here`."""
+        self._address = _address(options.environment)
+        self._calls = RayCalls(_ray(), as_name(options.run))
         self._note = options.note
         self._begin_deadline_s = begin_deadline_s
         self._each = HostNeeds(1)
@@ -78,6 +70,12 @@ class RayPlaces:
         self._tasks: set[asyncio.Future[None]] = set()
         self._one_at_a_time = asyncio.Lock()
         self._over = False
+
+    @staticmethod
+    def check_here(environment: Mapping[str, str]) -> None:
+        """See `Engine`: Ray is installed, and RAY_ADDRESS can be used."""
+        _ray()
+        _address(environment)
 
     async def begin(self, hosts: int, each: HostNeeds, agent: AgentCommand) -> None:
         """See `Places`."""
@@ -258,3 +256,22 @@ class RayPlaces:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._note(f"Ray: {first_line(error)}")
+
+
+def _ray() -> Any:
+    """Returns the package. Raises ConfigurationError: it is not installed."""
+    try:
+        with importing():
+            import ray
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--on ray needs Ray here and on every node: pip install 'adamctl[ray]' (240 MB): {error}"
+        ) from error
+    return ray
+
+
+def _address(environment: Mapping[str, str]) -> str:
+    """Returns where a cluster of Ray is. Raises ConfigurationError: RAY_ADDRESS cannot be used."""
+    address = environment.get("RAY_ADDRESS", "") or AUTO
+    check_address(address)
+    return address

@@ -81,14 +81,19 @@ class SlurmPlaces:
         self._alive = -1
         self._ended = asyncio.Event()
 
-    async def begin(self, hosts: int, each: HostNeeds, agent: AgentCommand) -> None:
-        """See `Places`. In a job, `hosts` are the first nodes of it."""
+    @staticmethod
+    def check_here(environment: Mapping[str, str]) -> None:
+        """See `Engine`: Slurm's commands are on the PATH."""
         for program in _PROGRAMS:
-            if shutil.which(program, path=self._environment.get("PATH")) is None:
+            if shutil.which(program, path=environment.get("PATH")) is None:
                 raise UnreachableError(
                     f"--on slurm needs Slurm's commands, and {program} is not found here; start this on a login node, "
                     "or submit what adamctl launch slurm EXP.toml --print prints"
                 )
+
+    async def begin(self, hosts: int, each: HostNeeds, agent: AgentCommand) -> None:
+        """See `Places`. In a job, `hosts` are the first nodes of it."""
+        self.check_here(self._environment)
         self._each, self._agent = each, agent
         self._start_warden()
         if self._outer_job:

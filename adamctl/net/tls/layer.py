@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, cast
 
-from adamctl.errors import ConfigurationError, HandshakeError, UnreachableError
+from adamctl.errors import ConfigurationError, ProofError, UnreachableError
 from adamctl.net.protocol import FrameProtocol
 from adamctl.net.tls.credentials import Loaded
 from adamctl.net.tls.engine import PIECE_BYTES, TlsEngine
@@ -215,13 +215,13 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         except ConfigurationError as error:
             self._refuse(b"")
             text = f"{own} refuses the process at {self._where}: {error}; adamctl tls create makes one"
-            self.inner.fail(HandshakeError(text))
+            self.inner.fail(ProofError(text))
             return False
         self.inner.secured = Secured(own, peer)
         problem = other_cluster(own, peer, f"at {self._where}")
         if problem and self._refusal is None:  # a server says so in its answer to HELLO
             self._refuse(b"")
-            self.inner.fail(HandshakeError(problem))
+            self.inner.fail(ProofError(problem))
             return False
         theirs = Lifetime(*(ssl.cert_time_to_seconds(found[name]) for name in ("notBefore", "notAfter")))
         shorter = min(theirs, self._loaded.lifetime, key=lambda lifetime: lifetime.not_after_s)
@@ -323,7 +323,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self.inner.fail(answers_without_tls(self._ends))
         else:
             self._refuse(encode_error(Opcode.HELLO, 0, ErrorCode.WRONG_IDENTITY, self._refusal))
-            self.inner.fail(HandshakeError(f"the process at {self._where} speaks without TLS"))
+            self.inner.fail(ProofError(f"the process at {self._where} speaks without TLS"))
 
     @property
     def _ends(self) -> Ends:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 from typing import NamedTuple
 
-from adamctl.errors import AdamctlError, HandshakeError, UnreachableError
+from adamctl.errors import AdamctlError, HandshakeError, ProofError, UnreachableError
 from adamctl.net.tls.identity import Identity
 
 
@@ -74,7 +74,7 @@ def failure(error: ssl.SSLError, ends: Ends) -> AdamctlError:
         return _refused(code, f"{ends.own} refuses {ends.other}: {what}; {advice}")
     reason = str(error.reason or "")
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return HandshakeError(
+        return ProofError(
             f"{ends.own} refuses {ends.other}: it has no certificate; there: give --tls-dir DIR or set ADAMCTL_TLS"
         )
     alert = reason.rpartition("ALERT_")[2] if "ALERT_" in reason else ""
@@ -88,12 +88,12 @@ def failure(error: ssl.SSLError, ends: Ends) -> AdamctlError:
 
 
 def _refused(code: int | str, text: str) -> AdamctlError:
-    return UnreachableError(text) if code in _RETRY_CAN_HELP else HandshakeError(text)
+    return UnreachableError(text) if code in _RETRY_CAN_HELP else ProofError(text)
 
 
-def answers_without_tls(ends: Ends) -> HandshakeError:
+def answers_without_tls(ends: Ends) -> ProofError:
     """Returns the error of a client that has a certificate and met a port without TLS."""
-    return HandshakeError(
+    return ProofError(
         f"{ends.where} answers without TLS, and {ends.own} speaks only with it; start the process there with "
         "--tls-dir DIR or ADAMCTL_TLS, or leave both out here"
     )

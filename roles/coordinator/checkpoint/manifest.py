@@ -30,6 +30,7 @@ from adamctl.model.layout import Tensor
 from adamctl.roles.coordinator.core.evaluate import best_of
 from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.progress import EvaluationResult
+from adamctl.roles.durable_file import sync_folder
 from adamctl.roles.manifest_bytes import decode_manifest, encode_manifest
 from adamctl.wire.messages import CheckpointFile
 from adamctl.wire.unreadable import UNREADABLE
@@ -110,7 +111,7 @@ def finish(
         _write_manifest(descriptor, encode_manifest(described))
     finally:
         os.close(descriptor)
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
 
 
 def _write_manifest(folder: int, content: bytes) -> None:
@@ -283,11 +284,3 @@ def find_resume(resume: str, run_folder: Path) -> Path | None:
         latest = (find_latest(path) for path in sorted(earlier, key=lambda path: int(path.name), reverse=True))
         found = next((path for path in latest if path is not None), None)
     return found
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,14 +9,38 @@ import numpy as np
 import pytest
 
 import adamctl as adam
-from adamctl.api.parameter_client.renewal import evicted, push_again
-from adamctl.errors import RemoteError
+from adamctl.api.parameter_client.renewal import Identity, evicted, push_again
+from adamctl.errors import RemoteError, UnreachableError
+from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.ps.client.parameter_client import RefusedPart
 from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigChanges
 from tests.api.cluster_for_tests import TOKEN, address_of, start
+from tests.cluster import memory_cluster
 
 PUSHES_MAX = 1000
 FORGOTTEN = RefusedPart(3, ErrorCode.CLIENT_EVICTED, "forgotten")
+
+
+def test_a_client_waits_for_its_own_cluster_where_a_new_controller_stands() -> None:
+    """It is still empty, and its client would be told that there is no such job."""
+
+    async def scenario() -> None:
+        async with memory_cluster() as cluster:
+            await cluster.client.compare_and_set(ConfigChanges({}, {"/jobs/t/a": b"1"}))
+            cluster.network.tls = None  # type: ignore[attr-defined]
+            identity = Identity(cluster.network, ["memory://controller-0"], "", 5.0)  # type: ignore[arg-type]
+            await identity.begin()
+            await cluster.kill("controller-0")
+            await cluster.open(identity=2)
+            with pytest.raises(UnreachableError, match="belongs to cluster"):
+                await identity.store.read("/jobs/t/")
+            with pytest.raises(UnreachableError, match="belongs to cluster"):
+                await identity.restart()
+            await identity.end_beacons()
+            await identity.store.close()
+
+    run_virtual(scenario())
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from adamctl.config.records import BucketRecord, bucket_key, decode
-from adamctl.roles.controller.core.service.backup import LEAP
+from adamctl.config.records import LEAP, BucketRecord, bucket_key, decode
 from adamctl.wire.messages import ConfigChanges
 from tests.cli.cluster.test_state import adamctl
 from tests.roles.controller.core.service.test_check import GOOD

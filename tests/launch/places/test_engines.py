@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adamctl.errors import ConfigurationError
+from adamctl.config.load import load_experiment
+from adamctl.errors import AdamctlError, ConfigurationError, UnreachableError
+from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.places.by_hand import ByHand
-from adamctl.launch.places.engines import ENGINES, EngineOptions, open_engine
+from adamctl.launch.places.engines import ENGINES, EngineOptions, check_engine, open_engine
 from adamctl.launch.places.local import LocalPlaces
 from adamctl.launch.places.places import AgentCommand, HostNeeds
 from adamctl.launch.places.slurm import _command
+from adamctl.launch.train import TrainOptions, train
+from tests.launch.test_front import Notes
 
 AGENT = AgentCommand(
     ("/usr/bin/python3", "-m", "adamctl", "host", "start", "--front", "tcp://10.0.0.1:7000", "--data-root", "/a b"),
@@ -40,6 +45,35 @@ def test_one_that_cannot_be_loaded_says_so(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(ENGINES, "spark", "no_such_module:Spark")
     with pytest.raises(ConfigurationError, match=r"--on spark: it cannot be loaded here: .*no_such_module"):
         open_engine("spark", options(tmp_path, []))
+
+
+def test_what_an_engine_needs_is_looked_for_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("agents", "local"):
+        check_engine(name, {})
+    with pytest.raises(UnreachableError, match="needs Slurm's commands, and sbatch is not found here"):
+        check_engine("slurm", {"PATH": str(tmp_path)})
+    for program in ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol"):
+        (tmp_path / program).touch(0o700)
+    check_engine("slurm", {"PATH": str(tmp_path)})
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigurationError, match=r"--on ray needs Ray here .*pip install 'adamctl\[ray\]'"):
+        check_engine("ray", {})
+
+
+@pytest.mark.parametrize("engine", ["slurm", "ray"])
+def test_a_run_that_is_refused_for_its_engine_leaves_no_folder(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    digits = Path(__file__).resolve().parents[3] / "examples" / "digits.toml"
+    experiment = load_experiment(digits, settings=(), environment={}, search=()).experiment
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    hosts, runs = HostsAsked(1, 1, engine), tmp_path / "runs"
+    with pytest.raises(AdamctlError, match=f"--on {engine} needs"):
+        train(experiment, TrainOptions((), "none", runs, environment, hosts=hosts, bind="127.0.0.1"), Notes())
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_command_that_is_killed_before_it_has_read_its_script_has_failed_and_nothing_more(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -149,3 +151,76 @@ async def test_a_process_that_waits_for_a_name_gets_it_when_the_other_one_has_le
 def test_a_client_needs_an_address() -> None:
     with pytest.raises(ConfigurationError, match="ADAMCTL_CONTROLLER"):
         ControllerClient(None, [], lambda: make_hello("t", "t"))  # type: ignore[arg-type]
+
+
+RECORD = {"/jobs/t/a": b"1"}
+
+
+@asynccontextmanager
+async def replaced_by_an_empty_one(cluster: ClusterInMemory, *clients: ControllerClient) -> AsyncIterator[bytes]:
+    """The clients know a cluster; its controller is lost, and another stands at its address. Yields a backup."""
+    operator = _client_as(cluster, "memory://controller-0", "operator", "o")
+    await cluster.client.compare_and_set(ConfigChanges({}, RECORD))
+    backup = await operator.backup()
+    for client in clients:
+        assert [entry.key for entry in (await client.read("/jobs/t/"))[1]] == list(RECORD)
+    await cluster.kill("controller-0")
+    await cluster.open(identity=2)
+    yield backup
+    for client in (*clients, operator):
+        await client.close()
+
+
+def test_an_empty_controller_in_the_place_of_a_lost_one_is_not_believed_until_the_backup_is_restored() -> None:
+    """Else it would be said that a job does not exist, in mid-work."""
+
+    async def scenario() -> None:
+        async with memory_cluster() as cluster:
+            client, late = client_in(cluster), client_in(cluster, deadline_s=3.0)
+            async with replaced_by_an_empty_one(cluster, client, late) as backup:
+                reading = asyncio.create_task(client.read("/jobs/t/"))
+                with pytest.raises(UnreachableError, match="belongs to cluster"):
+                    await late.read("/jobs/t/")
+                assert not reading.done()
+                operator = _client_as(cluster, "memory://controller-0", "operator", "o")
+                await operator.restore(backup)
+                assert [entry.key for entry in (await reading)[1]] == list(RECORD)
+                assert [entry.key for entry in (await operator.read("/jobs/t/"))[1]] == list(RECORD)
+                await operator.close()
+
+    run_virtual(scenario())
+
+
+def test_a_member_of_a_cluster_does_not_believe_an_empty_controller_either() -> None:
+    async def scenario() -> None:
+        async with memory_cluster() as cluster:
+            worker = await cluster.context("worker", "w")
+            await worker.serve(lambda request: request.reply(Empty()))
+            assert worker.controller is not None
+            async with replaced_by_an_empty_one(cluster) as backup:
+                reading = asyncio.create_task(worker.controller.read("/jobs/t/"))
+                await asyncio.sleep(3.0)
+                assert not reading.done()
+                operator = _client_as(cluster, "memory://controller-0", "operator", "o")
+                await operator.restore(backup)
+                assert [entry.key for entry in (await reading)[1]] == list(RECORD)
+                await operator.close()
+
+    run_virtual(scenario())
+
+
+def test_who_has_seen_new_controllers_before_a_restore_goes_on_with_what_they_became() -> None:
+    async def scenario() -> None:
+        async with memory_cluster() as cluster:
+            early = client_in(cluster)
+            async with replaced_by_an_empty_one(cluster) as backup:
+                assert (await early.read("/"))[0] == 0
+                operator = _client_as(cluster, "memory://controller-0", "operator", "o")
+                await operator.restore(backup)
+                await operator.close()
+                for _ in range(2):
+                    assert [entry.key for entry in (await early.read("/jobs/t/"))[1]] == list(RECORD)
+                    await early.close()
+                await early.close()
+
+    run_virtual(scenario())

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,7 +17,8 @@ from adamctl import __version__
 from adamctl.errors import ConfigurationError, HandshakeError, RemoteError, UnreachableError
 from adamctl.launch.hosts.serving import AgentServer
 from adamctl.launch.hosts.table import KEEP_S, LOST_AFTER_S, Arrived, HostTable, Lost, Reported
-from adamctl.net.handshake import make_hello
+from adamctl.net.handshake import make_hello, refusal
+from adamctl.net.stream import StreamTransport
 from adamctl.net.testing.faults import LinkFaults
 from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.net.testing.virtual_clock import run_virtual
@@ -24,10 +26,11 @@ from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
 from adamctl.roles.host.core.arguments import Roots
 from adamctl.roles.host.core.host_core import HostCore
-from adamctl.roles.host.server import HostAgent
+from adamctl.roles.host.server import HostAgent, run
 from adamctl.roles.process import CommonOptions
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
+    ErrorReply,
     HostDraining,
     HostEnded,
     HostJoinRequest,
@@ -348,3 +351,27 @@ async def _storm(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_any_faults_of_the_network(seed: int) -> None:
     run_virtual(_storm(seed))
+
+
+@pytest.mark.parametrize(
+    ("code", "advised"),
+    [
+        (ErrorCode.WRONG_TOKEN, True),
+        (ErrorCode.WRONG_IDENTITY, True),
+        (ErrorCode.UNSUPPORTED_VERSION, False),
+        (ErrorCode.WRONG_CLUSTER, False),
+    ],
+)
+async def test_advice_about_the_token_comes_where_a_token_or_a_certificate_was_refused(
+    code: ErrorCode, advised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(agent: HostAgent) -> None:
+        raise refusal("tcp://front:1", ErrorReply(int(code), "no"))
+
+    monkeypatch.setattr(HostAgent, "run", refused)
+    options = {"front": "127.0.0.1:7000", "root": str(tmp_path), "wait": 1.0, "tls": True}
+    log = logging.getLogger("adamctl.host")
+    context = RoleContext("host", "host-1", options, StreamTransport(), None, asyncio.Event(), log, token="secret")
+    with pytest.raises(HandshakeError, match="refused the connection: no") as caught:
+        await run(context)
+    assert ("a copy of secrets/token of this very run" in str(caught.value)) == advised

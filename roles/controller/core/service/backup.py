@@ -20,12 +20,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from adamctl.config.records import NUMBER_MAX, BucketRecord, decode, encode
+from adamctl.config.records import LEAP, NUMBER_MAX, BucketRecord, decode, encode
 from adamctl.roles.controller.core.service.record_kinds import kind_of, record_problem
 from adamctl.roles.controller.core.service.state import KeyState, Snapshot, snapshot_problem
 from adamctl.wire.messages import ConfigEntry
 
-LEAP: Final = 1 << 32
 ENDED: Final = ("/nodes/", "/drains/")
 """Keys about processes, none of which is one any more."""
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from adamctl.config.records import (
+    LEAP,
     NUMBER_MAX,
     BucketRecord,
     JobRecord,
@@ -19,7 +20,7 @@ from adamctl.config.records import (
 )
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core.instructions import Answer, Instruction, Refuse
-from adamctl.roles.controller.core.service.backup import LEAP, Backup, decode_backup, restored
+from adamctl.roles.controller.core.service.backup import Backup, decode_backup, restored
 from adamctl.roles.controller.core.service.commands import Restore, carry_out
 from adamctl.roles.controller.core.service.events import (
     Beacon,
