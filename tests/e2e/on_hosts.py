@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from adamctl.bench import namespaces
+from adamctl.net.address import INSECURE_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DIGITS = ROOT / "examples" / "digits.toml"
@@ -68,6 +69,7 @@ class Hosts:
         self.environment = {
             **os.environ,
             "ADAMCTL_TOKEN": secrets.token_hex(8),
+            INSECURE_VARIABLE: "1",
             "ADAMCTL_TRANSPORT": "tcp",
             "OMP_NUM_THREADS": "1",
         }
