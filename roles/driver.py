@@ -7,7 +7,6 @@ own.
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import logging
 import os
@@ -26,6 +25,7 @@ from adamctl.net.tls.credentials import Credentials, environment_credentials
 from adamctl.roles.certificate import CertificateWatch
 from adamctl.roles.context import RoleContext
 from adamctl.roles.failure_detector import FailureDetector
+from adamctl.roles.garbage import collect_old, collect_seldom
 from adamctl.roles.health import serve_health
 from adamctl.roles.process import (
     CommonOptions,
@@ -50,7 +50,6 @@ __all__ = ["CommonOptions", "RoleContext", "run_role"]
 
 CANCEL_DEADLINE_S = 3.0
 BEACON_ATTEMPT_S_MAX = 2.0
-GC_ALLOCATIONS = 50_000
 RESTART = 75
 """An exit status, EX_TEMPFAIL, for programs that start roles without the command line."""
 
@@ -126,11 +125,10 @@ async def _run(
         by_force = partial(end_by_force, socket_address, options.socket_folder)
         watch_lifeline(options.lifeline_fd, _failing(context), by_force)
     function = _function(role)
-    # Reference counts free what requests allocate; a traversal of everything loaded so far would only block the loop.
-    gc.freeze()
-    gc.set_threshold(GC_ALLOCATIONS, 20, 50)
+    collect_seldom()
     task = asyncio.ensure_future(function(context))
-    beating = asyncio.ensure_future(report.service_manager.beat())
+    beside = (report.service_manager.beat(), collect_old(lambda: context.ready))
+    beating = [asyncio.ensure_future(one) for one in beside]
     try:
         with signals_to(lambda number: _on_signal(context, task, number)):
             async with nullcontext() if context.certificate is None else context.certificate.running():
@@ -147,7 +145,8 @@ async def _run(
         await context.close()
         if client is not None:
             await client.close()
-        beating.cancel()
+        for one in beating:
+            one.cancel()
         if health is not None:
             await health.close()
     if not task.done():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
 from adamctl.errors import DamagedDataError, MembershipLostError, UnreachableError
+from adamctl.roles import garbage
 from adamctl.roles.controller.role import ROLE as CONTROLLER
 from adamctl.roles.driver import RESTART, CommonOptions, RoleContext, run_role
 from adamctl.roles.process import restart_process
@@ -22,6 +25,22 @@ async def serve(context: RoleContext) -> None:
 
 async def finish(context: RoleContext) -> None:
     await context.serve(lambda request: request.reply(Empty()))
+
+
+async def lets_go(context: RoleContext) -> None:
+    """Ends once an old circle of objects was freed."""
+    garbage.EVERY_S = garbage.LOOK_S = 0.05
+    await context.serve(lambda request: request.reply(Empty()))
+    await asyncio.sleep(0.5)  # after what there is was frozen
+    circle = UnreachableError("refers to itself")
+    circle.args = (circle,)
+    freed = asyncio.Event()
+    weakref.finalize(circle, freed.set)
+    gc.collect(0)
+    gc.collect(1)
+    del circle
+    async with asyncio.timeout(30):
+        await freed.wait()
 
 
 async def damaged(context: RoleContext) -> None:

@@ -154,6 +154,12 @@ def test_a_role_whose_run_is_over_exits_0(tmp_path: Path) -> None:
         assert one.end()[0] == 0
 
 
+def test_circles_of_old_objects_are_freed(tmp_path: Path) -> None:
+    with process(tmp_path, "lets_go") as one:
+        code, errors = one.end()
+        assert code == 0, errors
+
+
 def test_an_error_of_ours_is_one_message_with_its_exit_code(tmp_path: Path) -> None:
     with process(tmp_path, "damaged") as one:
         assert one.ready() == {

@@ -98,12 +98,20 @@ class MemoryPipe(asyncio.Transport):
 
     def _finish(self, how: Exception | None, tell_peer: bool) -> None:
         if not self._closing and tell_peer:
-            self._carry("reset" if how else "end", lambda: self._peer._ended(how), control=True)
+            self._carry("reset" if how else "end", partial(self._peer._ended, how), control=True)
         self._closing = True
         if not self._lost:
             self._lost = True
-            self._loop.call_soon(self._protocol.connection_lost, None)
-            self.on_lost(self)
+            self._lose(None)
+
+    def _lose(self, how: Exception | None) -> None:
+        self._loop.call_soon(self._protocol.connection_lost, how)
+        self._loop.call_soon(self._let_go)
+        self.on_lost(self)
+
+    def _let_go(self) -> None:
+        """Knows neither its protocol nor its peer any more, as no transport does: or tests would find circles here."""
+        del self._protocol, self._peer
 
     def _take(self) -> None:
         """Takes the written bytes as they are now, and delivers or drops the frames in them."""
@@ -165,8 +173,7 @@ class MemoryPipe(asyncio.Transport):
             self._delivering = False
         if self._end and not self._arrived and not self._closing:
             self._closing = self._lost = True
-            self._loop.call_soon(self._protocol.connection_lost, self._end[0])
-            self.on_lost(self)
+            self._lose(self._end[0])
 
 
 def _frames(data: bytes) -> Iterator[tuple[memoryview, int]]:

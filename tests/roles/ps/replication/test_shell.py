@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -280,6 +281,22 @@ async def test_a_server_is_emptied_while_pushes_go_on(copies: int) -> None:
         replicating = world.servers["ps-0"]._keeper.replicating
         assert replicating is not None and not replicating.core.copies("a")
         assert not world.servers["ps-0"].core.jobs["a"].buckets
+        await client.close()
+
+
+async def test_broken_connections_leave_no_circles_in_servers_clients_and_controllers() -> None:
+    """Of a fault every half minute a few hundred objects each would be much after weeks."""
+    async with replicated(83) as world:
+        await world.add_job(THREE)
+        client = await zeroed(world)
+        with collected() as found:
+            for _ in range(3):
+                world.cluster.network.crash("w")
+                world.cluster.network.crash("test-0")
+                await world.records()
+                await add(client)
+        ours = [one for one in found if type(one).__module__.startswith("adamctl") or isinstance(one, BaseException)]
+        assert not ours, Counter(type(one).__name__ for one in ours).most_common(5)
         await client.close()
 
 
