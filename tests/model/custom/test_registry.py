@@ -108,7 +108,7 @@ def test_another_process_of_this_machine_finds_the_module_by_its_environment(tmp
         loss = "tests.losses_for_tests:Absolute"
         with_loss = Model((4,), (Custom("whiten"), Dense(2)), loss)
         assert search_path(with_loss) == (str(ROOT),)
-        assert source_hashes(with_loss).keys() == {"whiten", loss}
+        assert source_hashes(with_loss).keys() == {"whiten", loss, "tests"}
         environment = environment_for(model, {**environment, FOLDERS_VARIABLE: "/elsewhere"})
     finally:
         sys.path.remove(str(folder))
