@@ -18,7 +18,7 @@ import msgspec
 from adamctl.errors import ConfigurationError
 from adamctl.model import description
 from adamctl.model.custom.interface import Layer
-from adamctl.model.custom.loss import custom_loss, is_custom_loss
+from adamctl.model.custom.loss import custom_loss, has_native, is_custom_loss
 from adamctl.model.custom.modules import FOLDERS_VARIABLE, Kind, class_at, folder_of, origin_of, path_of
 from adamctl.model.custom.sources import imported_sources, module_file, source_hash
 from adamctl.model.description import Custom, KeyValue, Model
@@ -120,14 +120,15 @@ def environment_for(model: Model, environment: Mapping[str, str]) -> Mapping[str
 
 
 def without_native(model: Model) -> tuple[str, ...]:
-    """Returns the paths of those layers of a model for which a step needs Python."""
-    return tuple(
-        dict.fromkeys(
-            custom.path
-            for custom, found in ((custom, class_of(custom.path)) for custom in customs_of(model))
-            if found.native_upward is Layer.native_upward or found.native_downward is Layer.native_downward
-        )
-    )
+    """Returns the paths of those layers of a model, and of its loss, for which a step needs Python."""
+    found = dict[str, None]()
+    for custom in customs_of(model):
+        kind = class_of(custom.path)
+        if kind.native_upward is Layer.native_upward or kind.native_downward is Layer.native_downward:
+            found[custom.path] = None
+    if is_custom_loss(model.loss) and not has_native(model.loss):
+        found[model.loss] = None
+    return tuple(found)
 
 
 class _Source(NamedTuple):

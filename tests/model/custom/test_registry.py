@@ -125,6 +125,9 @@ def test_the_environment_of_other_models_stays_as_it_is() -> None:
 def test_layers_without_native_calls_are_named_once() -> None:
     model = Model((4,), (Custom("tests.custom_layers:Relu"), Custom("tests.custom_layers:Relu"), Softmax(2)))
     assert without_native(model) == ("tests.custom_layers:Relu",)
+    loss = "tests.losses_for_tests:Absolute"
+    assert without_native(Model((4,), (Dense(2),), loss)) == (loss,)
+    assert without_native(Model((4,), (Dense(2),), "tests.losses_for_tests:NativeAbsolute")) == ()
 
 
 def test_the_hash_is_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
