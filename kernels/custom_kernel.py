@@ -11,13 +11,13 @@ Without numba it is the function as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, update_wrapper
 from typing import Any
 
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, CustomError
 from adamctl.kernels.backend import compiled, installed
-from adamctl.kernels.native import NativeCall
+from adamctl.kernels.native import Call, NativeCall, NativeProduct
 
 
 class CustomKernel:
@@ -67,8 +67,26 @@ def kernel(*signatures: str, relaxed: bool = True) -> Callable[[Callable[..., An
     return lambda function: CustomKernel(function, signatures, relaxed)
 
 
+def checked_calls(where: str, calls: Any) -> list[Call] | None:
+    """Returns what a native method of the user's own has returned. Raises CustomError: it is no list of calls."""
+    if calls is None:
+        return None
+    if not isinstance(calls, Sequence) or not all(isinstance(call, (NativeCall, NativeProduct)) for call in calls):
+        raise CustomError(f"{where}: expected a list of adam.call(...), or None; found {calls!r:.80}")
+    return list(calls)
+
+
+def make_from_python(calls: list[Call] | None) -> bool:
+    """Makes native calls from Python, if there are any and each is of a kernel; returns whether it has."""
+    if calls is None or not all(isinstance(call, NativeCall) for call in calls):
+        return False
+    for call in calls:
+        call.make()  # type: ignore[union-attr]
+    return True
+
+
 def call(kernel: CustomKernel, *arguments: Any) -> NativeCall:
-    """Returns the call of a kernel, for `native_upward` and `native_downward`.
+    """Returns the call of a kernel, for `native_upward`, `native_downward` and a loss's `native_error`.
 
     Args:
         arguments: arrays as the methods get them, or reshaped without a copy; int, float, bool or numpy.float32.

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from math import prod
 
 from adamctl.model import description
+from adamctl.model.custom.loss import custom_loss, has_native, is_custom_loss
 from adamctl.model.description import Model, pair
 from adamctl.model.rule import VECTORS, RuleConfig
 from adamctl.model.shapes import LayerShape, infer
@@ -34,6 +35,8 @@ _OF_LOSS = {
     "mean_squared_error": ("losses.mean_squared_error", "losses.mean_squared_error_error"),
 }
 """The last makes the error; `weighted_losses` has one of the same name where the loss takes labels."""
+_OF_OWN_LOSS = {"labels": ("losses.safe_labels", "losses.sum_with_labels"), "targets": ("losses.sum_with_targets",)}
+"""By what a loss of the user's own with native calls compares."""
 _OF_LAYER: dict[type, tuple[str, ...]] = {
     description.MaxPool2D: ("images.maxpool_forward", "images.maxpool_backward"),
     description.Custom: ("regions.copy_block", "regions.clear"),
@@ -58,7 +61,7 @@ def step_kernels(model: Model, clipping: bool = False, weighted: bool = False) -
     Raises:
         ConfigurationError: the model's layers do not fit together.
     """
-    names = {*COMMON_KERNELS, *_OF_LOSS.get(model.loss, ()), *(("accrual.clip_layers",) if clipping else ())}
+    names = {*COMMON_KERNELS, *_of_loss(model), *(("accrual.clip_layers",) if clipping else ())}
     if weighted:
         plain = _OF_LOSS[model.loss][-1]
         names.remove(plain)
@@ -77,6 +80,12 @@ def step_kernels(model: Model, clipping: bool = False, weighted: bool = False) -
         else:
             names |= set(_OF_LAYER[type(layer)])
     return _longest_first(names)
+
+
+def _of_loss(model: Model) -> tuple[str, ...]:
+    if not is_custom_loss(model.loss):
+        return _OF_LOSS[model.loss]
+    return _OF_OWN_LOSS[custom_loss(model.loss).answers] if has_native(model.loss) else ()
 
 
 def does_pooling(convolution: description.Layer, following: description.Layer) -> bool:

@@ -57,6 +57,80 @@ class Margin(adam.Loss):
         return float(tally.sums[0] / tally.sums[1])
 
 
+@adam.kernel("void(float32[:, ::1], float32[:, ::1], float32[:, ::1], float32[::1])")
+def absolute(outputs: Any, targets: Any, out: Any, losses: Any) -> None:
+    for row in range(outputs.shape[0]):
+        losses[row] = 0
+        for unit in range(outputs.shape[1]):
+            away = outputs[row, unit] - targets[row, unit]
+            losses[row] += abs(away) / outputs.shape[1]
+            out[row, unit] = np.sign(away) / outputs.size
+
+
+class NativeAbsolute(Absolute):
+    """As `Absolute`, compiled."""
+
+    def native_error(self, outputs: Any, targets: Any, out: Any, losses: Any) -> Any:
+        return [adam.call(absolute, outputs, targets, out, losses)]
+
+
+@adam.kernel("void(float32[:, ::1], int32[::1], float32[:, ::1], float32[::1])")
+def margin(outputs: Any, labels: Any, out: Any, losses: Any) -> None:
+    share = np.float32(1 / max(outputs.shape[0], 1))
+    for row in range(outputs.shape[0]):
+        label, other = labels[row], 1 if labels[row] == 0 else 0
+        for unit in range(outputs.shape[1]):
+            out[row, unit] = 0
+            if unit != label and outputs[row, unit] > outputs[row, other]:
+                other = unit
+        losses[row] = max(1 + outputs[row, other] - outputs[row, label], np.float32(0))
+        if losses[row] > 0:
+            out[row, other], out[row, label] = share, -share
+
+
+class NativeMargin(Margin):
+    """As `Margin`, compiled."""
+
+    def native_error(self, outputs: Any, labels: Any, out: Any, losses: Any) -> Any:
+        return [adam.call(margin, outputs, labels, out, losses)]
+
+
+class OnlyNative(NativeAbsolute):
+    """Numpy has no derivative of it."""
+
+    def error(self, outputs: Any, targets: Any, out: Any) -> None:
+        raise AssertionError("numpy is not needed")
+
+
+@adam.kernel("void(float32[:, ::1], int64, int64)")
+def double(values: Any, row: Any, unit: Any) -> None:
+    values[row, unit] *= 2
+
+
+class NativeTwice(NativeAbsolute):
+    """One element of its compiled derivative is wrong."""
+
+    def native_error(self, outputs: Any, targets: Any, out: Any, losses: Any) -> Any:
+        return [adam.call(absolute, outputs, targets, out, losses), adam.call(double, out, 1, 2)]
+
+
+class NativePartWritten(NativeAbsolute):
+    """Compiled, it writes the first examples alone."""
+
+    def native_error(self, outputs: Any, targets: Any, out: Any, losses: Any) -> Any:
+        return [adam.call(absolute, outputs[:3], targets[:3], out[:3], losses[:3])]
+
+
+class NativeWrites(NativeAbsolute):
+    def native_error(self, outputs: Any, targets: Any, out: Any, losses: Any) -> Any:
+        return [adam.call(absolute, outputs, targets, out, losses), adam.call(double, outputs, 0, 1)]
+
+
+class NoCalls(NativeAbsolute):
+    def native_error(self, outputs: Any, targets: Any, out: Any, losses: Any) -> Any:
+        return absolute
+
+
 class Half(Absolute):
     """Its derivative is of another loss."""
 

@@ -105,7 +105,11 @@ ELSEWHERE = (
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
     Elsewhere("config/test_load.py", ("config/check", "config/conflicts"), "reached through what a file says"),
     Elsewhere("config/test_reference.py", ("config/reference_text",), "part of one page"),
-    Elsewhere("kernels/layer_check/test_check.py", ("kernels/layer_check/runs",), "what the checks run"),
+    Elsewhere(
+        "kernels/layer_check/test_check.py",
+        ("kernels/layer_check/kept", "kernels/layer_check/runs"),
+        "what the checks run, and the arrays that a layer keeps",
+    ),
     Elsewhere("kernels/step/test_network.py", ("kernels/step/build",), "networks of every kind of layer are built"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/array",), "the name of a type"),
     Elsewhere("kernels/numeric/test_commands.py", ("kernels/numeric/reference_commands",), "one of two"),

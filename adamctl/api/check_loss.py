@@ -9,6 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError
+from adamctl.kernels.backend import installed
+from adamctl.kernels.custom_kernel import checked_calls
+from adamctl.kernels.native import address_of, can_compile
+from adamctl.kernels.native_function import compile_calls
+from adamctl.model.custom.asking import ask
 from adamctl.model.custom.loss import Loss, custom_loss
 from adamctl.model.tally import Tally, added
 
@@ -18,6 +23,9 @@ Answers = NDArray[Any]
 STEP: Final = 2e-3
 TOLERANCE: Final = 2e-2
 """Largest difference of a derivative, as a share of the largest one; float32 losses are exact to about a thousandth."""
+
+NATIVE: Final = 1e-4
+"""Largest difference of native calls from numpy, as a share of the largest value."""
 
 
 def check_loss(
@@ -30,6 +38,8 @@ def check_loss(
     targets: Answers | None = None,
 ) -> None:
     """Checks shapes, the derivative against differences, that nothing is kept or changed, and that sums add up.
+
+    Native calls, where the loss has any, are compared with numpy.
 
     Args:
         units, batch, seed: of random outputs [batch, units] and targets, normally distributed; labels are drawn evenly.
@@ -62,6 +72,7 @@ class _Check:
         self._examples_alone(losses)
         self._derivative(error)
         self._metric()
+        self._native(losses, error)
 
     def _refuse(self, method: str, what: str) -> ConfigurationError:
         return ConfigurationError(f"{self._name}.{method}: {what}")
@@ -131,6 +142,28 @@ class _Check:
                     f"{list(place)}: expected the derivative of the mean loss, {expected:.6g} by differences; found "
                     f"{error[place]:.6g}",
                 )
+
+    def _native(self, losses: NDArray[np.float64], error: NDArray[np.float64]) -> None:
+        """Native calls, compiled as a step compiles them, write what numpy computes, and nothing else."""
+        if "numba" not in installed() or not can_compile():
+            return
+        outputs, answers = np.ascontiguousarray(self._outputs), np.ascontiguousarray(self._answers)
+        made = np.full(len(outputs), np.nan, np.float32), np.full(outputs.shape, np.nan, np.float32)
+        where = f"{self._name}.native_error"
+        calls = checked_calls(where, ask(where, self._own.native_error, outputs, answers, made[1], made[0]))
+        if calls is None:
+            return
+        kept, kept_answers, row = outputs.copy(), answers.copy(), np.zeros(1, np.int64)
+        if status := compile_calls(calls)(address_of(row), 1):
+            raise self._refuse("native_error", f"a kernel failed with status {status}")
+        for before, now, name in ((kept, outputs, "outputs"), (kept_answers, answers, "targets")):
+            self._equal("native_error", before, now, f"{name} are to be read only: before and after")
+        for name, expected, found in (("losses", losses, made[0]), ("out", error, made[1])):
+            close = np.isclose(found, expected, rtol=NATIVE, atol=NATIVE * max(float(np.abs(expected).max()), 1e-12))
+            if len(places := np.argwhere(~close)):
+                place = tuple(places[0].tolist())
+                what = f"expected {expected[place]:.6g}, as by numpy; found {found[place]:.6g}"
+                raise self._refuse("native_error", f"{name} {list(place)}: {what}")
 
     def _metric(self) -> None:
         """The metric of two halves' sums must be that of the whole."""

@@ -16,6 +16,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import pass_order
 from adamctl.roles.data.prepared.writer import PreparedWriter
 from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, FileSplit, check_finite
+from adamctl.roles.data.readers.targets import checked_targets
 
 Examples = Sequence[Any] | Callable[[], Iterable[Any]] | Iterable[Any]
 _AT_ONCE: Final = 256
@@ -46,7 +47,8 @@ class Source:
             train, test: each an object with `len(x)` and `x[i]`, as PyTorch's data sets have, whose items are pairs
                 (input, label); or an iterable, or a function without arguments that returns one, of such pairs or of
                 batches (inputs [n, ...], labels [n]). Inputs are arrays or what `numpy.asarray` takes: uint8 stays
-                bytes, other numbers become float32. Labels are whole numbers from 0, or texts.
+                bytes, other numbers become float32. Labels are whole numbers from 0, or texts. Numbers that are not
+                whole are targets: of an example one, or [k]; of a batch [n], or [n, k].
             classes: names of the classes by number.
             keep: a folder to make and to keep the set in, so that the run can be resumed and evaluated later; without,
                 it is a temporary one.
@@ -66,19 +68,21 @@ class Source:
         """Writes all examples into `folder`, or where they are kept. Returns the configuration that reads them.
 
         Raises:
-            ConfigurationError: there are no examples, they differ in shape or type, or labels are not all of one kind.
+            ConfigurationError: there are no examples, they differ in shape or type, or labels or targets are not all of
+                one kind.
             DamagedDataError: a value is not finite.
             Exception: what the user's code raises, with a note that says for which example.
         """
         place = folder / "set" if self._keep is None else self._keep.expanduser().absolute()
-        labels = _LabelNumbers(self._classes)
         train = _batches(self._parts["train"], "train")
         first = next(train, None)
         if first is None:
             raise ConfigurationError("adam.Source: expected training examples, found none")
         shape, dtype = first[0].shape[1:], first[0].dtype
         value_max = 255.0 if dtype == np.uint8 else 1.0
-        with PreparedWriter(place, shape, dtype, value_max) as writer:
+        has_targets = first[1].dtype.kind == "f"
+        known = _Targets(first[1], self._classes) if has_targets else _LabelNumbers(self._classes)
+        with PreparedWriter(place, shape, dtype, value_max, targets=known.count) as writer:
             for split in FILE_SPLITS:
                 parts = chain((first,), train) if split == "train" else _batches(self._parts["test"], "test")
                 done = 0
@@ -89,14 +93,41 @@ class Source:
                             f"found {inputs.dtype} {list(inputs.shape[1:])}"
                         )
                     check_finite(inputs, np.arange(done, done + len(inputs)), f"adam.Source: {split}")
-                    writer.add(split, inputs, labels.of(given, f"adam.Source: {split}[{done}]"))
+                    writer.add(split, inputs, known.of(given, f"adam.Source: {split}[{done}]"))
                     done += len(inputs)
-            writer.finish(labels.classes(), "adam.Source")
+            writer.finish(known.classes(), "adam.Source")
         return DataConfig(format="prepared", source=str(place), **self._data)
+
+
+class _Targets:
+    """Takes targets, `count` numbers for each example, as many as those of the first."""
+
+    def __init__(self, first: NDArray[Any], classes: tuple[str, ...]) -> None:
+        """Raises ConfigurationError: classes have names."""
+        if classes:
+            raise ConfigurationError(
+                f"adam.Source: classes={list(classes)[:5]}, but these examples have targets, numbers in place of "
+                "classes: leave classes out, or give labels"
+            )
+        self.count = int(np.prod(first.shape[1:]))
+
+    def of(self, targets: NDArray[Any], origin: str) -> NDArray[np.float32]:
+        """Returns float32 [n, count]. Raises ConfigurationError or DamagedDataError, which begin with `origin`."""
+        rows = targets.reshape(len(targets), -1)
+        if targets.dtype.kind not in "fiu" or targets.ndim > 2 or rows.shape[1] != self.count:
+            wanted = f"targets of {self.count} numbers, as of the first example"
+            raise ConfigurationError(f"{origin}: expected {wanted}; found {targets.dtype} {list(targets.shape[1:])}")
+        return checked_targets(rows, len(rows), origin)
+
+    def classes(self) -> tuple[str, ...]:
+        return ()
 
 
 class _LabelNumbers:
     """Turns labels into numbers of classes: texts get one in the order in which they come."""
+
+    count = 0
+    """Numbers in a target."""
 
     def __init__(self, classes: tuple[str, ...]) -> None:
         self._given = classes
@@ -138,19 +169,20 @@ def _batches(examples: Examples | None, split: FileSplit) -> Iterator[tuple[NDAr
     if examples is None:
         return
     pairs: list[tuple[Any, Any]] = []
+    has_pairs = hasattr(examples, "__getitem__")
     for name, found in _items(examples, split):
         with _naming(name):
             if not isinstance(found, (tuple, list)) or len(found) != 2:
                 raise ConfigurationError(f"{name}: expected a pair (input, label), found {type(found).__name__}")
             inputs, labels = _array(found[0]), np.asarray(found[1])
-            if labels.ndim:
+            if labels.ndim and not _is_target(inputs, labels, has_pairs):
                 if len(labels) != len(inputs):
                     raise ConfigurationError(
                         f"{name}: expected as many labels as inputs, found {len(labels)} and {len(inputs)}"
                     )
                 yield inputs, labels
                 continue
-        if pairs and (len(pairs) == _AT_ONCE or _kind(inputs) != _kind(pairs[0][0])):
+        if pairs and (len(pairs) == _AT_ONCE or _kind(inputs, labels) != _kind(*pairs[0])):
             yield _stacked(pairs)
             pairs = []
         pairs.append((inputs, labels))
@@ -199,9 +231,15 @@ def _array(values: Any) -> NDArray[Any]:
     return found if found.dtype == np.uint8 else found.astype(np.float32)
 
 
-def _kind(values: NDArray[Any]) -> tuple[Any, ...]:
-    return values.shape, values.dtype
+def _is_target(inputs: NDArray[Any], numbers: NDArray[Any], has_pairs: bool) -> bool:
+    """Whether these are the target of one example, and not the labels or targets of a batch."""
+    return numbers.ndim == 1 and numbers.dtype.kind == "f" and (has_pairs or numbers.shape != inputs.shape[:1])
+
+
+def _kind(inputs: NDArray[Any], labels: NDArray[Any]) -> tuple[Any, ...]:
+    return inputs.shape, inputs.dtype, labels.shape, labels.dtype.kind == "f"
 
 
 def _stacked(pairs: list[tuple[Any, Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    return np.stack([inputs for inputs, _ in pairs]), np.array([label.item() for _, label in pairs])
+    labels = [label for _, label in pairs]
+    return np.stack([inputs for inputs, _ in pairs]), np.array([label.tolist() for label in labels])

@@ -91,8 +91,6 @@ def _metric_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
     if experiment.data.targets == "inputs" and not has_targets:
         why = f'model.loss = {show(model.loss)} compares outputs with labels; set it to "mean_squared_error"'
         yield "data.targets", f'found "inputs", but {why}, or leave this out'
-    if experiment.data.targets == "inputs" and experiment.data.on_error == "skip":
-        yield "data.on_error", 'found "skip" with data.targets = "inputs"; set it to "fail"'
     if has_targets and weighs:
         why = f"model.loss = {show(model.loss)} is trained on targets, which have no classes"
         yield "train.class_weights", f"{why}: leave it out"

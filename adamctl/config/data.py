@@ -32,15 +32,18 @@ class FeaturesConfig(Section, frozen=True):
 
 
 class ColumnsConfig(Section, frozen=True):
-    """Which columns of a table are its label and its inputs, for `csv` and `parquet`.
+    """Which columns of a table are its label, or its targets, and its inputs, for `csv` and `parquet`.
 
     Attributes:
         label: name of the column that holds the class, or its number from 0; unset: the one called `label` or `class`,
             else the last.
+        targets: names, or numbers from 0, of the columns of numbers that outputs are compared with, in this order,
+            where `model.loss` takes targets; then there is no label. In `parquet` also one column of lists.
         inputs: names, or numbers from 0, of the columns that are the model's input, in this order; empty: all others.
     """
 
     label: str | int | None = None
+    targets: tuple[str | int, ...] = ()
     inputs: tuple[str | int, ...] = ()
 
 

@@ -88,10 +88,10 @@ frames/
     "csv": """\
 A table as text, with commas, semicolons or tabs: one line per example, one column the label, the others numbers. The
 first line may name the columns. Labels are whole numbers from 0, or texts, which are the names of the classes.
-`[data.columns]` says which column is what. Inputs are float32 of shape [columns], or of any `model.input` with as many
-elements; `scale = "unit"` leaves them unchanged. All of it is held in memory. `source` is the file, or its name without
-`.csv`: a fifth of its lines, chosen by their number, becomes the test part, so that a line added at the end moves no
-other. Or `source` is a folder with `train.csv` and `test.csv`.
+`[data.columns]` says which column is what; `targets` there takes the place of the label. Inputs are float32 of shape
+[columns], or of any `model.input` with as many elements; `scale = "unit"` leaves them unchanged. All of it is held in
+memory. `source` is the file, or its name without `.csv`: a fifth of its lines, chosen by their number, becomes the test
+part, so that a line added at the end moves no other. Or `source` is a folder with `train.csv` and `test.csv`.
 
 ```text
 flowers/
@@ -106,10 +106,11 @@ flowers/
 Parquet files; needs pyarrow (`'adamctl[parquet]'`). The label column holds whole numbers from 0, texts, or a
 dictionary of texts; names of classes that Hugging Face's writer left in the file are used. The input is one column of
 encoded JPEG or PNG images (also as a struct with `bytes`), of bytes, or of lists of numbers, all of one length, or
-else all other columns, which must then be numbers. `[data.columns]` says which column is what. Images are scaled as
-in `imagefolder`; uint8 stays bytes (`scale = "unit"` divides it by 255), other numbers become float32. Row groups are
-read as a whole, so write them of some thousand rows, at most 1 GiB each. `source` is the folder, or one file; the
-test part is found as in `csv`, or is a fifth of each file's rows, chosen by their number.
+else all other columns, which must then be numbers. `[data.columns]` says which column is what, and there may be
+targets in place of the label. Images are scaled as in `imagefolder`; uint8 stays bytes (`scale = "unit"` divides it
+by 255), other numbers become float32. Row groups are read as a whole, so write them of some thousand rows, at most
+1 GiB each. `source` is the folder, or one file; the test part is found as in `csv`, or is a fifth of each file's rows,
+chosen by their number.
 
 ```text
 pets/

@@ -7,7 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.compiled.jit import IN1, IN2, OUT2, f32, i32, i64, inline, inline_source, kernel, readable
+from adamctl.kernels.compiled.jit import (
+    IN1,
+    IN2,
+    OUT2,
+    f32,
+    i32,
+    i64,
+    inline,
+    inline_source,
+    kernel,
+    readable,
+    writable,
+)
 
 LABELS = (readable(i32, 1), readable(i64, 1))
 TINY = np.float32(np.finfo(np.float32).tiny)
@@ -194,3 +206,28 @@ def mean_squared_error_error(outputs: Any, targets: Any, error: Any) -> tuple[fl
             loss += difference * difference
             error[row, unit] = np.float32(difference * share)
     return loss / max(units, 1), 0
+
+
+@kernel(*[(labels, i64, writable(i32, 1)) for labels in LABELS])
+def safe_labels(labels: Any, units: int, safe: Any) -> None:
+    """Copies labels, 0 in the place of those out of range: a kernel of the user's own may index with them."""
+    for row in range(len(labels)):
+        safe[row] = labels[row] if labels[row] >= 0 and labels[row] < units else 0
+
+
+@kernel(*[(IN1, labels, i64) for labels in LABELS])
+def sum_with_labels(losses: Any, labels: Any, units: int) -> tuple[float, int]:
+    """Returns (sum of losses [n], 0); -1 in place of 0 if a label is out of range."""
+    loss = 0.0
+    for row in range(len(losses)):
+        loss += losses[row]
+    return loss, 0 if all_in_range(labels, units) else -1
+
+
+@kernel((IN1, IN2))
+def sum_with_targets(losses: Any, targets: Any) -> tuple[float, int]:
+    """Returns (sum of losses [n], 0); -1 in place of 0 if a target is not finite."""
+    loss = 0.0
+    for row in range(len(losses)):
+        loss += losses[row]
+    return loss, 0 if all_finite(targets) else -1

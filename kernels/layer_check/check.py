@@ -5,7 +5,6 @@ Each check compares two ways to the same numbers, and names the first element in
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +14,7 @@ import numpy as np
 
 from adamctl.errors import ConfigurationError, CustomError
 from adamctl.kernels.backend import installed
+from adamctl.kernels.layer_check.kept import changes, held_arrays
 from adamctl.kernels.layer_check.runs import Floats, Given, Made, Thread, numbers_for, whole_of
 from adamctl.kernels.native import can_compile
 from adamctl.kernels.slicing import OutputSlice
@@ -55,15 +55,17 @@ def check_layer(layer: Layer, input_shape: Sequence[int], partitions: Sequence[i
     """
     found = findings(layer, input_shape, partitions, seed)
     if found:
-        kind = type(layer)
-        raise CustomError("\n".join([f"{kind.__module__}:{kind.__qualname__} breaks a promise:", *map(str, found)]))
+        raise CustomError("\n".join([f"{_path(layer)} breaks a promise:", *map(str, found)]))
 
 
 def findings(
     layer: Layer, input_shape: Sequence[int], partitions: Sequence[int] = (2, 3), seed: int = 1
 ) -> list[Finding]:
     """Returns what is wrong with a layer. Raises ConfigurationError as `check_layer`."""
-    own = resolved(layer, tuple(input_shape))
+    try:
+        own = resolved(layer, tuple(input_shape))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{layer.name} ({_path(layer)}): {error}") from error
     checks: tuple[tuple[str, Callable[[Resolved, int], Iterator[str]]], ...] = (
         ("what is written", _written),
         ("the same batch twice", _deterministic),
@@ -91,7 +93,8 @@ def findings(
 def _written(own: Resolved, seed: int) -> Iterator[str]:
     """Every element is written, nothing else is changed, and the error at the inputs may be left out."""
     given = numbers_for(own, BATCH, seed)
-    thread, kept, arrays = Thread(whole_of(own, own.name), BATCH, np.float64), given.as_type(np.float64), _kept(own)
+    thread, kept = Thread(whole_of(own, own.name), BATCH, np.float64), given.as_type(np.float64)
+    held = held_arrays(own.layer)
     made = thread.run(given)
     for what, array in made.arrays(_names(own)):
         if (place := _first(~np.isfinite(array))) is not None:
@@ -101,8 +104,8 @@ def _written(own: Resolved, seed: int) -> Iterator[str]:
         *zip((f"parameter {name}" for name in _names(own)), kept.parameters, given.parameters, strict=True),
     ):
         yield from _differences(f"{what} must not be changed", before, after, 0)
-    for name in sorted({key for key, value in _kept(own).items() if arrays.get(key) != value}):
-        yield f"{name}: an array outside of state has changed, which all threads share; declare it in state"
+    for text in changes(held, held_arrays(own.layer)):
+        yield f"{text}: it is outside of state, and all threads share it; declare it in state"
     without = Thread(whole_of(own, own.name), BATCH, np.float64, wants_error=False).run(given)
     for name, one, other in zip(_names(own), made.gradients, without.gradients, strict=True):
         yield from _differences(f"gradient of {name} where downward's out is None", one, other, EXACT)
@@ -294,13 +297,9 @@ def _places(shape: Sequence[int], generator: np.random.Generator) -> Iterator[tu
         yield tuple(int(along) for along in np.unravel_index(place, tuple(shape)))
 
 
-def _kept(own: Resolved) -> dict[str, bytes]:
-    """Returns the contents of arrays that the object, its classes and its module hold, by name."""
-    kind = type(own.layer)
-    holders = [("self", vars(own.layer)), (kind.__module__, vars(sys.modules[kind.__module__]))]
-    holders += [(one.__qualname__, dict(vars(one))) for one in kind.__mro__[:-2]]
-    arrays = ((f"{name}.{key}", value) for name, held in holders for key, value in held.items())
-    return {name: value.tobytes() for name, value in arrays if isinstance(value, np.ndarray)}
+def _path(layer: Layer) -> str:
+    """Returns `module:Class`."""
+    return f"{type(layer).__module__}:{type(layer).__qualname__}"
 
 
 def _names(own: Resolved) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.layers.custom import PLACED, Custom
-from adamctl.kernels.native import address_of
+from adamctl.kernels.native import Call, address_of
 from adamctl.kernels.native_function import compile_calls
 from adamctl.kernels.operation import Buffers
 from adamctl.model.custom.resolved import Resolved
@@ -66,17 +66,14 @@ class Thread:
         self.gradients = [np.zeros(shape, dtype) for shape in operation.parameters]
 
     def upward(self, given: Given, by: str = "numpy") -> Floats:
-        """Computes and returns a copy of the outputs; `by` native calls, or numpy."""
+        """Computes and returns a copy of the outputs; `by` native calls where the layer has them, or numpy."""
         self._forget((self.buffers.output,))
         self._forget(array for name, array in self.buffers.scratch.items() if name != PLACED)
-        if by == "numpy":
+        calls = self._calls_upward(given) if by == "native" else None
+        if calls is None:
             self.operation.forward(given.inputs, given.parameters, self.buffers, True, KEY)
         else:
-            _make(
-                self.operation.native_forward(
-                    len(given.inputs), given.parameters, self.buffers, given.inputs, KEY
-                )
-            )  # fmt: skip
+            _make(calls)
         return self.buffers.output[: len(given.inputs)].copy()
 
     def downward(self, given: Given, by: str = "numpy") -> tuple[Floats | None, tuple[Floats, ...]]:
@@ -84,11 +81,12 @@ class Thread:
         self._forget((self.buffers.input_error, *self.gradients))
         self._forget(array for name, array in self.buffers.scratch.items() if name == "placed error")
         error = given.error.copy()
-        arrays = (given.parameters, self.gradients, self.buffers)
-        if by == "numpy":
+        calls = self._calls_downward(given, error) if by == "native" else None
+        if calls is None:
+            arrays = (given.parameters, self.gradients, self.buffers)
             self.operation.backward(error, given.inputs, *arrays, self.wants_error)
         else:
-            _make(self.operation.native_backward(len(error), *arrays, error, given.inputs, self.wants_error))
+            _make(calls)
         found = self.buffers.input_error[: len(error)].copy() if self.wants_error else None
         return found, tuple(gradient.copy() for gradient in self.gradients)
 
@@ -98,11 +96,15 @@ class Thread:
         return Made(outputs, *self.downward(given, by))
 
     def has_native(self, given: Given) -> bool:
-        """Whether both directions are native."""
-        batch, arrays = len(given.inputs), (given.parameters, self.gradients, self.buffers)
-        upward = self.operation.native_forward(batch, given.parameters, self.buffers, given.inputs, KEY)
-        downward = self.operation.native_backward(batch, *arrays, given.error, given.inputs, self.wants_error)
-        return upward is not None and downward is not None
+        """Whether a direction is native."""
+        return self._calls_upward(given) is not None or self._calls_downward(given, given.error) is not None
+
+    def _calls_upward(self, given: Given) -> list[Call] | None:
+        return self.operation.native_forward(len(given.inputs), given.parameters, self.buffers, given.inputs, KEY)
+
+    def _calls_downward(self, given: Given, error: Floats) -> list[Call] | None:
+        arrays = (given.parameters, self.gradients, self.buffers)
+        return self.operation.native_backward(len(error), *arrays, error, given.inputs, self.wants_error)
 
     def _forget(self, arrays: Any) -> None:
         """Has arrays hold NaN, so that what is not written shows."""

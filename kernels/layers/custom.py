@@ -16,7 +16,8 @@ import numpy as np
 
 from adamctl.errors import CustomError
 from adamctl.kernels.backend import Backend, choose
-from adamctl.kernels.native import Call, NativeCall, NativeProduct, joined
+from adamctl.kernels.custom_kernel import checked_calls, make_from_python
+from adamctl.kernels.native import Call, joined
 from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers
 from adamctl.kernels.partition.regions import BlockMove, Box, Clear, Held, extents, intersection
 from adamctl.kernels.slicing import OutputSlice, Region, check_slice
@@ -188,12 +189,7 @@ class Custom(Operation):
         """Makes a direction's native calls from Python, if it has any for this type of numbers: the same results."""
         if self.backend != "numba" or typed.dtype != np.float32:
             return False
-        calls = self._checked(method, self._asked(method, *arguments))
-        if calls is None or not all(isinstance(call, NativeCall) for call in calls):
-            return False
-        for call in calls:
-            call.make()  # type: ignore[union-attr]
-        return True
+        return make_from_python(self._checked(method, self._asked(method, *arguments)))
 
     def _call(self, method: Callable[..., object], *arguments: Any) -> None:
         returned = self._asked(method, *arguments)
@@ -207,11 +203,7 @@ class Custom(Operation):
         return ask(self._where(method), method, *arguments)
 
     def _checked(self, method: Callable[..., object], calls: Any) -> list[Call] | None:
-        if calls is None:
-            return None
-        if not isinstance(calls, Sequence) or not all(isinstance(call, (NativeCall, NativeProduct)) for call in calls):
-            raise CustomError(f"{self._where(method)}: expected a list of adam.call(...), or None; found {calls!r:.80}")
-        return list(calls)
+        return checked_calls(self._where(method), calls)
 
     def _where(self, method: Callable[..., object]) -> str:
         kind = type(self.own.layer)

@@ -10,17 +10,25 @@ from numpy.typing import NDArray
 
 from adamctl.errors import CustomError
 from adamctl.kernels.array import Array
+from adamctl.kernels.backend import choose, compiled_if
+from adamctl.kernels.custom_kernel import checked_calls, make_from_python
 from adamctl.kernels.layers.losses import LABEL_TYPES, Answers, Loss, LossResult
-from adamctl.kernels.native import Call, Result
+from adamctl.kernels.native import Call, NativeCall, Result
 from adamctl.model.custom import loss as custom
 from adamctl.model.custom.asking import ask
 
 
 class CustomLoss(Loss):
-    """Checks what the user's loss is given and what it returns. Python computes it, between native functions."""
+    """Checks what the user's loss is given and what it returns.
 
-    def __init__(self, own: custom.Loss) -> None:
+    In a step the loss's own kernels compute it, if it has any; else Python, between native functions.
+    """
+
+    has_sums = True
+
+    def __init__(self, own: custom.Loss, backend: str | None = None) -> None:
         self._own, self._compiled = own, None
+        self._kernels = compiled_if(choose(backend), "losses")
         self._takes_targets = own.answers == "targets"
         self.answer_types = frozenset("f") if self._takes_targets else LABEL_TYPES
         self.name = type(own).__name__
@@ -32,7 +40,18 @@ class CustomLoss(Loss):
         return np.zeros(batch, dtype)
 
     def native_backward(self, outputs: Array, labels: Answers, error: Array, result: Result) -> list[Call] | None:
-        return None
+        losses = np.zeros(len(outputs), np.float32)
+        if self._takes_targets:
+            calls = self._calls(outputs, labels, error, losses)
+            if calls is None:
+                return None
+            return [*calls, NativeCall(self._kernels.sum_with_targets, (losses, labels), result)]
+        units, safe = outputs.shape[1], np.zeros(len(outputs), np.int32)
+        calls = self._calls(outputs, safe, error, losses)
+        if calls is None:
+            return None
+        copied = NativeCall(self._kernels.safe_labels, (labels, units, safe))
+        return [copied, *calls, NativeCall(self._kernels.sum_with_labels, (losses, labels, units), result)]
 
     def finish(self, outputs: Array) -> Array:
         finished: Array = self._asked(self._own.finish, outputs)
@@ -47,6 +66,13 @@ class CustomLoss(Loss):
             raise CustomError(f"{self.name}.measure: expected {counts}")
         self._sum_count = len(found)
         return found
+
+    def _calls(self, outputs: Array, answers: Answers, error: Array, losses: Array) -> list[Call] | None:
+        """Returns the user's calls that write the error and the loss of each example."""
+        if self._kernels is None:
+            return None
+        calls = self._asked(self._own.native_error, outputs, answers, error, losses)
+        return checked_calls(f"{self.name}.native_error", calls)
 
     def _asked(self, method: Callable[..., Any], *arguments: Any) -> Any:
         return ask(f"{self.name}.{method.__name__}", method, *arguments)
@@ -75,6 +101,11 @@ class CustomLoss(Loss):
         raise AssertionError("Python computes it")
 
     def _losses(self, outputs: Array, answers: Answers, error: Array | None) -> NDArray[np.float64]:
+        if error is not None and outputs.dtype == np.float32:
+            found = np.zeros(len(outputs), np.float32)
+            given = answers if self._takes_targets else answers.astype(np.int32, copy=False)
+            if make_from_python(self._calls(outputs, given, error, found)):
+                return found.astype(np.float64)
         losses = np.asarray(self._asked(self._own.evaluate, outputs, answers))
         if losses.shape != outputs.shape[:1] or losses.dtype.kind not in "fiu":
             raise CustomError(

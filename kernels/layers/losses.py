@@ -43,11 +43,13 @@ class Loss(ABC):
     Attributes:
         class_weights: the factor of each example's loss and error by its label, [units]; None: 1.
         answer_types: characters of the types of labels, or targets, that it takes.
+        has_sums: whether evaluations have to call `sums`.
     """
 
     compiled_name: ClassVar[str]
     answer_types: frozenset[str] = LABEL_TYPES
     class_weights: Array | None = None
+    has_sums: ClassVar[bool] = False
 
     def __init__(self, backend: str | None = None) -> None:
         self._compiled = compiled_if(choose(backend), "losses")

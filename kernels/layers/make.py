@@ -23,7 +23,7 @@ LOSSES: dict[LossName, type[Loss]] = {
 
 def make_loss(name: str, backend: str | None = None) -> Loss:
     """Returns the loss of a model description; may raise ConfigurationError if it is one's own."""
-    return CustomLoss(custom_loss(name)) if is_custom_loss(name) else LOSSES[name](backend)  # type: ignore[index]
+    return CustomLoss(custom_loss(name), backend) if is_custom_loss(name) else LOSSES[name](backend)  # type: ignore[index]
 
 
 def make_training_loss(name: str, class_weights: Sequence[float] | None, backend: str | None = None) -> Loss:

@@ -73,12 +73,14 @@ class GatheredHead:
         compiled = compiled_if(self._backend, "losses")
         loss = self._loss.native_backward(self.outputs, labels, self._error, result)
         keep = self._keep.native(self._backend)
-        if compiled is None or loss is None or keep is None or not self._at_logits:
+        if compiled is None or loss is None or keep is None:
             return None
-        finish: list[Call] = []
+        finish, to_logits = list[Call](), list[Call]()
         if self._softmax:
             finish = [NativeCall(compiled.bias_softmax, (self.outputs, self._no_bias))]
-        return [*finish, *loss, *keep]
+        if not self._at_logits:
+            to_logits = [NativeCall(compiled.softmax_error, (self.outputs, self._error))]
+        return [*finish, *loss, *to_logits, *keep]
 
 
 class SplitHead:

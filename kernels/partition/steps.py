@@ -111,6 +111,7 @@ def _loss_steps(arrays: FlightArrays, loss: Loss, evaluates: bool = False) -> Lo
     if outputs is None or error is None:
         return LossSteps()
     stage, batch = arrays.network.stages[last], arrays.batch
+    by_python = evaluates and loss.has_sums
     if stage.is_whole(own):
         calls = loss.native_backward(outputs.array, arrays.labels, error.array, Word(LOSS))
 
@@ -118,7 +119,7 @@ def _loss_steps(arrays: FlightArrays, loss: Loss, evaluates: bool = False) -> Lo
             row.loss, row.correct = loss.backward(outputs.array, batch.labels, error.array)
             row.sums = loss.sums(outputs.array, batch.labels) if evaluates else ()
 
-        return LossSteps([Step((), joined(calls, check_of_labels()), whole)])
+        return LossSteps([Step((), None if by_python else joined(calls, check_of_labels()), whole)])
     head = stage.layers[-1].operation
     if arrays.network.head == "exchange":
         return LossSteps(_exchanged_loss(arrays, outputs, error, loss.class_weights))
@@ -129,7 +130,8 @@ def _loss_steps(arrays: FlightArrays, loss: Loss, evaluates: bool = False) -> Lo
     sources = [number for number, part in enumerate(stage.parts) if part is not None]
     moves = [BlockMove(into, source, source.box) for source in (_outputs_of(arrays, last, one) for one in sources)]
     words = tuple(arrays.word(source, "output", last) for source in sources if source != own)
-    calls = joined(_moved(arrays, moves), gathered.native(arrays.labels, Word(LOSS)), check_of_labels())
+    made = None if by_python else gathered.native(arrays.labels, Word(LOSS))
+    calls = joined(_moved(arrays, moves), made, check_of_labels())
 
     def work(batch: Batch, row: Row) -> None:
         for move in moves:

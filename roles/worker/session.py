@@ -15,7 +15,6 @@ from adamctl.config.schedule import learning_rate
 from adamctl.errors import RunFailedError
 from adamctl.kernels.numeric.mix import step_key
 from adamctl.roles.data.client.data_client import Batch as Examples
-from adamctl.roles.data.client.data_client import without_skipped
 from adamctl.roles.ps.client.parameter_client import Place
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core.batches import Task, TaskLedger, cut, damaged_step, fill
@@ -239,7 +238,7 @@ class SessionRunner:
         lead = self._session.lead
         cuts = cut(task, self._session.batch if lead is None or isinstance(task, TrainTask) else lead.batch)
         skips = self._session.experiment.data.on_error == "skip"
-        filled = fill(cuts, examples.images, examples.answers, without_skipped if skips else None)
+        filled = fill(cuts, examples.images, examples.answers, examples.are_there if skips else None)
         if len(filled) < len(cuts) and self._lockstep is not None and isinstance(task, TrainTask):
             self.fail(damaged_step(task))
             return

@@ -7,7 +7,11 @@ import pytest
 
 import adamctl as adam
 from adamctl.errors import ConfigurationError
+from adamctl.kernels.backend import installed
+from adamctl.kernels.native import can_compile
 from tests import losses_for_tests as losses
+
+NUMBER = r"-?\d[-+.\de]*"
 
 
 @pytest.mark.parametrize("loss", [losses.Absolute, losses.Margin, losses.Absolute(), "tests.losses_for_tests:Margin"])
@@ -33,6 +37,23 @@ def test_losses_that_keep_their_promises_pass(loss: type[adam.Loss]) -> None:
 def test_each_fault_is_named(loss: type[adam.Loss], said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{loss.__name__}.{said}"):
         adam.check_loss(loss)
+
+
+@pytest.mark.skipif("numba" not in installed() or not can_compile(), reason="native calls are compiled")
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (losses.NativeTwice, rf"native_error: out \[1, 2\]: expected {NUMBER}, as by numpy; found {NUMBER}$"),
+        (losses.NativePartWritten, rf"native_error: losses \[3\]: expected {NUMBER}, as by numpy; found nan$"),
+        (losses.NativeWrites, rf"native_error: \[0, 1\]: outputs are to be read only: .*, {NUMBER} and {NUMBER}$"),
+    ],
+)
+def test_native_calls_are_compared_with_numpy(loss: type[adam.Loss], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{loss.__name__}.{said}"):
+        adam.check_loss(loss)
+    for good in (losses.NativeAbsolute, losses.NativeMargin):
+        adam.check_loss(good)
+        adam.check_loss(good, batch=1)
 
 
 def test_numbers_of_ones_own_are_taken_where_a_loss_needs_them() -> None:

@@ -201,3 +201,23 @@ def test_an_autoencoder_restores_its_inputs(tmp_path: Path, partitions: int) -> 
     expected = float(np.sqrt(np.mean((loaded.predict(pictures[:40]) - scaled) ** 2)))
     assert loaded.evaluate()["metric_value"] == pytest.approx(expected, rel=1e-3)
     assert run.result["metric_value"] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_an_autoencoder_leaves_damaged_examples_out(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    inputs = (random.random((200, 2)) @ random.random((2, 16))).astype(np.float32)
+    inputs[[3, 70, 71]] = np.nan
+    np.savez(
+        tmp_path / "a.npz", x_train=inputs, y_train=np.zeros(200, int), x_test=inputs[:40], y_test=np.zeros(40, int)
+    )
+    net = adam.Sequential([adam.Dense(4), adam.Dense(16)], (16,), loss="mean_squared_error")
+    data = adam.DataConfig(
+        format="npz", source=str(tmp_path / "a.npz"), scale="none", targets="inputs", on_error="skip"
+    )
+    run = adam.fit(
+        net, data, optimizer=adam.SGD(0.1), passes=40, batch=10, runs=tmp_path / "runs", pass_fraction=1.0, threads=1,
+        quiet=True,
+    )  # fmt: skip
+    assert run.result["skipped"] == 3 * 40 and run.result["evaluation_skipped"] == 1
+    assert run.result["metric_value"] < 0.1

@@ -70,6 +70,52 @@ def test_iterators_give_examples_or_batches(tmp_path: Path) -> None:
     assert opened.classes == ("0", "1", "2", "3", "4")
 
 
+class Regression(Indexed):
+    """Targets of `k` numbers, 0: of one alone; the first tells the input."""
+
+    def __init__(self, count: int, k: int, broken: int = -1) -> None:
+        super().__init__(count, np.float32)
+        self.k, self.odd = k, broken
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        target = np.arange(max(self.k, 1) + (index == self.odd)) + index + 0.5
+        return np.full((2, 2), index, np.float32), target if self.k else float(target[0])
+
+
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_numbers_that_are_not_whole_are_targets(tmp_path: Path, k: int) -> None:
+    found, labels, opened = read(adam.Source(Regression(300, k), Regression(5, k)), tmp_path)
+    assert opened.classes == () and set(labels) == {0} and sorted(found) == list(range(300))
+    expected = np.array(found)[:, None] + np.arange(max(k, 1)) + 0.5
+    np.testing.assert_array_equal(opened.targets("train"), expected.astype(np.float32))
+    assert opened.targets("test").shape == (5, max(k, 1))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_batches_have_targets_for_each_example(tmp_path: Path, wide: bool) -> None:
+    def batches() -> Iterator[tuple[Any, Any]]:
+        for start in (0, 20):
+            numbers = np.arange(start, start + 20)
+            yield numbers[:, None], np.stack([numbers / 2, numbers], axis=1) if wide else numbers / 2
+
+    found, _, opened = read(adam.Source(batches), tmp_path)
+    assert found == list(range(40)) and opened.targets("train").shape == (40, 2 if wide else 1)
+    assert opened.targets("train")[:, 0].tolist() == [number / 2 for number in range(40)]
+
+
+def test_targets_must_be_alike_and_finite(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"train\[\d+\]: expected targets of 3 numbers, .*; found float64 \[4\]"
+    ):
+        adam.Source(Regression(20, 3, broken=7)).write(tmp_path)
+    with pytest.raises(DamagedDataError, match=r"train\[0\]: expected finite numbers, found nan in example 1"):
+        adam.Source([(np.zeros(2), 1.0), (np.zeros(2), np.nan)]).write(tmp_path)
+    with pytest.raises(ConfigurationError, match="numbers in place of classes: leave classes out"):
+        adam.Source(Regression(9, 1), classes=["a"]).write(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"test\[0\]: expected targets of 1 numbers.*; found <U"):
+        adam.Source(Regression(9, 1), [(np.zeros((2, 2), np.float32), "dog")]).write(tmp_path)
+
+
 def test_an_error_of_the_users_code_stays_itself_and_says_where(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="no such file") as caught:
         adam.Source(Indexed(9, broken=4)).write(tmp_path)
@@ -97,7 +143,7 @@ def test_an_error_of_the_users_code_stays_itself_and_says_where(tmp_path: Path) 
             r"train\[1\]: expected an input like the first, float32 \[2\]; found",
         ),
         (iter([(np.zeros(2), 0), (np.zeros(2, np.uint8), 0)]), r"found uint8 \[2\]"),
-        ([(np.zeros(2), 0.5)], "expected whole numbers or texts as labels, found float64"),
+        (iter([(np.zeros(2), 0), (np.zeros(2), 0.5)]), r"train\[1\]: expected whole numbers as labels, found float64"),
         (iter([(np.zeros((1, 2)), ["a"]), (np.zeros((1, 2)), [1])]), "expected texts as labels, found int64"),
         ([(np.zeros((2, 2)), [0, 1, 2])], "expected as many labels as inputs, found 3 and 2"),
         ([(np.zeros(2), -1)], "expected labels from 0 to 8191, found -1 to -1"),

@@ -37,6 +37,8 @@ MODELS = {
     "probabilities": d.Model((6,), (d.Dense(8, "sigmoid"), d.Softmax(3)), "squared_error"),
     "squared": d.Model((6,), (d.Dense(8, "tanh"), d.Dense(3)), "squared_error"),
     "regression": d.Model((6,), (d.Dense(8, "tanh"), d.Dense(3)), "mean_squared_error"),
+    "own loss": d.Model((6,), (d.Dense(8, "tanh"), d.Dense(3)), "tests.losses_for_tests:NativeAbsolute"),
+    "own loss of labels": d.Model((6,), (d.Dense(8, "tanh"), d.Dense(3)), "tests.losses_for_tests:NativeMargin"),
 }  # fmt: skip
 
 CODE = """

@@ -46,6 +46,14 @@ class Loss(ABC):
     def error(self, outputs: Array, targets: NDArray[Any], out: Array) -> None:
         """Writes the derivative of the mean of the losses at the outputs into `out` [n, units], all of it."""
 
+    def native_error(self, outputs: Array, targets: NDArray[Any], out: Array, losses: Array) -> Sequence[Any] | None:
+        """Returns, as calls of kernels, what writes the loss of each example into `losses` [n] and `error` into `out`.
+
+        Asked once, when a step is prepared: the arrays stay where they are, and their contents come later. Labels are
+        int32 in the range of the outputs. None: Python computes it.
+        """
+        return None
+
     def measure(self, outputs: Array, targets: NDArray[Any]) -> Sequence[float]:
         """Returns sums over the examples, of which `metric` makes the value; batches' and workers' are added up.
 
@@ -90,6 +98,11 @@ def custom_loss(name: str) -> Loss:
     except TypeError as error:
         why = f"cannot be made: {error}; write all its methods, and no arguments"
         raise ConfigurationError(f"{where}: {why}") from error
+
+
+def has_native(loss: str) -> bool:
+    """Whether a step can compute a loss of one's own without Python."""
+    return type(custom_loss(loss)).native_error is not Loss.native_error
 
 
 def name_of(loss: str | type[Loss] | Loss) -> str:

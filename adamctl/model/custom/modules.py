@@ -7,7 +7,6 @@ module has to be installed.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import platform
@@ -16,7 +15,6 @@ import sys
 import threading
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -96,25 +94,21 @@ def path_of(given: type[Any], kind: Kind) -> str:
 
 def folder_of(module: str) -> str:
     """Returns the folder from which an imported module is found, or nothing if it is not a file."""
-    origin, names = Path(origin_of(module)), module.split(".")
-    if not origin.is_file():
-        return ""
-    up = len(names) if origin.stem == "__init__" else len(names) - 1
-    return str([origin.absolute().parent, *origin.absolute().parent.parents][up])
+    origin = Path(origin_of(module))
+    return folder_of_file(module, origin) if origin.is_file() else ""
+
+
+def folder_of_file(module: str, file: Path) -> str:
+    """Returns the folder from which a module is found that is this file."""
+    names = module.split(".")
+    up = len(names) if file.stem == "__init__" else len(names) - 1
+    return str([file.absolute().parent, *file.absolute().parent.parents][up])
 
 
 def origin_of(module: str) -> str:
     """Returns the file of an imported module, or its name."""
     found = sys.modules.get(module)
     return str(getattr(found, "__file__", None) or module)
-
-
-@lru_cache(maxsize=1024)
-def source_hash(module: str) -> str:
-    """Returns the hex digest of an imported module's source."""
-    origin = origin_of(module)
-    content = Path(origin).read_bytes() if os.path.isfile(origin) else module.encode()
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _imported(module: str) -> Any:

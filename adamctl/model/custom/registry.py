@@ -11,15 +11,16 @@ import platform
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import msgspec
 
 from adamctl.errors import ConfigurationError
 from adamctl.model import description
 from adamctl.model.custom.interface import Layer
-from adamctl.model.custom.loss import custom_loss, is_custom_loss
-from adamctl.model.custom.modules import FOLDERS_VARIABLE, Kind, class_at, folder_of, origin_of, path_of, source_hash
+from adamctl.model.custom.loss import custom_loss, has_native, is_custom_loss
+from adamctl.model.custom.modules import FOLDERS_VARIABLE, Kind, class_at, folder_of, origin_of, path_of
+from adamctl.model.custom.sources import imported_sources, module_file, source_hash
 from adamctl.model.description import Custom, KeyValue, Model
 
 BUILT_IN = {
@@ -119,31 +120,62 @@ def environment_for(model: Model, environment: Mapping[str, str]) -> Mapping[str
 
 
 def without_native(model: Model) -> tuple[str, ...]:
-    """Returns the paths of those layers of a model for which a step needs Python."""
-    return tuple(
-        dict.fromkeys(
-            custom.path
-            for custom, found in ((custom, class_of(custom.path)) for custom in customs_of(model))
-            if found.native_upward is Layer.native_upward or found.native_downward is Layer.native_downward
-        )
-    )
+    """Returns the paths of those layers of a model, and of its loss, for which a step needs Python."""
+    found = dict[str, None]()
+    for custom in customs_of(model):
+        kind = class_of(custom.path)
+        if kind.native_upward is Layer.native_upward or kind.native_downward is Layer.native_downward:
+            found[custom.path] = None
+    if is_custom_loss(model.loss) and not has_native(model.loss):
+        found[model.loss] = None
+    return tuple(found)
+
+
+class _Source(NamedTuple):
+    """A file that a model's own classes are computed from; `what` says of what it is the file."""
+
+    what: str
+    file: str
+    digest: str
+
+
+def _sources_of(model: Model) -> dict[str, _Source]:
+    """Returns path -> source for the modules of a model's own classes, module -> source for those that these import."""
+    classes, imported = dict[str, _Source](), dict[str, _Source]()
+    for path, module in _modules_of(model).items():
+        what = f"{'loss' if path == model.loss else 'layer'} {path}"
+        classes[path] = _Source(what, origin_of(module), source_hash(module))
+        if path not in BUILT_IN:
+            for name, (file, digest) in imported_sources(module, search_path(model)).items():
+                imported.setdefault(name, _Source(f"module {name}, which {what} imports", str(file), digest))
+    return {**classes, **imported}
 
 
 def source_hashes(model: Model) -> dict[str, str]:
-    """Returns path -> hex digest of the source of its module, for a model's own layers and loss."""
-    return {path: source_hash(module) for path, module in _modules_of(model).items()}
+    """Returns path -> hex digest of its module's source, for a model's own layers and loss.
+
+    Likewise, module -> hex digest, for the user's own modules that these import.
+    """
+    return {name: source.digest for name, source in _sources_of(model).items()}
 
 
 def other_source(model: Model, theirs: Mapping[str, str]) -> str:
-    """Returns what is wrong where a class's module is not the same as at a peer, whose `source_hashes` these are."""
-    for path, module in _modules_of(model).items():
-        if theirs.get(path, source_hash(module)) != source_hash(module):
-            what = "loss" if path == model.loss else "layer"
-            return (
-                f"{what} {path}: {origin_of(module)} on {platform.node()} is not the module that the coordinator has; "
-                "install the same one on all hosts"
-            )
+    """Returns what is wrong where a module is not the same as at a peer, whose `source_hashes` these are."""
+    ours, node = _sources_of(model), platform.node()
+    for name, source in ours.items():
+        if name in theirs and theirs[name] != source.digest:
+            return f"{source.what}: {source.file} on {node} is not the module that the coordinator has; {_INSTALL}"
+    for name in sorted(ours.keys() ^ theirs.keys()):
+        if ":" in name or not theirs:
+            continue  # a coordinator of the version before tells nothing
+        if name in ours:
+            source = ours[name]
+            return f"{source.what}: {source.file} on {node} is not beside the coordinator's; {_INSTALL}"
+        file = module_file(name)
+        found = f"found {file} on {node}, which is not" if file else f"there is none on {node}"
+        return f"module {name}: expected it beside the layer or loss that imports it, as at the coordinator; {found}"
     return ""
 
 
+_INSTALL = "install the same one on all hosts"
 _RESERVED = frozenset(str(kind.__struct_config__.tag) for kind in get_args(description.Layer))

@@ -32,7 +32,7 @@ class Batch:
 
     Attributes:
         images: float32 [n, *input shape].
-        labels: int32 [n]; [0] if the data set has targets of its own.
+        labels: int32 [n], SKIPPED where an example was left out; [0] if the data set has targets of its own.
         targets: float32 [n, k], what outputs should come close to; None if the data set has classes.
     """
 
@@ -53,6 +53,11 @@ class Batch:
     def answers(self) -> NDArray[Any]:
         """What outputs are compared with: the targets, or else the labels."""
         return self.labels if self.targets is None else self.targets
+
+    @property
+    def are_there(self) -> NDArray[np.bool_]:
+        """Which examples data servers have not left out, [n]; where targets are inputs, the labels say so."""
+        return _are_there(self.labels if self.targets is None or len(self.labels) else self.targets)
 
     def release(self) -> None:
         """Returns the memory to the pool it came from, if there is one; may be called more than once."""
@@ -100,8 +105,13 @@ class BatchMemory:
 
 def without_skipped(images: NDArray[np.float32], labels: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Returns the examples that data servers have not left out, in order; the arrays themselves if none was."""
-    there = labels != SKIPPED if labels.dtype.kind == "i" else ~np.isnan(labels[:, 0])
+    there = _are_there(labels)
     return (images, labels) if there.all() else (images[there], labels[there])
+
+
+def _are_there(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    there: NDArray[np.bool_] = labels != SKIPPED if labels.dtype.kind == "i" else ~np.isnan(labels[:, 0])
+    return there
 
 
 def nothing() -> None:

@@ -26,7 +26,6 @@ from adamctl.roles.data.client.batches import (
     check_into,
     new_arrays,
     receiving_views,
-    without_skipped,
 )
 from adamctl.roles.data.client.data_set import DataSet, elsewhere, open_on, opening, request_range, same_data
 from adamctl.roles.data.client.link import DataServerLink, connector_of_node, connector_over
@@ -50,7 +49,6 @@ __all__ = [
     "ReadInto",
     "check_answers",
     "new_arrays",
-    "without_skipped",
 ]
 
 OPEN_DEADLINE_S: Final = 120.0

@@ -16,6 +16,8 @@ from adamctl.config.data import ColumnsConfig, DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.columns import choose_columns, row_shape
 from adamctl.roles.data.readers.images import ImageDecoder
+from adamctl.roles.data.readers.source import Targets
+from adamctl.roles.data.readers.targets import checked_targets
 
 _HUGGING_FACE: Final = b"huggingface"
 _IMAGE_MAGIC: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
@@ -23,10 +25,16 @@ _IMAGE_MAGIC: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 @dataclass(frozen=True)
 class Chosen:
-    """Names of columns: the label's, and the inputs' in order."""
+    """Names of columns: the label's, "" where there are targets, theirs, and the inputs', in order."""
 
     label: str
+    targets: list[str]
     inputs: list[str]
+
+    @property
+    def answers(self) -> list[str]:
+        """The names of the columns that outputs are compared with."""
+        return self.targets or [self.label]
 
 
 class Cells(Protocol):
@@ -55,11 +63,11 @@ def select(schema: Any, config: ColumnsConfig, origin: str) -> Chosen:
         ConfigurationError: there is no such column, or it is not clear which are inputs.
     """
     names = list(schema.names)
-    label, inputs = choose_columns(names, config, origin)
+    label, targets, inputs = choose_columns(names, config, origin)
     if not config.inputs:
         whole = [place for place in inputs if _is_whole_example(schema.field(place).type)]
         if len(whole) == 1:
-            inputs = whole
+            inputs = tuple(whole)
     kinds = {names[place]: schema.field(place).type for place in inputs}
     if len(inputs) > 1 and (other := [name for name, kind in kinds.items() if not _is_number(kind)]):
         shown = ", ".join(f"{name} ({kinds[name]})" for name in other[:10])
@@ -67,7 +75,15 @@ def select(schema: Any, config: ColumnsConfig, origin: str) -> Chosen:
             f"{origin}: expected one column of images, bytes or lists as input, or columns of numbers; found also "
             f"{shown}: name the inputs in data.columns.inputs"
         )
-    return Chosen(names[label], [names[place] for place in inputs])
+    for place in targets:
+        held = schema.field(place).type
+        if not _is_number(held) and not (len(targets) == 1 and _is_list(held) and _leaf_is_number(held)):
+            raise ConfigurationError(
+                f"{origin}: expected columns of numbers, or one column of lists of numbers, as targets; found "
+                f"{names[place]} ({held}): name others in data.columns.targets"
+            )
+    label_name = "" if label is None else names[label]
+    return Chosen(label_name, [names[place] for place in targets], [names[place] for place in inputs])
 
 
 def cells_of(
@@ -112,6 +128,23 @@ def labels_of(column: Any, origin: str) -> NDArray[Any]:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.cast(pa.string()).to_pylist(), np.str_)
     raise DamagedDataError(f"{origin}: expected whole numbers or texts as labels, found {column.type}")
+
+
+def targets_in(table: Any, origin: str) -> Targets:
+    """Returns the columns of targets as float32 [rows, k].
+
+    Raises:
+        DamagedDataError: a row has no number, or one that is not finite, or lists differ in length.
+    """
+    rows = table.num_rows
+    if _is_list(table.column(0).type):
+        flat, length = _flat(table.column(0), origin, np.arange(rows))
+        values = np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(rows, length)
+    else:
+        for column in table.columns:
+            _check_present(column, origin, "a target")
+        values = np.stack([np.asarray(column.to_numpy(), np.float32) for column in table.columns], axis=1)
+    return checked_targets(values, rows, origin)
 
 
 def class_names(schema: Any, label: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,29 +17,58 @@ from adamctl.roles.data.readers.splits import TEST_SHARE
 LABEL_NAMES: Final = ("label", "class")
 
 
-def choose_columns(names: Sequence[str], config: ColumnsConfig, origin: str) -> tuple[int, list[int]]:
-    """Returns the place of the label and those of the inputs, among columns with these names.
+class Columns(NamedTuple):
+    """Places of columns: the label's, None where there are targets, those of the targets, and of the inputs."""
+
+    label: int | None
+    targets: tuple[int, ...]
+    inputs: tuple[int, ...]
+
+    @property
+    def answers(self) -> tuple[int, ...]:
+        """The places of what outputs are compared with."""
+        return self.targets if self.label is None else (self.label,)
+
+
+def choose_columns(names: Sequence[str], config: ColumnsConfig, origin: str) -> Columns:
+    """Returns the places of label or targets and of the inputs, among columns with these names.
 
     Raises:
-        ConfigurationError: there is no such column, one is named twice, or no input is left.
+        ConfigurationError: there is no such column, one is named twice, both label and targets are named, or no input
+            is left.
     """
-    if config.label is not None:
-        label = _place(names, config.label, "data.columns.label", origin)
-    else:
-        called = [place for place, name in enumerate(names) if name.strip().lower() in LABEL_NAMES]
-        label = called[0] if called else len(names) - 1
+    if config.targets and config.label is not None:
+        raise ConfigurationError(
+            f"data.columns: expected a label or targets; found label {config.label!r} and targets "
+            f"{list(config.targets)}: leave one of them out"
+        )
+    label = None if config.targets else _label(names, config, origin)
+    targets = tuple(_place(names, one, "data.columns.targets", origin) for one in config.targets)
+    answers = targets if label is None else (label,)
     if not config.inputs:
-        inputs = [place for place in range(len(names)) if place != label]
+        inputs = [place for place in range(len(names)) if place not in answers]
     else:
         inputs = [_place(names, one, "data.columns.inputs", origin) for one in config.inputs]
-    if len(set(inputs)) < len(inputs) or label in inputs:
-        raise ConfigurationError(
-            f"data.columns.inputs: expected each column once, and not the label {names[label]!r}; "
-            f"found {', '.join(names[place] for place in inputs)}"
-        )
+    for key, chosen, others in (("targets", list(targets), ()), ("inputs", inputs, answers)):
+        if len(set(chosen)) < len(chosen) or set(chosen) & set(others):
+            kind = "targets" if label is None else "label"
+            besides = f", and not the {kind} {', '.join(repr(names[place]) for place in others)}" if others else ""
+            raise ConfigurationError(
+                f"data.columns.{key}: expected each column once{besides}; "
+                f"found {', '.join(names[place] for place in chosen)}"
+            )
     if not inputs:
-        raise ConfigurationError(f"{origin}: expected a label and at least one other column, found {list(names)}")
-    return label, inputs
+        raise ConfigurationError(
+            f"{origin}: expected a label or targets, and at least one other column; found {list(names)}"
+        )
+    return Columns(label, targets, tuple(inputs))
+
+
+def _label(names: Sequence[str], config: ColumnsConfig, origin: str) -> int:
+    if config.label is not None:
+        return _place(names, config.label, "data.columns.label", origin)
+    called = [place for place, name in enumerate(names) if name.strip().lower() in LABEL_NAMES]
+    return called[0] if called else len(names) - 1
 
 
 def _place(names: Sequence[str], wanted: str | int, key: str, origin: str) -> int:

@@ -1,10 +1,10 @@
-"""Tables as text: one line per example, one column the label, the others numbers."""
+"""Tables as text: one line per example, one column the label, or some the targets, the others numbers."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +14,25 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import ColumnsConfig, DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.columns import LABEL_NAMES, choose_columns, in_test_part, labels_of_texts, row_shape
+from adamctl.roles.data.readers.columns import (
+    LABEL_NAMES,
+    Columns,
+    choose_columns,
+    in_test_part,
+    labels_of_texts,
+    row_shape,
+)
 from adamctl.roles.data.readers.plugins import Reader
 from adamctl.roles.data.readers.shards import arrange_shards, local_shards
-from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, FileSplit, Labels, TableSource, check_fits
+from adamctl.roles.data.readers.source import (
+    CLASSES_MAX,
+    FILE_SPLITS,
+    FileSplit,
+    Labels,
+    TableSource,
+    Targets,
+    check_fits,
+)
 
 READER: Final = Reader("csv", (".csv", ".tsv"), open=f"{__name__}:open_csv", reads_config=True)
 _DELIMITERS: Final = ",;\t"
@@ -26,7 +41,8 @@ _PIECE_BYTES: Final = 1 << 20
 _VALUE_BYTES: Final = 4
 
 _Values = NDArray[np.float32]
-_Codes = NDArray[np.int64]
+_Answers = NDArray[Any]
+"""Labels [rows] as numbers of texts, int64, or targets [rows, k], float32."""
 
 
 def open_csv(path: Path, input_shape: Sequence[int] | None = None, *, config: DataConfig) -> TableSource:
@@ -35,7 +51,7 @@ def open_csv(path: Path, input_shape: Sequence[int] | None = None, *, config: Da
     Where no file is of the test part, a fifth of the lines of each is.
 
     The delimiter is the most frequent of comma, semicolon and tab in the first line. That line names the columns if one
-    of its cells is `label`, `class` or the configured label, or if none of them is a number.
+    of its cells is `label`, `class` or a configured name of label or target, or if none of them is a number.
 
     Raises:
         ConfigurationError: there is no such column, the rows do not fit the model's input or the memory, or there are
@@ -59,10 +75,17 @@ def open_csv(path: Path, input_shape: Sequence[int] | None = None, *, config: Da
         tables = {split: [_part(*table, split) for table in tables["train"]] for split in FILE_SPLITS}
     shape = row_shape(columns, input_shape, str(path))
     arrays: dict[FileSplit, tuple[NDArray[Any], Labels]] = {}
+    targets: dict[FileSplit, Targets] = {}
     for split in FILE_SPLITS:
         whole = np.concatenate([*(values for values, _ in tables[split]), np.empty((0, columns), np.float32)])
-        codes = np.concatenate([*(codes for _, codes in tables[split]), np.empty(0, np.int64)])
-        arrays[split] = whole.reshape(len(whole), *shape), kinds[codes]
+        answers = [found for _, found in tables[split]]
+        if config.columns.targets:
+            none = np.empty((0, len(config.columns.targets)), np.float32)
+            targets[split] = np.ascontiguousarray(np.concatenate([*answers, none]), np.float32)
+            labels = np.zeros(len(whole), np.int32)
+        else:
+            labels = kinds[np.concatenate([*answers, np.empty(0, np.int64)]).astype(np.int64)]
+        arrays[split] = whole.reshape(len(whole), *shape), labels
     return TableSource(
         "csv",
         arrays,
@@ -71,12 +94,13 @@ def open_csv(path: Path, input_shape: Sequence[int] | None = None, *, config: Da
         input_shape=shape,
         origin=str(path),
         classes=classes,
+        targets=targets or None,
     )
 
 
-def _part(values: _Values, codes: _Codes, split: FileSplit) -> tuple[_Values, _Codes]:
+def _part(values: _Values, answers: _Answers, split: FileSplit) -> tuple[_Values, _Answers]:
     chosen = in_test_part(0, len(values)) == (split == "test")
-    return values[chosen], codes[chosen]
+    return values[chosen], answers[chosen]
 
 
 @dataclass(frozen=True)
@@ -87,13 +111,13 @@ class _Form:
     delimiter: str
     names: tuple[str, ...]
     lines_before: int
-    label: int
-    inputs: tuple[int, ...]
+    columns: Columns
 
 
-def _read(path: Path, columns: ColumnsConfig, texts: dict[str, int]) -> tuple[_Values, _Codes]:
-    """Returns inputs [rows, columns], and labels [rows] as numbers of `texts`, to which new ones are added."""
+def _read(path: Path, columns: ColumnsConfig, texts: dict[str, int]) -> tuple[_Values, _Answers]:
+    """Returns inputs [rows, columns], and targets, or labels as numbers of `texts`, to which new ones are added."""
     form = _form(path, columns)
+    chosen = form.columns
     problems: list[str] = []
 
     def number_of(text: str) -> float:
@@ -105,14 +129,18 @@ def _read(path: Path, columns: ColumnsConfig, texts: dict[str, int]) -> tuple[_V
     if not any(True for _ in _rows(form)):
         raise DamagedDataError(f"{path}: expected at least one row, found none")
     check_fits(_lines(path) * len(form.names) * _VALUE_BYTES, str(path))
-    unused = set(range(len(form.names))) - {form.label, *form.inputs}
+    converters: dict[int | str, Callable[[str], float]] = {
+        place: _ignored for place in range(len(form.names)) if place not in (*chosen.answers, *chosen.inputs)
+    }
+    if chosen.label is not None:
+        converters[chosen.label] = number_of
     try:
         table: NDArray[np.float32] = np.loadtxt(
             path,
             np.float32,
             comments=None,
             delimiter=form.delimiter,
-            converters={form.label: number_of, **dict.fromkeys(unused, _ignored)},
+            converters=converters,
             skiprows=form.lines_before,
             ndmin=2,
             encoding=_ENCODING,
@@ -120,16 +148,19 @@ def _read(path: Path, columns: ColumnsConfig, texts: dict[str, int]) -> tuple[_V
         )
     except ValueError as error:
         _raise_first_fault(form)
-        raise DamagedDataError(f"{path}: expected a table of numbers and one label, found: {error}") from error
+        wanted = "expected a table of numbers, and of one label where there are no targets"
+        raise DamagedDataError(f"{path}: {wanted}; found: {error}") from error
     if len(texts) > CLASSES_MAX:
         raise ConfigurationError(
             f"{path}: expected at most {CLASSES_MAX} classes, found more in the label's column "
-            f"{form.names[form.label]!r}; name another with data.columns.label"
+            f"{form.names[chosen.answers[0]]!r}; name another with data.columns.label"
         )
-    inputs = table[:, form.inputs]
-    if problems or not np.isfinite(inputs).all():
+    if problems or not np.isfinite(table[:, (*chosen.inputs, *chosen.targets)]).all():
         _raise_first_fault(form)
-    return np.ascontiguousarray(inputs), table[:, form.label].astype(np.int64)
+    inputs = np.ascontiguousarray(table[:, chosen.inputs])
+    if chosen.label is None:
+        return inputs, np.ascontiguousarray(table[:, chosen.targets])
+    return inputs, table[:, chosen.label].astype(np.int64)
 
 
 def _ignored(text: str) -> float:
@@ -149,11 +180,10 @@ def _form(path: Path, columns: ColumnsConfig) -> _Form:
         raise DamagedDataError(f"{path}: expected a table as text in UTF-8, found: {error}") from error
     if len(cells) < 2:
         raise DamagedDataError(f"{path}: expected columns with commas, semicolons or tabs between them, found {cells}")
-    known = {*LABEL_NAMES, str(columns.label).lower()}
+    known = {*LABEL_NAMES, *(str(one).lower() for one in (columns.label, *columns.targets) if isinstance(one, str))}
     named = any(cell.strip().lower() in known for cell in cells) or not any(map(_is_number, cells))
     names = tuple(cell.strip() for cell in cells) if named else tuple(map(str, range(len(cells))))
-    label, inputs = choose_columns(names, columns, str(path))
-    return _Form(path, delimiter, names, line if named else 0, label, tuple(inputs))
+    return _Form(path, delimiter, names, line if named else 0, choose_columns(names, columns, str(path)))
 
 
 def _lines(path: Path) -> int:
@@ -171,16 +201,17 @@ def _is_number(text: str) -> bool:
 
 def _raise_first_fault(form: _Form) -> None:
     """Raises DamagedDataError at the first cell that is not what it should be; returns if there is none."""
+    columns = form.columns
     try:
         for line, row in _rows(form):
             if len(row) != len(form.names):
                 wanted = f"expected {len(form.names)} columns, as in the first line"
                 raise DamagedDataError(f"{form.path}: line {line}: {wanted}; found {len(row)}")
-            for place in form.inputs:
+            for place in (*columns.inputs, *columns.targets):
                 if not _is_number(row[place]) or not math.isfinite(float(row[place])):
                     raise _fault(form, line, place, "a finite number", row[place])
-            if not row[form.label].strip():
-                raise _fault(form, line, form.label, "a label", "")
+            if columns.label is not None and not row[columns.label].strip():
+                raise _fault(form, line, columns.label, "a label", "")
     except (UnicodeDecodeError, csv.Error) as error:
         raise DamagedDataError(f"{form.path}: expected a table as text in UTF-8, found: {error}") from error
 

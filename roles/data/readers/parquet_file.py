@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.arrow_columns import Cells, cells_of, class_names, labels_of, select
+from adamctl.roles.data.readers.arrow_columns import (
+    Cells,
+    cells_of,
+    class_names,
+    labels_of,
+    select,
+    targets_in,
+)
 from adamctl.roles.data.readers.columns import in_test_part
 from adamctl.roles.data.readers.late_file import ReadCounter
 from adamctl.roles.data.readers.shards import Shard, arrange_shards, shards_at
@@ -30,6 +37,7 @@ from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
     Labels,
+    Targets,
     checked_labels,
     named_classes,
     number_names,
@@ -74,20 +82,28 @@ class ParquetSource:
         groups = list(self._row_groups())
         self._counter = ReadCounter()
         self._held = _Held(_HELD_BYTES_MAX)
-        texts = list(self._texts_of(groups))
+        answers = list(self._answers_of(groups))
         self._cells: Cells = cells_of(schema, self._chosen, input_shape, self._sample(groups), config, origin)
         self.example_shape, self.dtype = self._cells.shape, self._cells.dtype
         self.value_max = 255.0 if self.dtype == np.uint8 else 1.0
-        names = class_names(schema, self._chosen.label)
-        found, numbers = ((), texts) if names else named_classes(texts, origin)
-        counted = [
-            checked_labels(values, group.rows, self._place(group))
-            for group, values in zip(groups, numbers, strict=True)
-        ]
-        self._arrange(groups, counted, len(files["train"]), by_row)
-        self.classes = names or found or number_names(self._labels, origin)
-        self._check_classes()
-        held = (*self._labels.values(), *(rows for rows in self._rows.values() if rows is not None))
+        names = () if self._chosen.targets else class_names(schema, self._chosen.label)
+        found: tuple[str, ...] = ()
+        if not self._chosen.targets:
+            found, numbers = ((), answers) if names else named_classes(answers, origin)
+            answers = [
+                checked_labels(values, group.rows, self._place(group))
+                for group, values in zip(groups, numbers, strict=True)
+            ]
+        self._arrange(groups, answers, len(files["train"]), by_row)
+        self.classes: tuple[str, ...] = ()
+        if not self._chosen.targets:
+            self.classes = names or found or number_names(self._labels, origin)
+            self._check_classes()
+        held = (
+            *self._labels.values(),
+            *self._targets.values(),
+            *(rows for rows in self._rows.values() if rows is not None),
+        )
         self.resident_bytes = sum(values.nbytes for values in held) + _HELD_BYTES_MAX
 
     @property
@@ -97,6 +113,9 @@ class ParquetSource:
 
     def labels(self, split: FileSplit) -> Labels:
         return self._labels[split]
+
+    def targets(self, split: FileSplit) -> Targets | None:
+        return self._targets.get(split)
 
     def blocks(self, split: FileSplit) -> NDArray[np.int64]:
         """Returns how many examples each row group has of a split, [B]."""
@@ -174,8 +193,8 @@ class ParquetSource:
             raise ConfigurationError(f"{self.origin}: expected rows, found none")
         return self._read(first)
 
-    def _texts_of(self, groups: Sequence[_Group]) -> Iterator[NDArray[Any]]:
-        """Yields the label column of each row group; each file is opened once."""
+    def _answers_of(self, groups: Sequence[_Group]) -> Iterator[NDArray[Any]]:
+        """Yields the labels or targets of each row group as they are written; each file is opened once."""
         for shard, of_shard in groupby(groups, key=lambda group: group.shard):
             with (
                 self._reading(self._shards[shard].origin),
@@ -183,19 +202,25 @@ class ParquetSource:
             ):
                 for group in of_shard:
                     with self._naming(group):
-                        table = file.read_row_group(group.number, columns=[self._chosen.label])
-                        texts = labels_of(table.column(0), self._place(group))
-                    yield texts
+                        table = file.read_row_group(group.number, columns=self._chosen.answers)
+                        place = self._place(group)
+                        if self._chosen.targets:
+                            yield targets_in(table.select(self._chosen.targets), place)
+                        else:
+                            yield labels_of(table.column(0), place)
 
-    def _arrange(self, groups: Sequence[_Group], labels: Sequence[Labels], train_files: int, by_row: bool) -> None:
-        """Fills in of each split: its row groups, their lengths, labels, and rows in row groups where needed."""
+    def _arrange(
+        self, groups: Sequence[_Group], answers: Sequence[NDArray[Any]], train_files: int, by_row: bool
+    ) -> None:
+        """Fills in of each split: its row groups, their lengths, labels or targets, and rows where needed."""
         self._groups: dict[FileSplit, list[_Group]] = {"train": [], "test": []}
         self._labels: dict[FileSplit, Labels] = {}
+        self._targets: dict[FileSplit, Targets] = {}
         self._lengths: dict[FileSplit, NDArray[np.int64]] = {}
         self._rows: dict[FileSplit, NDArray[np.int32] | None] = {"train": None, "test": None}
         for split in FILE_SPLITS:
             parts, rows = [], []
-            for group, values in zip(groups, labels, strict=True):
+            for group, values in zip(groups, answers, strict=True):
                 if by_row:
                     chosen = np.flatnonzero(in_test_part(group.start, group.rows) == (split == "test"))
                 elif (group.shard < train_files) == (split == "train"):
@@ -207,7 +232,10 @@ class ParquetSource:
                     parts.append(values[chosen])
                     rows.append(chosen.astype(np.int32))
             self._lengths[split] = np.array([len(part) for part in parts], np.int64)
-            self._labels[split] = np.concatenate([*parts, np.empty(0, np.int32)])
+            known = np.concatenate([*parts, answers[0][:0]])
+            if self._chosen.targets:
+                self._targets[split] = known
+            self._labels[split] = np.zeros(len(known), np.int32) if self._chosen.targets else known
             if by_row:
                 self._rows[split] = np.concatenate([*rows, np.empty(0, np.int32)])
 

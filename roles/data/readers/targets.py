@@ -56,7 +56,8 @@ def check_answers(targets: int, wanted: int, takes_targets: bool, origin: str, i
     if takes_targets and not targets:
         raise ConfigurationError(
             f"{origin}: its examples have labels, and model.loss compares outputs with targets: give these, numbers "
-            '[examples, k], in place of labels; or end the model with softmax and set model.loss = "cross_entropy"'
+            "[examples, k], in place of labels (of a table: data.columns.targets); or end the model with softmax and "
+            'set model.loss = "cross_entropy"'
         )
     if takes_targets and targets != wanted:
         raise ConfigurationError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,13 +40,13 @@ def cut(task: Task, batch: int) -> list[Cut]:
 
 
 def fill(
-    cuts: list[Cut], images: Floats, labels: Labels, keep: Callable[[Floats, Labels], tuple[Floats, Labels]] | None
+    cuts: list[Cut], images: Floats, labels: Labels, there: NDArray[np.bool_] | None
 ) -> list[tuple[Cut, Floats, Labels]]:
-    """Returns batches with their examples. With `keep`, only with those that it returns; none is empty."""
+    """Returns batches with their examples: of those that are `there` [n], all if that is None; none is empty."""
     batches = [(one, images[one.start : one.stop], labels[one.start : one.stop]) for one in cuts]
-    if keep is None:
+    if there is None or there.all():
         return batches
-    kept = [(one, *keep(its_images, its_labels)) for one, its_images, its_labels in batches]
+    kept = [(one, some[there[one.start : one.stop]], of[there[one.start : one.stop]]) for one, some, of in batches]
     return [batch for batch in kept if len(batch[2])]
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import adamctl as adam
+from adamctl.cli.main import application
 from adamctl.errors import ConfigurationError, CustomError
 from adamctl.kernels.backend import installed
 from adamctl.kernels.custom.global_average_pool import GlobalAveragePool
@@ -19,6 +21,7 @@ from adamctl.kernels.layer_check.check import check_layer, findings
 from adamctl.kernels.native import can_compile
 from tests.custom_layers import Mix, NativeRelu, Neighbours, Relu, RowSums, Slope, Whitening, relu
 
+can_compile_kernels = "numba" in installed() and can_compile()
 ROOT = Path(__file__).resolve().parents[3]
 IMAGE = (7, 6, 2)
 GOOD = {
@@ -108,6 +111,35 @@ class SharedScratch(Relu):
 
     def upward(self, part, inputs, parameters, state, out):
         rows = scratch[: len(inputs), : inputs.shape[1], :, : inputs.shape[3]]
+        np.maximum(inputs, 0, out=rows)
+        out[...] = rows
+
+
+def in_a_closure():
+    scratch = np.zeros((9, *IMAGE))
+
+    def upward(self, part, inputs, parameters, state, out):
+        rows = scratch[: len(inputs), : inputs.shape[1], :, : inputs.shape[3]]
+        np.maximum(inputs, 0, out=rows)
+        out[...] = rows
+
+    return upward
+
+
+class SharedInClosure(Relu):
+    """As `SharedScratch`, with the array where only its method sees it."""
+
+    upward = in_a_closure()
+
+
+scratch_of = {"by name": [np.zeros((9, *IMAGE))]}
+
+
+class SharedInContainer(Relu):
+    """As `SharedScratch`, with the array in a list in a dictionary."""
+
+    def upward(self, part, inputs, parameters, state, out):
+        rows = scratch_of["by name"][0][: len(inputs), : inputs.shape[1], :, : inputs.shape[3]]
         np.maximum(inputs, 0, out=rows)
         out[...] = rows
 
@@ -216,6 +248,15 @@ class NativeDiffers(NativeRelu):
         return [adam.call(leaky, inputs.reshape(-1), out.reshape(-1))]
 
 
+class OneWayDiffers(NativeRelu):
+    """Native upward alone: downward is numpy's."""
+
+    native_downward = adam.Layer.native_downward
+
+    def native_upward(self, part, inputs, parameters, state, out):
+        return [adam.call(leaky, inputs.reshape(-1), out.reshape(-1))]
+
+
 class NativeOfAnotherType(NativeRelu):
     def native_upward(self, part, inputs, parameters, state, out):
         return [adam.call(relu, inputs, out.reshape(-1))]
@@ -223,6 +264,8 @@ class NativeOfAnotherType(NativeRelu):
 
 NUMBER = r"-?\d[-+.\de]*"
 BOTH = rf"expected {NUMBER}; found {NUMBER}$"
+NUMERICALLY = rf"found {NUMBER}; numerically {NUMBER}$"
+CHANGED = rf"{NUMBER} before and {NUMBER} after.*; declare it in state$"
 PLANTED = {
     "wrong halo": (WrongHalo, rf"^partitions: out of 2 parts by rows differs .* at \[0, 0, 0, 0\]: {BOTH}"),
     "wrong halo, by what it reads": (WrongHalo, r"^connectivity: upward: output \[0, 0, 0\]: .*, but nan with NaN"),
@@ -234,7 +277,13 @@ PLANTED = {
     ),
     "undeclared neighbour, downward": (UndeclaredNeighbour, r"^connectivity: downward: the error .* found nan$"),
     "shared buffer": (SharedBuffer, rf"^between threads: error at inputs depends on what another .*\]: {BOTH}"),
-    "shared scratch": (SharedScratch, r"^what is written: tests.*scratch: an array outside of state has changed"),
+    "shared scratch": (SharedScratch, rf"^what is written: tests.*\.scratch at \[0, .*\]: {CHANGED}"),
+    "shared in a closure": (
+        SharedInClosure, rf"^what is written: SharedInClosure.upward: scratch at \[0, .*\]: {CHANGED}",
+    ),
+    "shared in a container": (
+        SharedInContainer, rf"^what is written: tests.*\.scratch_of\['by name'\]\[0\] at \[0, .*\]: {CHANGED}",
+    ),
     "wrong shape": (WrongShape, r"^what is written: wrong_shape .*upward: ValueError: could not broadcast .*py:\d+\)$"),
     "not all written": (PartlyWritten, r"^what is written: out at \[0, 6, 0, 0\]: found nan; .* was it written"),
     "nothing written": (Rebound, r"^what is written: out at \[0, 0, 0, 0\]: found nan"),
@@ -251,8 +300,43 @@ PLANTED = {
 }  # fmt: skip
 NATIVE = {
     "native that differs": (NativeDiffers, rf"^native calls: out by native calls \(whole\) differs .*: {BOTH}"),
+    "native in one direction": (
+        OneWayDiffers,
+        rf"^native calls: out by native calls \(whole\) differs .* at \[0, .*\]: {BOTH}",
+    ),
     "native of another type": (NativeOfAnotherType, r"^native calls: relu: expected .*; found float32 \[3, 7, 6, 2\]"),
 }
+
+
+TEN = {
+    "wrong halo": (WrongHalo, rf"partitions: out of 2 parts by rows .* at \[0, 0, 0, 0\]: {BOTH}"),
+    "missing term in the gradient": (MissingTerm, rf"gradients: error at inputs at \[0, 0, 0, 0\]: {NUMERICALLY}"),
+    "undeclared neighbour": (UndeclaredNeighbour, rf"connectivity: upward: output \[0, 0, 0\]: {NUMBER}, but nan with"),
+    "shared buffer": (SharedBuffer, rf"between threads: error at inputs .* at \[0, .*\]: {BOTH}"),
+    "wrong shape": (WrongShape, r"what is written: wrong_shape .* shape \(3,84\) into shape \(3,7,6,2\) \(.*py:\d+\)$"),
+    "wrong type": (WrongType, rf"gradients: error at inputs at \[0, .*\]: found {NUMBER}; numerically {NUMBER};"),
+    "state kept between batches": (KeptState, rf"between batches: out .* at \[0, .*\]: {BOTH}"),
+    "non-determinism": (NotDeterministic, rf"the same batch twice: out .* at \[0, .*\]: {BOTH}"),
+    "parameter order": (ParameterOrder, rf"gradients: gradient of gain at \[0\]: {NUMERICALLY}"),
+    "native that differs": (NativeDiffers, rf"native calls: out by native calls \(whole\) .* at \[0, .*\]: {BOTH}"),
+}
+
+
+@pytest.mark.parametrize("name", TEN)
+def test_each_of_the_ten_errors_is_said_with_the_layer_the_index_and_both_values(name: str) -> None:
+    """The bar: wrong halo, a missing term, and eight more, by `adam.check_layer` and by the command."""
+    layer, pattern = TEN[name]
+    if name == "native that differs" and not can_compile_kernels:
+        pytest.skip("native calls are compiled")
+    path = f"{layer.__module__}:{layer.__qualname__}"
+    kept.clear()
+    with pytest.raises(CustomError) as raised:
+        adam.check_layer(layer(), input_shape=IMAGE)
+    kept.clear()
+    command = CliRunner().invoke(application, ["layer", "check", path, "--input", "7,6,2"])
+    assert command.exit_code == 4
+    for told in (str(raised.value), command.stdout):
+        assert told.startswith(path) and re.search(f"^{pattern}", told, re.MULTILINE), told
 
 
 def expect(layer: Callable[[], adam.Layer], pattern: str) -> None:
@@ -267,7 +351,7 @@ def test_a_planted_error_is_found_with_its_place_and_both_values(case: tuple[typ
     expect(*case)
 
 
-@pytest.mark.skipif("numba" not in installed() or not can_compile(), reason="native calls are compiled")
+@pytest.mark.skipif(not can_compile_kernels, reason="native calls are compiled")
 @pytest.mark.parametrize("case", NATIVE.values(), ids=NATIVE.keys())
 def test_a_planted_error_in_native_calls_is_found(case: tuple[type[adam.Layer], str]) -> None:
     expect(*case)
@@ -279,7 +363,7 @@ def test_an_error_is_raised_with_all_that_was_found() -> None:
 
 
 def test_shapes_that_do_not_fit_are_said_first() -> None:
-    with pytest.raises(ConfigurationError, match="7 x 6 windows; found outputs"):
+    with pytest.raises(ConfigurationError, match=r"^too_large \(tests.*TooLarge\): .*7 x 6 windows; found outputs"):
 
         class TooLarge(Neighbours):
             def output_shape(self, input):

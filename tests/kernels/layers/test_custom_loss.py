@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from adamctl.errors import CustomError
-from adamctl.kernels.backend import Backend
+from adamctl.kernels.backend import Backend, installed
 from adamctl.kernels.layers.make import make_loss
+from adamctl.kernels.native import can_compile
 from adamctl.kernels.partition.program import Batch
 from adamctl.kernels.partition.stages import cut_network
 from adamctl.kernels.step.network import Network
@@ -25,12 +26,16 @@ LABELS = np.array([0, 4, 2, 1], np.int32)
 CASES = [("Absolute", Dense(5), TARGETS), ("Margin", Dense(5), LABELS), ("Margin", Softmax(5), LABELS)]
 
 
+NATIVE = [(f"Native{name}", last, answers) for name, last, answers in CASES]
+needs_compiler = pytest.mark.skipif("numba" not in installed() or not can_compile(), reason="kernels are compiled")
+
+
 def model_of(name: str, last: Layer) -> Model:
     return Model((6,), (Dense(7, "tanh"), last), f"tests.losses_for_tests:{name}")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("name", "last", "answers"), CASES)
+@pytest.mark.parametrize(("name", "last", "answers"), [*CASES, *NATIVE])
 @pytest.mark.parametrize("batch_max", [4, 8])
 def test_a_step_finds_its_gradient(name: str, last: Layer, answers: Any, backend: Backend, batch_max: int) -> None:
     network = Network(model_of(name, last), batch_max, backend)
@@ -50,7 +55,7 @@ def test_a_step_finds_its_gradient(name: str, last: Layer, answers: Any, backend
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("name", "last", "answers"), CASES)
+@pytest.mark.parametrize(("name", "last", "answers"), [*CASES, *NATIVE])
 def test_partitions_find_what_one_process_finds(name: str, last: Layer, answers: Any, backend: Backend) -> None:
     model = model_of(name, last)
     network = Network(model, 4, backend)
@@ -70,6 +75,7 @@ def test_partitions_find_what_one_process_finds(name: str, last: Layer, answers:
     for member in replica.members:
         assert member.evaluating(0, 4).found.sums == pytest.approx(whole.sums)
         assert member.training(1, 4).found.sums == ()
+        assert member.training(1, 4).is_native is (name.startswith("Native") and backend == "numba")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +101,50 @@ def test_a_loss_that_does_what_it_must_not_is_named_with_its_method() -> None:
     assert loss.sums(TARGETS, TARGETS) == (1.0,)
     with pytest.raises(CustomError, match=r"Fails\.measure: expected as many as before, 1; found 2"):
         loss.sums(TARGETS, TARGETS)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("name", "last", "answers"), NATIVE)
+def test_with_native_calls_it_joins_the_native_step_and_computes_the_same(name: str, last: Layer, answers: Any) -> None:
+    native, plain = Network(model_of(name, last), 4, "numba"), Network(model_of(name[6:], last), 4, "numba")
+    flat = np.random.default_rng(5).standard_normal(native.flat_size).astype(np.float32)
+    assert native.is_native(flat) and not plain.is_native(flat)
+    contexts = native.context(), plain.context()
+    for given in (answers, answers.astype(np.int64) if answers is LABELS else answers[::-1].copy()):
+        one, other = native.step(contexts[0], flat, IMAGES, given), plain.step(contexts[1], flat, IMAGES, given)
+        assert one.loss == pytest.approx(other.loss, rel=1e-6)
+        np.testing.assert_allclose(contexts[0].gradient, contexts[1].gradient, atol=1e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "answers", "said"),
+    [
+        ("NativeMargin", LABELS + np.int32(1), r"labels: expected values in \[0, 5\); found 1 to 5"),
+        ("NativeMargin", LABELS - np.int32(2**30), r"labels: expected values in \[0, 5\)"),
+        ("NativeAbsolute", TARGETS * np.float32(np.inf), "targets: expected finite numbers"),
+    ],
+)
+def test_native_calls_never_see_labels_out_of_range(name: str, answers: Any, said: str) -> None:
+    network = Network(model_of(name, Dense(5)), 4, "numba")
+    flat = np.zeros(network.flat_size, np.float32)
+    assert network.is_native(flat)
+    with pytest.raises(ValueError, match=said):
+        network.step(network.context(), flat, IMAGES, answers)
+
+
+@needs_compiler
+def test_batches_of_other_sizes_use_the_same_kernels() -> None:
+    network = Network(model_of("OnlyNative", Dense(5)), 4, "numba")
+    made = network.step(network.context(), np.ones(network.flat_size, np.float32), IMAGES[:3], TARGETS[:3])
+    assert np.isfinite(made.loss)
+
+
+@needs_compiler
+def test_what_are_no_calls_is_refused() -> None:
+    with pytest.raises(CustomError, match=r"NoCalls\.native_error: expected a list of adam.call\(...\), or None"):
+        network = Network(model_of("NoCalls", Dense(5)), 4, "numba")
+        network.is_native(np.zeros(network.flat_size, np.float32))
 
 
 def test_an_empty_batch_costs_nothing() -> None:

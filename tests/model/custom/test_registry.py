@@ -108,7 +108,7 @@ def test_another_process_of_this_machine_finds_the_module_by_its_environment(tmp
         loss = "tests.losses_for_tests:Absolute"
         with_loss = Model((4,), (Custom("whiten"), Dense(2)), loss)
         assert search_path(with_loss) == (str(ROOT),)
-        assert source_hashes(with_loss).keys() == {"whiten", loss}
+        assert source_hashes(with_loss).keys() == {"whiten", loss, "tests"}
         environment = environment_for(model, {**environment, FOLDERS_VARIABLE: "/elsewhere"})
     finally:
         sys.path.remove(str(folder))
@@ -125,6 +125,9 @@ def test_the_environment_of_other_models_stays_as_it_is() -> None:
 def test_layers_without_native_calls_are_named_once() -> None:
     model = Model((4,), (Custom("tests.custom_layers:Relu"), Custom("tests.custom_layers:Relu"), Softmax(2)))
     assert without_native(model) == ("tests.custom_layers:Relu",)
+    loss = "tests.losses_for_tests:Absolute"
+    assert without_native(Model((4,), (Dense(2),), loss)) == (loss,)
+    assert without_native(Model((4,), (Dense(2),), "tests.losses_for_tests:NativeAbsolute")) == ()
 
 
 def test_the_hash_is_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

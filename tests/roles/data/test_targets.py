@@ -17,9 +17,12 @@ from adamctl.cli.main import application
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.net.testing.memory import MemoryNetwork
+from adamctl.roles.data.client.batches import batch_over
 from adamctl.roles.data.client.data_client import DataClient
+from adamctl.roles.data.core import SKIPPED
 from adamctl.roles.data.describe.inspect import inspect
 from adamctl.roles.data.describe.look import Needs, look
+from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.readers import open_source, peek_source
 from adamctl.roles.data.readers.plugins import check_source
 from adamctl.roles.data.readers.plugins import find as find_reader
@@ -164,6 +167,15 @@ async def test_a_batch_has_the_targets_of_its_examples(tmp_path: Path, kind: typ
     await client.close()
     await listening.close()
     await asyncio.to_thread(server.close)
+
+
+def test_what_servers_have_left_out_is_known_by_labels_where_targets_are_inputs() -> None:
+    """Its values may be any; with targets of their own these are NaN."""
+    images, labels = np.ones((3, 2, 2, 1), np.float32), np.array([0, SKIPPED, 2], np.int32)
+    assert batch_over((images, labels), ExampleForm(4, targets_are_inputs=True)).are_there.tolist() == [1, 0, 1]
+    assert batch_over((images, labels), ExampleForm(4)).are_there.tolist() == [1, 0, 1]
+    own = np.array([[1, 2], [np.nan, np.nan], [0, 0]], np.float32)
+    assert batch_over((images, own), ExampleForm(4, targets=2)).are_there.tolist() == [1, 0, 1]
 
 
 @SAVES

@@ -7,20 +7,22 @@ import pytest
 
 from adamctl.config.data import ColumnsConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.readers.columns import choose_columns, in_test_part, labels_of_texts, row_shape
+from adamctl.roles.data.readers.columns import Columns, choose_columns, in_test_part, labels_of_texts, row_shape
 
 
 @pytest.mark.parametrize(
     ("names", "config", "chosen"),
     [
-        (("a", "b", "c"), ColumnsConfig(), (2, [0, 1])),
-        (("Label", "b", "c"), ColumnsConfig(), (0, [1, 2])),
-        (("a", "class", "c"), ColumnsConfig(), (1, [0, 2])),
-        (("a", "label", "c"), ColumnsConfig(label="a"), (0, [1, 2])),
-        (("a", "b", "c"), ColumnsConfig(label=0, inputs=("c", 1)), (0, [2, 1])),
+        (("a", "b", "c"), ColumnsConfig(), Columns(2, (), (0, 1))),
+        (("Label", "b", "c"), ColumnsConfig(), Columns(0, (), (1, 2))),
+        (("a", "class", "c"), ColumnsConfig(), Columns(1, (), (0, 2))),
+        (("a", "label", "c"), ColumnsConfig(label="a"), Columns(0, (), (1, 2))),
+        (("a", "b", "c"), ColumnsConfig(label=0, inputs=("c", 1)), Columns(0, (), (2, 1))),
+        (("a", "label", "c"), ColumnsConfig(targets=("c",)), Columns(None, (2,), (0, 1))),
+        (("a", "b", "c"), ColumnsConfig(targets=(2, "a"), inputs=("b",)), Columns(None, (2, 0), (1,))),
     ],
 )
-def test_label_and_inputs(names: tuple[str, ...], config: ColumnsConfig, chosen: tuple[int, list[int]]) -> None:
+def test_label_or_targets_and_inputs(names: tuple[str, ...], config: ColumnsConfig, chosen: Columns) -> None:
     assert choose_columns(names, config, "table") == chosen
 
 
@@ -33,6 +35,11 @@ def test_label_and_inputs(names: tuple[str, ...], config: ColumnsConfig, chosen:
         (("a", "b"), ColumnsConfig(inputs=("a", 0)), "expected each column once"),
         (("a", "b"), ColumnsConfig(inputs=("b",)), "not the label 'b'"),
         (("a",), ColumnsConfig(), "at least one other column"),
+        (("a", "b"), ColumnsConfig(targets=("a", "b")), "at least one other column"),
+        (("a", "b"), ColumnsConfig(targets=("c",)), "data.columns.targets: found 'c'; expected one of the 2 columns"),
+        (("a", "b"), ColumnsConfig(targets=("a", 0)), "data.columns.targets: expected each column once; found a, a"),
+        (("a", "b"), ColumnsConfig(targets=("a",), inputs=("a",)), "data.columns.inputs: .*, and not the targets 'a'"),
+        (("a", "b"), ColumnsConfig("a", ("b",)), "expected a label or targets; found label 'a' and targets"),
     ],
 )
 def test_what_cannot_be_chosen_is_named(names: tuple[str, ...], config: ColumnsConfig, said: str) -> None:

@@ -71,6 +71,36 @@ def test_columns_are_chosen_and_others_may_hold_anything(tmp_path: Path) -> None
     assert values(found) == [[2, 1], [4, 3]] and found.labels("train").tolist() == [1, 0]
 
 
+def targets(of: Source, split: FileSplit = "train") -> list[list[float]]:
+    found: list[list[float]] = of.targets(split).tolist()  # type: ignore[attr-defined]
+    return found
+
+
+def test_columns_of_targets_take_the_place_of_the_label(tmp_path: Path) -> None:
+    table = "rooms,price,near,rent\n3,120.5,park,7\n2,-1e2,river,0.25\n"
+    columns = ColumnsConfig(targets=("rent", "price"), inputs=("rooms",))
+    found = opened(written(tmp_path, table).parent, columns=columns)
+    assert values(found) == [[3], [2]] and targets(found) == targets(found, "test") == [[7, 120.5], [0.25, -100]]
+    assert found.classes == () and found.labels("train").tolist() == [0, 0]
+    one = opened(written(tmp_path, "1;2;0.5\n3;4;2\n").parent, columns=ColumnsConfig(targets=(2,)))
+    assert values(one) == [[1, 2], [3, 4]] and targets(one) == [[0.5], [2]]
+
+
+def test_a_fifth_of_the_lines_of_one_file_with_targets_is_for_tests(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("x,y\n" + "".join(f"{row},{row / 2}\n" for row in range(50)))
+    found = opened(tmp_path / "one.csv", columns=ColumnsConfig(targets=("y",)))
+    for split in ("train", "test"):
+        assert targets(found, split) == [[one / 2] for (one,) in values(found, split)] != []
+    assert len(targets(found)) + len(targets(found, "test")) == 50
+
+
+@pytest.mark.parametrize(("cell", "said"), [("", "an empty cell"), ("nan", "'nan'"), ("dear", "'dear'")])
+def test_a_target_that_is_no_finite_number_is_named_with_line_and_column(tmp_path: Path, cell: str, said: str) -> None:
+    path = written(tmp_path, f"x,y\n1,2\n3,{cell}\n")
+    with pytest.raises(DamagedDataError, match=rf"line 3, column 1 \(y\): expected a finite number, found {said}"):
+        opened(path.parent, columns=ColumnsConfig(targets=("y",)))
+
+
 def test_one_file_gives_a_fifth_to_tests_and_an_added_line_moves_no_other(tmp_path: Path) -> None:
     lines = [f"{row},{row % 2}\n" for row in range(200)]
     first = opened(written(tmp_path, "".join(lines), "all.csv"))

@@ -139,6 +139,39 @@ def test_labels(tmp_path: Path, labels: Any, classes: tuple[str, ...], numbers: 
     assert source.classes == classes and source.labels("train").tolist() == numbers
 
 
+@pytest.mark.parametrize("kind", ["columns", "lists"])
+def test_targets(tmp_path: Path, kind: str) -> None:
+    """Several columns of numbers, or one of lists; here of row groups of 4 rows."""
+    rows = np.arange(10)
+    two = [[row / 2, -row] for row in range(10)]
+    columns = {"y": rows / 2, "z": pa.array(-rows, pa.int32())} if kind == "columns" else {"y": two}
+    write(tmp_path / "train-0.parquet", {"x": rows.astype(np.float32), **columns})
+    write(tmp_path / "test-0.parquet", {"x": rows.astype(np.float32), **columns})
+    found = opened(tmp_path, targets=tuple(columns))
+    assert found.targets("train").tolist() == two and found.targets("train").dtype == np.float32
+    assert values(found, "test") == [[row] for row in range(10)] and found.classes == ()
+    assert found.labels("test").tolist() == [0] * 10
+    (tmp_path / "test-0.parquet").unlink()
+    by_row = opened(tmp_path / "train-0.parquet", targets=tuple(columns))
+    for split in ("train", "test"):
+        assert by_row.targets(split).tolist() == [two[int(row)] for (row,) in values(by_row, split)]
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ([1.0, None], "row group 0, row 1: expected a target, found none"),
+        ([1.0, np.inf], "row group 0: expected finite numbers, found inf in example 1"),
+        ([[1.0, 2.0], [3.0]], "row group 0, row 1: expected lists of 2, found 1"),
+        (["a", "b"], r"expected columns of numbers, or one column of lists of numbers, as targets; found y \(string\)"),
+    ],
+)
+def test_targets_that_are_no_numbers_are_named(tmp_path: Path, column: Any, said: str) -> None:
+    path = write(tmp_path / "one.parquet", {"x": [1.0, 2.0], "y": column})
+    with pytest.raises(AdamctlError, match=said):
+        opened(path, targets=("y",))
+
+
 def test_names_of_classes_that_the_writer_left(tmp_path: Path) -> None:
     table = pa.table({"x": [1.0, 2.0], "label": [1, 0]})
     told = {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
