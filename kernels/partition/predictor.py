@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adamctl.kernels.layers.softmax import Softmax
+from adamctl.kernels.backend import compiled_if
+from adamctl.kernels.layers.softmax import Softmax, softmax
 from adamctl.kernels.native import can_compile
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.accruing import IMAGES
@@ -46,7 +47,7 @@ class Predictor:
             neighbours: with memory that is laid out for flights that only go forward.
             weights: one array for each tensor that `MemberTensors` says this partition holds.
             results: of each context, what its flights' outputs of the last stage go into, [batch, units]: each
-                partition writes its own units. Those of a softmax that is cut are logits (`finishes_softmax`).
+                partition writes its own units. `finish` makes of them those of the network.
         """
         self._network, self._neighbours = network, neighbours
         self._batch, self._weights, self._results = batch, list(weights), tuple(results)
@@ -85,8 +86,17 @@ def flight_of(images: Array) -> Batch:
     return Batch(images, np.zeros(len(images), np.int32))
 
 
-def finishes_softmax(network: CutNetwork) -> bool:
-    """Whether outputs of the last stage, put together, are logits of which whoever asked makes probabilities."""
+def finish(network: CutNetwork, outputs: Array) -> None:
+    """Makes of a flight's outputs [n, units] what the whole network puts out, in place.
+
+    A softmax that is cut leaves logits, of which whoever asked makes probabilities.
+    """
     last = network.stages[-1]
     whole = any(last.is_whole(partition) for partition in range(network.partitions))
-    return isinstance(last.layers[-1].operation, Softmax) and not whole
+    if whole or not isinstance(last.layers[-1].operation, Softmax):
+        return
+    compiled = compiled_if(network.backend, "losses")
+    if compiled is not None:
+        compiled.bias_softmax(outputs, np.zeros(outputs.shape[1], np.float32))
+    else:
+        softmax(outputs, np.zeros((len(outputs), 1), np.float32))

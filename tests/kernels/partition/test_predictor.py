@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.backend import Backend
-from adamctl.kernels.layers.softmax import softmax
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
-from adamctl.kernels.partition.predictor import Predictor, finishes_softmax, flight_of
+from adamctl.kernels.partition.predictor import Predictor, finish, flight_of
 from adamctl.kernels.partition.program import Program
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, cut_network
 from adamctl.kernels.step.network import Network
@@ -93,7 +92,8 @@ class Predictors:
             oldest = min(open_)
             if not open_[oldest]:
                 found = self.results[oldest % self.flights][: len(parts[oldest - 1])]
-                outputs.append(finished(self.network, found.copy()))
+                outputs.append(found.copy())
+                finish(self.network, outputs[-1])
                 found[...] = np.nan
                 del open_[oldest]
         return outputs
@@ -101,12 +101,6 @@ class Predictors:
 
 def _held(network: CutNetwork, partition: int, weights: list[Array]) -> list[Array]:
     return [weights[tensor][slice(*rows)].copy() for tensor, rows in MemberTensors(network, partition).held]
-
-
-def finished(network: CutNetwork, outputs: Array) -> Array:
-    if finishes_softmax(network):
-        softmax(outputs, np.zeros((len(outputs), 1), np.float32))
-    return outputs
 
 
 def whole(model: Model, backend: Backend, weights: list[Array], images: Array) -> Array:
@@ -181,9 +175,3 @@ def test_contexts_keep_one_program_besides_that_of_whole_batches() -> None:
     assert member.program_of(0, flight_of(batch.images[:3])) is not three
     with pytest.raises(ValueError, match=f"up to {BATCH} examples; found {BATCH + 1}"):
         member.program_of(0, flight_of(np.zeros((BATCH + 1, 6), np.float32)))
-
-
-def test_who_makes_probabilities() -> None:
-    assert finishes_softmax(cut_network(IMAGES, ROWS_AND_UNITS, "numpy"))
-    assert not finishes_softmax(cut_network(IMAGES, WHOLES, "numpy"))
-    assert not finishes_softmax(cut_network(VECTOR, NINE, "numpy"))
