@@ -73,6 +73,7 @@ def run_layer_benchmark(
     with threadpool_limits(limits=1, user_api="blas"):
         for network, context in zip(networks, contexts, strict=True):
             network.prepare(context, flat)
+            network.prepare_predictions(context, flat)
         for name, calls in (("step", steps), ("predict", predictions)):
             progress(name)
             times = [_times(calls, seconds) for _ in range(rounds)]

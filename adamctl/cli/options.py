@@ -239,6 +239,25 @@ def machine_options(command: CommandT) -> CommandT:
     return command
 
 
+def processes_options(command: CommandT) -> CommandT:
+    """Adds the flags that say in how many processes a model predicts."""
+    for option in (
+        click.option(
+            "--memory", metavar="SIZE", help="What each process may use, such as 2GB.  [default: what the machine has]"
+        ),
+        click.option(
+            "--threads",
+            type=int,
+            help="Compute threads of each process.  [default: one; in partitions, their share of the cores]",
+        ),
+        click.option(
+            "--partitions", type=int, default=1, show_default=True, help="Processes that hold a part of the model each."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 class Picture(click.Path):
     """A file that a picture can be written to, checked before anything is measured."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.launch.metrics import PROBABILITY_MIN
+from adamctl.launch.prediction.forward import Forward, predictions
 from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
 from adamctl.model.metric import takes_targets
 from adamctl.roles.data.readers.audio import AudioSource
@@ -40,16 +42,18 @@ class Ready:
 
     def make(self, raw: NDArray[Any]) -> Floats:
         """Returns the examples as the network expects them."""
-        values = np.array(raw, np.float32)
+        values = np.array(raw, np.float32, order="C")
         (self.of_bytes if raw.dtype == np.uint8 else self.of_numbers).apply(values)
         return values
 
 
-def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: int) -> list[dict[str, Any]]:
-    """Returns, per example, `image` and `classes`: the `top` best, each with `class` and `score`.
+def classify(
+    trained: Trained, forward: Forward, files: Sequence[Path], data: Sequence[str], top: int
+) -> Iterator[dict[str, Any]]:
+    """Yields, per example, `image` and `classes`: the `top` best, each with `class` and `score`.
 
     Of a model that was trained on targets, `image` and `outputs`, numbers as targets are. If the model was trained on
-    sound, an example is a recording.
+    sound, an example is a recording. Files are read as examples are computed, so few of them are in memory.
 
     Raises:
         ConfigurationError: there is no such file, its content does not fit the model, or the scaling needs training
@@ -57,24 +61,29 @@ def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: 
         DamagedDataError: a file cannot be read; the message names it.
     """
     if trained.experiment.data.format == "audio":
-        return classify_recordings(trained, files, data, top)
+        yield from classify_recordings(trained, forward, files, data, top)
+        return
     found = [one for file in files for one in _files(file, IMAGE_ENDINGS, "images")]
     shape = trained.experiment.model.input
     if any(file.suffix != ".npz" for file in found) and (len(shape) != 3 or shape[2] not in (1, 3)):
         raise ConfigurationError(f"this model takes examples of shape {list(shape)}; expected images to classify")
-    ready = as_trained(trained, data)
-    results: list[dict[str, Any]] = []
-    for names, raw in _batches(found, shape, trained.experiment.data.decoder):
-        outputs = predict(trained, ready.make(raw))
-        if takes_targets(trained.experiment.model):
-            results += [{"image": name, "outputs": row.tolist()} for name, row in zip(names, outputs, strict=True)]
-        else:
-            results += [_described(name, row, ready.classes, top) for name, row in zip(names, outputs, strict=True)]
-    return results
+    ready, names = as_trained(trained, data), deque[list[str]]()
+    has_targets = takes_targets(trained.experiment.model)
+
+    def parts() -> Iterator[NDArray[Any]]:
+        for names_of, raw in _batches(found, shape, trained.experiment.data.decoder):
+            names.append(names_of)
+            yield raw
+
+    for outputs in predictions(forward, trained.loss, trained.classes, parts(), ready.make):
+        for name, row in zip(names.popleft(), outputs, strict=True):
+            yield {"image": name, "outputs": row.tolist()} if has_targets else _described(name, row, ready.classes, top)
 
 
-def classify_recordings(trained: Trained, files: Sequence[Path], data: Sequence[str], top: int) -> list[dict[str, Any]]:
-    """Returns the same for WAV and FLAC files: scores are geometric means over a recording's frames, of sum 1.
+def classify_recordings(
+    trained: Trained, forward: Forward, files: Sequence[Path], data: Sequence[str], top: int
+) -> Iterator[dict[str, Any]]:
+    """Yields the same for WAV and FLAC files: scores are geometric means over a recording's frames, of sum 1.
 
     Raises:
         ConfigurationError: there is no such file, it has another rate than those that the model was trained on, or the
@@ -83,24 +92,20 @@ def classify_recordings(trained: Trained, files: Sequence[Path], data: Sequence[
     """
     found = [one for file in files for one in _files(file, RECORDING_ENDINGS, "WAV or FLAC files")]
     opened = open_data(trained.experiment, data_of(trained.experiment, data))
-    assert isinstance(opened.source, AudioSource)
-    results = []
-    for file in found:
-        values = opened.source.contexts_of(file)
+    source = opened.source
+    assert isinstance(source, AudioSource)
+
+    def prepare(values: NDArray[Any]) -> Floats:
         opened.scaling.apply(values)
-        logarithms = np.log(np.maximum(predict(trained, values), PROBABILITY_MIN)).mean(axis=0)
+        return values
+
+    heard = map(source.contexts_of, found)
+    names = trained.class_names or opened.classes
+    outputs_of = predictions(forward, trained.loss, trained.classes, heard, prepare)
+    for file, outputs in zip(found, outputs_of, strict=True):
+        logarithms = np.log(np.maximum(outputs, PROBABILITY_MIN)).mean(axis=0)
         scores = np.exp(logarithms - logarithms.max())
-        names = trained.class_names or opened.classes
-        results.append(_described(str(file), scores / scores.sum(), names, top))
-    return results
-
-
-def predict(trained: Trained, values: Floats) -> Floats:
-    """Returns the outputs [n, units] for prepared examples [n, *input shape]."""
-    context = trained.network.context(training=False)
-    parts = [values[start : start + BATCH] for start in range(0, len(values), BATCH)]
-    outputs = [np.array(trained.network.predict(context, trained.parameters, part)) for part in parts]
-    return np.concatenate(outputs) if outputs else np.empty((0, trained.classes), np.float32)
+        yield _described(str(file), scores / scores.sum(), names, top)
 
 
 def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:

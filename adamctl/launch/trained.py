@@ -1,10 +1,12 @@
-"""Reads a trained model back from disk, with the data to evaluate it on: shared by `eval` and `predict`."""
+"""Finds a trained model on disk, with the data to evaluate it on: shared by `eval` and `predict`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.kernels.step.network import Network
+from adamctl.kernels.layers.losses import Loss
+from adamctl.kernels.layers.make import make_loss
 from adamctl.launch.finding import find_trained_run
 from adamctl.launch.live_runs import state_folder
 from adamctl.launch.metrics import Confusion, GroupSums, in_top
+from adamctl.launch.prediction.forward import Forward
 from adamctl.launch.run_folder import checkpoints
 from adamctl.live.units import measured
 from adamctl.model.custom.plain import experiment_from_user
@@ -33,7 +37,7 @@ from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Range
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.targets import check_answers, target_count
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
-from adamctl.roles.ps.checkpoint_files import MANIFEST_NAME, load_parameters, read_manifest
+from adamctl.roles.ps.checkpoint_files import MANIFEST_NAME, read_manifest
 from adamctl.wire.unreadable import UNREADABLE
 
 BATCH = 256
@@ -44,30 +48,35 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Trained:
-    """A model's parameters, the experiment that produced them and the checkpoint they were read from.
+    """A model, the experiment that produced it and the checkpoint that has its parameters.
 
     `class_names` are those of the outputs; empty if the checkpoint tells none.
     """
 
     experiment: Experiment
     checkpoint: Path
-    network: Network
-    parameters: Floats
     chosen: str = ""
     class_names: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def classes(self) -> int:
         """How many outputs the network has."""
-        return self.network.shapes[-1].output[0]
+        return infer(self.experiment.model)[-1].output[0]
+
+    @cached_property
+    def loss(self) -> Loss:
+        """What compares outputs with answers, and turns them into what a user sees."""
+        return make_loss(self.experiment.model.loss)
 
 
 def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
-    """Reads a checkpoint folder, or the checkpoint of a run (folder, `NAME/NNN` or `NAME`) that `choose` returns.
+    """Finds a checkpoint folder, or the checkpoint of a run (folder, `NAME/NNN` or `NAME`) that `choose` returns.
+
+    Parameters are read by who computes with them (`adamctl.launch.prediction`).
 
     Raises:
         ConfigurationError: there is no such run, or it has no such checkpoint.
-        DamagedDataError: a file of the checkpoint is missing or not what its checksum says.
+        DamagedDataError: its manifest is missing or cannot be read.
     """
     folder, chosen = choose(place, runs, which)
     described = read_manifest(folder)
@@ -76,16 +85,7 @@ def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
         names = msgspec.convert(described.get("classes", ()), tuple[str, ...])
     except (KeyError, *UNREADABLE) as error:
         raise DamagedDataError(f"{folder / MANIFEST_NAME}: cannot be read: {error}") from error
-    network = Network(experiment.model, BATCH)
-    flat = np.zeros(network.flat_size, np.float32)
-    found = load_parameters(folder)
-    for tensor, view in zip(network.tensors, network.views(flat), strict=True):
-        values = found.get(tensor.name)
-        if values is None or values.shape != tensor.shape:
-            shape = "nothing" if values is None else str(list(values.shape))
-            raise DamagedDataError(f"checkpoint {folder}: {tensor.name}: expected {list(tensor.shape)}; found {shape}")
-        view[...] = values
-    return Trained(experiment, folder, network, flat, chosen, names)
+    return Trained(experiment, folder, chosen, names)
 
 
 def find_checkpoint(place: str, runs: Path) -> Path:
@@ -162,7 +162,9 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
     return OpenDataSet("local", config, source, experiment.seed, CACHE_BYTES_MAX)
 
 
-def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusion | None = None) -> dict[str, Any]:
+def evaluate(
+    trained: Trained, forward: Forward, data: OpenDataSet, split: str, confusion: Confusion | None = None
+) -> dict[str, Any]:
     """Returns `examples, correct, top1, top5, loss, skipped, by_group, metric, metric_value` over a whole split.
 
     Of a model that was trained on targets, `correct`, `top1`, `top5` and `by_group` are None. `skipped` are damaged and
@@ -182,37 +184,25 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusi
     if not total:
         others = ", ".join(name for name, count in data.examples.items() if count)
         raise ConfigurationError(f"--split {split}: expected examples; this data set has none there, but in {others}")
-    shape = trained.experiment.model.input
-    images = np.empty((min(BATCH, total), prod(shape)), np.float32)
-    raw = np.empty(images.shape, data.form.numpy_dtype)
-    labels = np.empty(data.form.label_shape(len(images)), data.form.label_dtype)
-    context = trained.network.context(training=False)
-    views = trained.network.views(trained.parameters)
-    has_classes = not takes_targets(trained.experiment.model)
+    has_classes, loss = not takes_targets(trained.experiment.model), trained.loss
     by_group = _group_sums(data, split, trained.classes) if has_classes else None
-    tally, in_top5, skipped = Tally(0, 0.0), 0, 0
-    for start in range(0, total, BATCH):
-        size = min(BATCH, total - start)
-        data.gather(Range(split, FILE_ORDER, start, start + size), raw[:size], labels[:size])
-        data.scaling.write(raw[:size], images[:size])
-        values, wanted = without_skipped(images[:size], labels[:size])
-        skipped += size - len(wanted)
-        if not len(wanted):
-            continue
-        if trained.experiment.data.targets == "inputs":
-            wanted = values.reshape(len(values), -1)
-        found, outputs = trained.network.measure(context, views, values.reshape(-1, *shape), wanted)
-        sums = trained.network.loss.sums(outputs, wanted)
-        tally = tally.plus(Tally(len(wanted), found.loss_sum, found.correct, sums))
+    examples = _Examples(trained.experiment, data, split, min(forward.batch, total))
+    tally, in_top5 = Tally(0, 0.0), 0
+    for outputs in forward.outputs(examples):
+        start, wanted, labels = examples.answers.popleft()
+        found = loss.evaluate(outputs, wanted)
+        tally = tally.plus(Tally(len(wanted), found.loss_sum, found.correct, loss.sums(outputs, wanted)))
         if has_classes:
             in_top5 += in_top(outputs, wanted, 5)
         if confusion is not None:
             confusion.add(outputs, wanted)
         if by_group is not None:
-            finished = np.zeros((size, outputs.shape[1]), np.float32)  # what is skipped adds nothing to its group
-            finished[labels[:size] != SKIPPED] = trained.network.loss.finish(outputs)
+            finished = np.zeros(
+                (len(labels), outputs.shape[1]), np.float32
+            )  # what is skipped adds nothing to its group
+            finished[labels != SKIPPED] = loss.finish(outputs)
             by_group.add(start, finished)
-    seen = total - skipped
+    seen = total - examples.skipped
     if not seen:
         raise DamagedDataError(f"--split {split}: each of its {total} examples is damaged")
     result: dict[str, Any] = {"examples": seen, "correct": None, "top1": None, "top5": None}
@@ -221,8 +211,40 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str, confusion: Confusi
         top5 = in_top5 / seen if trained.classes > 5 else None
         result |= {"correct": tally.correct, "top1": tally.correct / seen, "top5": top5}
     metric = metric_of(trained.experiment.model)
-    result |= {"skipped": skipped, "by_group": None if by_group is None else by_group.result()}
+    result |= {"skipped": examples.skipped, "by_group": None if by_group is None else by_group.result()}
     return result | {"metric": metric.name, "metric_value": metric.value(tally)}
+
+
+class _Examples:
+    """A split's examples in parts, without those that are damaged and left out.
+
+    Attributes:
+        answers: of each part that was taken: its first example, what outputs are compared with, and the labels with
+            those that are left out.
+        skipped: how many were left out.
+    """
+
+    def __init__(self, experiment: Experiment, data: OpenDataSet, split: str, batch: int) -> None:
+        self._data, self._split, self._batch = data, split, batch
+        self._shape, self._as_targets = experiment.model.input, experiment.data.targets == "inputs"
+        self.answers: deque[tuple[int, NDArray[Any], NDArray[Any]]] = deque()
+        self.skipped = 0
+
+    def __iter__(self) -> Iterator[Floats]:
+        data, split, total = self._data, self._split, self._data.examples[self._split]
+        images = np.empty((self._batch, prod(self._shape)), np.float32)
+        raw = np.empty(images.shape, data.form.numpy_dtype)
+        for start in range(0, total, self._batch):
+            size = min(self._batch, total - start)
+            labels = np.empty(data.form.label_shape(size), data.form.label_dtype)
+            data.gather(Range(split, FILE_ORDER, start, start + size), raw[:size], labels)
+            data.scaling.write(raw[:size], images[:size])
+            values, wanted = without_skipped(images[:size], labels)
+            self.skipped += size - len(wanted)
+            if len(wanted):
+                targets = values.reshape(len(values), -1).copy() if self._as_targets else wanted
+                self.answers.append((start, targets, labels))
+                yield values.reshape(-1, *self._shape)
 
 
 def _group_sums(data: OpenDataSet, split: str, classes: int) -> GroupSums | None:

@@ -97,6 +97,11 @@ class SharedMemory:
             self._extents.append(_Extent(self._start + start, self._start + self._used_bytes, place))
         return np.frombuffer(self._map, np.float32, count, start).reshape(shape)
 
+    @property
+    def descriptor(self) -> int:
+        """The file in which arrays begin: a child process that inherits it maps the same pages, until `close`."""
+        return self._descriptors[0]
+
     def find(self, array: NDArray[Any]) -> Place | None:
         """Returns where a C-contiguous array lies, or None if it is not part of an array of this memory."""
         start = _address(array)

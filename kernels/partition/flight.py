@@ -62,8 +62,9 @@ class FlightArrays:
         images, labels: stand for those of a flight in native calls, [batch, ...]; or targets in place of labels.
         key: decides what is left to chance in a flight; set when it begins.
         firsts: where it is read which example of its batch is a flight's first; likewise.
-        gradient: flat, as `MemberTensors` lays it out; the flight's whole gradient, also of tensors that are shared.
-        gradients: the same memory, one array for each held tensor.
+        gradient: flat, as `MemberTensors` lays it out; the flight's whole gradient, also of tensors that are shared;
+            empty where flights only predict.
+        gradients: the same memory, one array for each held tensor, if there is any.
         operations: of each stage, in order; none where the partition has no part.
         inputs, outputs: of each stage; where a stage reads just what the one before computed, they are one array.
         input_errors, output_errors: likewise, on the way back.
@@ -78,17 +79,19 @@ class FlightArrays:
         batch: int,
         weights: Sequence[Array],
         skipped: frozenset[int] = frozenset(),
+        forward_only: bool = False,
     ) -> None:
         """Args:
         context: which of the open flights.
         weights: one array for each held tensor.
         skipped: dense weights whose gradient is not computed.
+        forward_only: flights only predict: nothing is there for the way back.
         """
-        self.skipped = skipped
+        self.skipped, self._forward_only = skipped, forward_only
         self.network, self.neighbours, self.context, self.batch = network, neighbours, context, batch
         tensors = MemberTensors(network, neighbours.own)
-        self.gradient = np.zeros(tensors.flat_size, np.float32)
-        self.gradients = tensors.views(self.gradient)
+        self.gradient = np.zeros(0 if forward_only else tensors.flat_size, np.float32)
+        self.gradients = [] if forward_only else tensors.views(self.gradient)
         self.images = np.zeros((batch, *network.model.input), np.float32)
         outputs = network.stages[-1].layers[-1].operation.output_shape[0]
         self.labels = make_loss(network.model.loss, "numpy").answers_of(batch, outputs)
@@ -101,7 +104,8 @@ class FlightArrays:
         self.outputs: list[Held | None] = []
         self.input_errors: list[Held | None] = []
         self.output_errors: list[Held | None] = []
-        held = iter(zip(tensors.held, weights, self.gradients, strict=True))
+        gradients: Sequence[Array | None] = self.gradients or [None] * len(weights)
+        held = iter(zip(tensors.held, weights, gradients, strict=True))
         for number, stage in enumerate(network.stages):
             part = stage.parts[neighbours.own]
             own = [] if part is None else [next(held) for rows in part.tensors for _ in rows]
@@ -171,7 +175,7 @@ class FlightArrays:
     def _memory(self) -> SharedMemory:
         return self.neighbours.memories[self.neighbours.own]
 
-    def _add(self, number: int, part: StagePart | None, weights: list[Array], gradients: list[Array]) -> None:
+    def _add(self, number: int, part: StagePart | None, weights: list[Array], gradients: list[Array | None]) -> None:
         """Adds one stage's operations and arrays."""
         self.operations.append([])
         for held in (self.inputs, self.outputs, self.input_errors):
@@ -181,11 +185,11 @@ class FlightArrays:
         stop, network = self.network.backward_stop, self.network
         left = list(zip(weights, gradients, [one for rows in part.tensors for one in rows], strict=True))
         for place, operation in enumerate(part.operations):
-            needs_error = number > stop or (number == stop and place > 0)
+            needs_error = not self._forward_only and (number > stop or (number == stop and place > 0))
             own = [left.pop(0) for _ in part.tensors[place]]
             found = [
                 None
-                if tensor in self.skipped
+                if tensor in self.skipped or self._forward_only
                 else self._partial(tensor)
                 if tensor in network.stages[number].shared
                 else gradient
@@ -203,7 +207,7 @@ class FlightArrays:
         if self.shares("error", number):
             first.input_error = self._float32("error", number)
         self.outputs[-1] = Held(last.output, part.outputs)
-        if number > stop:
+        if number > stop and not self._forward_only:
             self.input_errors[-1] = Held(first.input_error, part.inputs)
         self.inputs[-1] = self._input(number, part)
 
@@ -224,7 +228,7 @@ class FlightArrays:
     def _output_error(self, number: int) -> Held | None:
         """Returns the error at a stage's outputs: the next stage's input error if that is all of it."""
         own = self.outputs[number]
-        if own is None or number < self.network.backward_stop:
+        if own is None or self._forward_only or number < self.network.backward_stop:
             return None
         readers = self.network.readers(number, self.neighbours.own)
         if number + 1 < len(self.network.stages) and [one for one, _ in readers] == [self.neighbours.own]:

@@ -96,11 +96,12 @@ class Member:
 
     def waits_for(self, program: Program) -> frozenset[int]:
         """Returns the partitions that a program waits for where it stands; any thread may ask."""
-        found: set[int] = set()
-        for word in program.awaited:
-            address = address_of(word)
-            found.update(one for one, memory in enumerate(self._neighbours.memories) if memory.contains(address))
-        return frozenset(found - {self._neighbours.own})
+        return partitions_awaited(self._neighbours, program)
+
+    def program_of(self, context: int, batch: Batch, trains: bool) -> Program:
+        """Returns the program of a context that trains on a batch, or evaluates it."""
+        examples = len(batch.labels)
+        return self.training(context, examples, batch.is_last) if trains else self.evaluating(context, examples)
 
     @property
     def _clips_whole_batches(self) -> bool:
@@ -135,6 +136,15 @@ class Member:
         stand_ins = {IMAGES: arrays.images, LABELS: arrays.labels}
         native = self._native and arrays.batch == self._batch
         return Program(whole, stand_ins, native, arrays.key, own, arrays.firsts)
+
+
+def partitions_awaited(neighbours: Neighbours, program: Program) -> frozenset[int]:
+    """Returns the other partitions whose words have not come and without which a program cannot go on."""
+    found: set[int] = set()
+    for word in program.awaited:
+        address = address_of(word)
+        found.update(one for one, memory in enumerate(neighbours.memories) if memory.contains(address))
+    return frozenset(found - {neighbours.own})
 
 
 def _nothing(batch: Batch, row: Row) -> None:

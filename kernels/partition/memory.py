@@ -4,6 +4,8 @@ For each flight there are the outputs and input errors that other partitions rea
 partitions hold, and a word for each of these that holds the number of the last flight whose values are complete. A
 reader on the same host maps this memory. One that cannot has a copy of what it reads, and of that alone, which is
 filled from frames: so each block of a copy is whole in a frame, and is received where it stays.
+
+Partitions that only predict show each other outputs alone, and those of the last stage to nobody: who asked gets them.
 """
 
 from __future__ import annotations
@@ -66,11 +68,12 @@ class SharedLayout:
     """
 
     def __init__(
-        self, network: CutNetwork, partition: int, batch: int, flights: int, reader: int | None = None
-    ) -> None:
-        """`reader`: whose copy; None: what all readers read."""
+        self, network: CutNetwork, partition: int, batch: int, flights: int, reader: int | None = None,
+        forward_only: bool = False,
+    ) -> None:  # fmt: skip
+        """`reader`: whose copy; None: what all readers read. `forward_only`: flights only predict."""
         self.places: dict[BlockName, Place] = {}
-        blocks = _shown(network, partition, batch)
+        blocks = _shown(network, partition, batch, forward_only)
         if reader is not None:
             blocks = [block.read_by(reader) for block in blocks if reader in block.readers]
         names = [(flight, block) for flight in range(flights) for block in blocks]
@@ -145,7 +148,7 @@ class _Block(NamedTuple):
         return self._replace(shape=(*self.shape[: len(self.shape) - len(box)], *extents(box)), box=box)
 
 
-def _shown(network: CutNetwork, partition: int, batch: int) -> list[_Block]:
+def _shown(network: CutNetwork, partition: int, batch: int, forward_only: bool) -> list[_Block]:
     """Returns what others read."""
     shown: list[_Block] = []
     last, f32, f64 = len(network.stages) - 1, np.float32, np.float64
@@ -164,7 +167,10 @@ def _shown(network: CutNetwork, partition: int, batch: int) -> list[_Block]:
             continue
         holders = [one for one, other in enumerate(stage.parts) if other is not None]
         made, read = part.outputs, part.inputs
-        add("output", number, (batch, *extents(made)), f32, made, network.readers(number, partition))
+        if not forward_only or number < last:
+            add("output", number, (batch, *extents(made)), f32, made, network.readers(number, partition))
+        if forward_only:
+            continue
         if number > network.backward_stop:
             add("error", number, (batch, *extents(read)), f32, read, network.sources(number, partition))
         for tensor, owners in stage.shared.items():
@@ -179,8 +185,9 @@ def _shown(network: CutNetwork, partition: int, batch: int) -> list[_Block]:
             numbers = whole_box((STATISTICS,))
             add("statistics", 0, (batch, STATISTICS), f64, numbers, [(one, numbers) for one in holders])
     norms, nothing = whole_box((len(network.stages),)), whole_box((0,))
-    add("norms", 0, extents(norms), f64, norms, [(one, norms) for one in everyone])
-    add("free", 0, (0,), f32, nothing, [(one, nothing) for one in everyone])
+    if not forward_only:
+        add("norms", 0, extents(norms), f64, norms, [(one, norms) for one in everyone])
+        add("free", 0, (0,), f32, nothing, [(one, nothing) for one in everyone])
     return shown
 
 

@@ -47,6 +47,21 @@ def evaluation_steps(arrays: FlightArrays, loss: Loss, weights: Sequence[Array])
     return [*_forward_steps(arrays, weights), *head.error, *head.later]
 
 
+def prediction_steps(arrays: FlightArrays, weights: Sequence[Array], results: Array) -> list[Step]:
+    """Returns the steps that find this partition's outputs of the last stage, without dropout.
+
+    Args:
+        weights: one array for each held tensor.
+        results: takes them, [batch, units of the whole stage]; of a softmax that is cut, these are logits.
+    """
+    steps, outputs = _forward_steps(arrays, weights), arrays.outputs[-1]
+    if outputs is None:
+        return steps
+    into = Held(results, whole_box(arrays.network.stages[-1].layers[-1].operation.output_shape))
+    move = BlockMove(into, outputs, outputs.box)
+    return [*steps, Step((), move.native(arrays.network.backend), lambda batch, row: move.make())]
+
+
 def _forward_steps(arrays: FlightArrays, weights: Sequence[Array] | None) -> list[Step]:
     """Returns the way through all stages; `weights` of an evaluation, None: those that are trained."""
     steps: list[Step] = []
@@ -91,8 +106,10 @@ def _forward(arrays: FlightArrays, number: int, weights: list[list[Array]], trai
         for bound, own_weights in zip(arrays.operations[number], weights, strict=True):
             values = bound.operation.forward(values, own_weights, bound.buffers, training, arrays.key)
 
-    readers = {reader for reader, _ in arrays.network.readers(number, own)}
-    return Step(tuple(words), calls, work, arrays.post("output", number, readers))
+    posts: list[Post] = []
+    if arrays.shares("output", number):
+        posts = arrays.post("output", number, {reader for reader, _ in arrays.network.readers(number, own)})
+    return Step(tuple(words), calls, work, posts)
 
 
 class LossSteps(NamedTuple):

@@ -22,7 +22,15 @@ from adamctl.kernels.needed import step_kernels
 from adamctl.kernels.numeric.mix import set_key
 from adamctl.kernels.operation import Array, Buffers, Factors, Key
 from adamctl.kernels.step.build import NetworkLayer, build_layers
-from adamctl.kernels.step.plan import BoundLayer, NativePlan, StepPlan, native_plan, step_plan
+from adamctl.kernels.step.plan import (
+    BoundLayer,
+    NativeForward,
+    NativePlan,
+    StepPlan,
+    native_forward,
+    native_plan,
+    step_plan,
+)
 from adamctl.kernels.step.steps import Accruing, Steps, native_steps
 from adamctl.model.description import Model
 from adamctl.model.layout import ParameterLayout, Tensor, build_layout
@@ -56,6 +64,7 @@ class Context:
         plans: plans for the last few batch sizes.
         inputs: the inputs of each layer in the current step, followed by the network's outputs.
         after: calls for native steps to make at their end.
+        forward: how whole batches are predicted, if that was prepared.
     """
 
     gradient: Array
@@ -67,6 +76,7 @@ class Context:
     plans: dict[int, StepPlan | NativePlan] = field(default_factory=dict)
     inputs: list[Array] = field(default_factory=list)
     after: Sequence[Call] = ()
+    forward: NativeForward | None = None
 
     def factors(self, layer: int) -> Factors | None:
         """Returns the last step's factors of a dense layer, by its index in the model; None for other layers.
@@ -200,6 +210,19 @@ class Network:
         if self.batch_max:
             self._plan(context, weights, self.batch_max, skip_dense_gradients)
 
+    def prepare_predictions(self, context: Context, weights: Array | Views) -> None:
+        """Plans predictions and evaluations of whole batches with these weights, which may compile a little.
+
+        They are then one native function, as a step is, so that layers of the user's own cost no call of Python.
+        """
+        views = self._views_of(weights)
+        parts = [
+            BoundLayer(layer.operation, [views[one] for one in layer.tensors], (), buffers, context.key, False, False,
+                       layer.is_dense)
+            for layer, buffers in zip(self.layers, context.buffers, strict=True)
+        ]  # fmt: skip
+        context.forward = native_forward(weights, parts, (self.batch_max, *self.model.input))
+
     def _plan(
         self, context: Context, weights: Array | Views, batch: int, skip_dense_gradients: bool
     ) -> StepPlan | NativePlan:
@@ -288,7 +311,7 @@ class Network:
 
         Outputs are a view that the context's next use changes; those of one-vs-all classifiers are logits.
         """
-        outputs = self._outputs(context, weights, images)
+        outputs = self.outputs(context, weights, images)
         return self.loss.evaluate(outputs, labels), outputs
 
     def predict(self, context: Context, weights: Array | Views, images: Array) -> Array:
@@ -296,11 +319,14 @@ class Network:
 
         A classifier's are probabilities.
         """
-        return self.loss.finish(self._outputs(context, weights, images))
+        return self.loss.finish(self.outputs(context, weights, images))
 
-    def _outputs(self, context: Context, weights: Array | Views, images: Array) -> Array:
-        """Returns the outputs in the form that the loss takes."""
+    def outputs(self, context: Context, weights: Array | Views, images: Array) -> Array:
+        """Returns the outputs as `predict`, in the form that the loss takes: logits of one-vs-all classifiers."""
         self._check_batch(images)
+        forward = context.forward
+        if forward is not None and forward.weights is weights and len(images) == self.batch_max:
+            return forward.run(images)
         views = self._views_of(weights)
         values = images
         for layer, buffers in zip(self.layers, context.buffers, strict=True):

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.layers.dropout import Dropout
 from adamctl.kernels.layers.losses import Answers, Loss
 from adamctl.kernels.native import Call, NativeSteps, Result, can_compile
 from adamctl.kernels.native_function import compile_calls
@@ -46,6 +47,11 @@ class BoundLayer(NamedTuple):
 
     def forward(self, batch: int) -> Forward:
         return self.operation.bind_forward(batch, self.weights, self.buffers, self.key)
+
+    def prediction(self) -> Forward:
+        """Returns the layer's way forward outside training."""
+        operation, weights, buffers, key = self.operation, self.weights, self.buffers, self.key
+        return lambda inputs: operation.forward(inputs, weights, buffers, False, key)
 
     def backward(self, batch: int) -> Backward:
         return self.operation.bind_backward(batch, self.weights, self.gradients, self.buffers, self.needs_input_error)
@@ -124,13 +130,7 @@ class NativePlan:
         self._values, self._step = tuple(values[1:]), step
         self._losses = step.result.view(np.float64)
         self.is_whole = all(isinstance(piece, list) for piece in pieces)
-        self._pieces: list[Piece] = []
-        for native, group in groupby(pieces, key=lambda piece: isinstance(piece, list)):
-            if native:
-                calls = [call for piece in group if isinstance(piece, list) for call in piece]
-                self._pieces.append(_native_piece(compile_calls(calls, {0: values[0]})))
-            else:
-                self._pieces += [piece for piece in group if not isinstance(piece, list)]
+        self._pieces = _compiled(pieces, values[0])
 
     def fits(self, weights: object, skip_dense_gradients: bool) -> bool:
         return self.weights is weights and self.skip_dense_gradients is skip_dense_gradients
@@ -151,6 +151,27 @@ class NativePlan:
         if correct < 0:
             step.loss.backward(self._values[-1], labels, step.error)
         return float(self._losses[0]), correct
+
+
+class NativeForward:
+    """Predictions of whole batches, of native functions as far as layers can express their way forward as such.
+
+    Attributes:
+        weights: what it was made for, the flat vector of parameters or its views; it keeps them alive.
+        is_whole: whether it is one native function, which holds no interpreter lock.
+    """
+
+    def __init__(self, weights: object, pieces: Sequence[list[Call] | Piece], images: Array, outputs: Array) -> None:
+        """`images`: their stand-in, which the calls name; `outputs`: those of the last layer."""
+        self.weights, self._outputs = weights, outputs
+        self.is_whole = all(isinstance(piece, list) for piece in pieces)
+        self._pieces = _compiled(pieces, images)
+
+    def run(self, images: Array) -> Array:
+        """Returns the outputs, which the next use of the same buffers changes."""
+        for piece in self._pieces:
+            piece(images)
+        return self._outputs
 
 
 class StepOutputs(NamedTuple):
@@ -208,6 +229,24 @@ def native_plan(
     return NativePlan(weights, skip_dense_gradients, pieces, values, step, bool(after))
 
 
+def native_forward(
+    weights: object, layers: Sequence[BoundLayer], images_shape: tuple[int, ...]
+) -> NativeForward | None:
+    """Returns how whole batches of this shape are predicted; None if nothing can be native."""
+    if not can_compile() or not images_shape[0]:
+        return None
+    batch, pieces, values = images_shape[0], list[list[Call] | Piece](), [np.zeros(images_shape, np.float32)]
+    for layer in layers:
+        if isinstance(layer.operation, Dropout):  # outside training it passes on what it gets
+            continue
+        calls = layer.operation.native_forward(batch, layer.weights, layer.buffers, values[-1], layer.key)
+        pieces.append(calls if calls is not None else _forward_piece(layer.prediction(), values))
+        values.append(layer.buffers.output[:batch])
+    if not any(isinstance(piece, list) for piece in pieces):
+        return None
+    return NativeForward(weights, pieces, values[0], values[-1])
+
+
 def step_pieces(
     layers: Sequence[BoundLayer], values: list[Array], step: StepOutputs, result: Result
 ) -> list[list[Call] | Piece]:
@@ -236,6 +275,18 @@ def step_pieces(
             step.kept_errors.append((layer.buffers.scratch, error))
         error = layer.buffers.input_error[:batch]
     return pieces
+
+
+def _compiled(pieces: Sequence[list[Call] | Piece], images: Array) -> list[Piece]:
+    """Returns pieces as functions of the images; calls that follow each other are one native function."""
+    made: list[Piece] = []
+    for native, group in groupby(pieces, key=lambda piece: isinstance(piece, list)):
+        if native:
+            calls = [call for piece in group if isinstance(piece, list) for call in piece]
+            made.append(_native_piece(compile_calls(calls, {0: images})))
+        else:
+            made += [piece for piece in group if not isinstance(piece, list)]
+    return made
 
 
 def _forward_piece(forward: Forward, values: Sequence[Array]) -> Piece:

@@ -15,7 +15,7 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -238,23 +238,48 @@ class Checkpoint:
         arrays = [
             np.empty((row_stop - row_start) * row_size, np.float32) for _ in range(1 + len(self.descriptor.state_names))
         ]
-        reached = row_start
         exact = None
+        for piece in self._pieces(tensor, row_start, row_stop):
+            for array, source in zip(arrays, (piece.image.values, *piece.image.state), strict=True):
+                array[piece.target] = source[piece.source]
+            record = piece.image.record
+            if (record.row_start, record.row_stop) == (row_start, row_stop):
+                exact = record
+        return arrays, exact
+
+    def read_values(self, tensor: int, row_start: int, out: Array) -> None:
+        """Reads the values of a tensor's rows from `row_start` on into `out` [rows, ...], C-contiguous.
+
+        No more than one shard is in memory besides. Raises as `rows`.
+        """
+        flat = out.reshape(-1)
+        for piece in self._pieces(tensor, row_start, row_start + len(out)):
+            flat[piece.target] = piece.image.values[piece.source]
+
+    def _pieces(self, tensor: int, row_start: int, row_stop: int) -> Iterator[_RowsPiece]:
+        """Yields the shards that hold a tensor's rows, in order, and which of their elements these are."""
+        row_size, reached = self.tensors[tensor].row_size, row_start
         for stored, file in self._by_tensor.get(tensor, ()):
             record = stored.record
             if record.row_stop <= reached or record.row_start > reached or reached >= row_stop:
                 continue
-            image = file.read(stored)
             stop = min(record.row_stop, row_stop)
-            for array, source in zip(arrays, (image.values, *image.state), strict=True):
-                part = source[(reached - record.row_start) * row_size : (stop - record.row_start) * row_size]
-                array[(reached - row_start) * row_size : (stop - row_start) * row_size] = part
-            if (record.row_start, record.row_stop) == (row_start, row_stop):
-                exact = record
+            source, target = (
+                slice((reached - first) * row_size, (stop - first) * row_size)
+                for first in (record.row_start, row_start)
+            )
+            yield _RowsPiece(file.read(stored), source, target)
             reached = stop
         if reached < row_stop:
             raise _damaged(self.folder, f"rows {reached} to {row_stop} of {self.tensors[tensor].name} are missing")
-        return arrays, exact
+
+
+class _RowsPiece(NamedTuple):
+    """A shard, and the place of some elements in it and among the rows that are wanted."""
+
+    image: ShardImage
+    source: slice
+    target: slice
 
 
 def read_checkpoint(

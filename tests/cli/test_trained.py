@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+import adamctl as adam
 from adamctl.cli.main import application
 from adamctl.config.data import DataConfig, FeaturesConfig
 from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.launch.classify import predict
+from adamctl.launch.prediction.processes import Processes, open_forward
 from adamctl.launch.run_folder import create_run_folder
 from adamctl.launch.trained import load_trained, open_data
 from adamctl.model.description import Model, Softmax
@@ -257,7 +259,8 @@ def test_a_score_is_the_geometric_mean_over_frames_as_in_training(heard: Path, t
     values, labels = np.empty((count, 4), np.float32), np.empty(count, np.int32)
     data.gather(Range("train", FILE_ORDER, 0, count), values, labels)
     data.scaling.apply(values)
-    means = np.exp(np.log(predict(trained, values[: count // 2])).mean(axis=0))  # the first of two recordings
+    (outputs,) = open_forward(trained, Processes()).outputs([values[: count // 2]])
+    means = np.exp(np.log(outputs).mean(axis=0))  # the first of two recordings
     found = json.loads(invoke("predict", str(heard), str(tmp_path / "set" / "0_a_0.wav"), "--json").stdout)
     scores = {one["class"]: one["score"] for one in found["predictions"][0]["classes"]}
     np.testing.assert_allclose([scores["0"], scores["1"]], means / means.sum(), atol=2e-6)
@@ -272,3 +275,42 @@ def test_predict_of_recordings_of_another_rate_or_kind_is_refused(heard: Path, t
     assert isinstance(invoke("predict", str(heard), str(tmp_path / "no.wav")).exception, DamagedDataError)
     (tmp_path / "empty").mkdir()
     assert "no WAV or FLAC files" in str(invoke("predict", str(heard), str(tmp_path / "empty")).exception)
+
+
+def test_predictions_of_several_processes_are_those_of_one(run: Path, tmp_path: Path) -> None:
+    """Rows in the order of the examples; `eval` in one process of several threads, Python in partitions."""
+    examples = np.random.default_rng(5).integers(0, 256, (600, SIDE, SIDE, 1), np.uint8)
+    np.savez(tmp_path / "new.npz", x=examples)
+    alone, together = (
+        list(csv.reader(invoke("predict", str(run), str(tmp_path / "new.npz"), "--csv", *more).stdout.splitlines()))
+        for more in ([], ["--partitions", "2"])
+    )
+    assert alone[0] == together[0] and len(alone) == len(together) == 601
+    for one, other in zip(alone[1:], together[1:], strict=True):
+        assert one[0] == other[0]
+        np.testing.assert_allclose([float(x) for x in one[2::2]], [float(x) for x in other[2::2]], atol=2e-5)
+    found = [json.loads(invoke("eval", str(run), "--json", *more).stdout) for more in ([], ["--threads", "2"])]
+    assert found[0]["loss"] == pytest.approx(found[1].pop("loss"), rel=1e-5)
+    assert found[1].items() <= found[0].items()
+    with adam.load(run, partitions=2) as model:
+        parts = [examples[:300], examples[300:300], examples[300:]]
+        outputs = np.concatenate(list(model.predict_each(parts)))
+        np.testing.assert_allclose(outputs, adam.load(run).predict(examples), atol=2e-5)
+        np.testing.assert_array_equal(model.parameters()["softmax1.bias"], np.zeros(CLASSES))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--partitions", "0"], "partitions: expected at least 1; found 0"),
+        (["--partitions", "5"], "the most that it can be cut into is 4"),
+        (["--threads", "0"], "threads: expected at least 1; found 0"),
+        (["--memory", "much"], "memory: expected a size above 0"),
+        (["--memory", "1MB"], "does not fit 1 process of 0.00 GB each: the largest part needs 0.21 GB"),
+    ],
+)
+def test_processes_that_cannot_be_are_refused(run: Path, tmp_path: Path, flags: list[str], message: str) -> None:
+    np.savez(tmp_path / "new.npz", x=np.zeros((1, SIDE, SIDE, 1)))
+    for command in (["predict", str(run), str(tmp_path / "new.npz")], ["eval", str(run)]):
+        failure = invoke(*command, *flags).exception
+        assert isinstance(failure, ConfigurationError) and message in str(failure)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.bench.bench import COUNT, Counts, print_results
+from adamctl.cli.bench.bench import COUNT, Counts, print_bars, print_results
 from adamctl.cli.number_types import ABOVE_ZERO, BYTES_PER_S, Number
 from adamctl.cli.output import echo, print_json, progress
 from adamctl.errors import RunFailedError
@@ -64,14 +64,20 @@ PAUSED_MOST = 0.9
     is_flag=True,
     help="Measure nothing: compare one step in one process and in partitions, layer by layer.",
 )
+@click.option(
+    "--inference",
+    "infers",
+    is_flag=True,
+    help="Time forward-only flights, as predict has them, beside training, with the first of --partition-counts.",
+)
 @options.json_option
 def partition(
     experiment: str, settings: tuple[str, ...], data: tuple[str, ...], partition_counts: tuple[int, ...],
     all_threads: int, transports: tuple[TransportKind, ...], links_bytes_per_s: tuple[float, ...],
     transfer_share: float | None, quota_cores: float | None, pause_share: float | None, pause_seconds: float,
     predicts: bool, flight_counts: tuple[int, ...] | None, examples: int, rounds: int, seconds: float, checks: bool,
-    as_json: bool, **flags: Any,
-) -> None:  # fmt: skip
+    infers: bool, as_json: bool, **flags: Any,
+) -> int:  # fmt: skip
     """Train EXP.toml's network in one process and in several partitions, in turn, with the same number of threads.
 
     Partitions may be on emulated machines: with links (network namespaces, which need Linux but no privileges), a share
@@ -79,11 +85,17 @@ def partition(
     does not make a flight longer; over_fewest_flights the speed over that with the fewest of --flight-counts.
 
     With --check one step is compared, not timed: exit code 1 if a layer differs by more than the rounding of sums.
+
+    With --inference training and inference take turns on this machine as it is: exit code 1 if the ratio of inference
+    is more than 0.05 below that of training.
     """
     loaded = options.load(experiment, settings, data, flags)
     if checks:
         _check(loaded.experiment, partition_counts, examples, as_json)
-        return
+        return 0
+    counts = [count for count in partition_counts if count > 1]
+    if infers:
+        return _infer(loaded.experiment, counts, all_threads, examples, rounds, seconds, as_json)
     from adamctl.bench.partition.machines import Machines, Pauses
     from adamctl.bench.partition.partition import run_partition_benchmark
 
@@ -94,7 +106,6 @@ def partition(
         None if pause_share is None else Pauses(pause_share, pause_seconds),
     )
     _go_where_links_are(machines)
-    counts = [count for count in partition_counts if count > 1]
     usual: tuple[TransportKind, ...] = ("tcp",) if machines.have_links else ("shared",)
     report = run_partition_benchmark(
         loaded.experiment,
@@ -111,8 +122,28 @@ def partition(
     )
     if as_json:
         print_json(report)
-        return
-    print_results(report)
+    else:
+        print_results(report)
+    return 0
+
+
+def _infer(
+    experiment: Experiment, counts: Sequence[int], threads: int, examples: int, rounds: int, seconds: float,
+    as_json: bool,
+) -> int:  # fmt: skip
+    from adamctl.bench.partition.inference import run_inference_benchmark
+
+    if not counts:
+        raise click.BadParameter("expected a number above 1 with --inference", param_hint="--partition-counts")
+    report = run_inference_benchmark(
+        experiment, counts[0], threads=threads, batch=examples, rounds=rounds, seconds=seconds,
+        progress=lambda line: echo(line, err=True),
+    )  # fmt: skip
+    if as_json:
+        print_json(report)
+    else:
+        print_bars(report)
+    return 0 if report["results"][-1]["meets"] else 1
 
 
 def _go_where_links_are(machines: Machines) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -23,6 +24,7 @@ from adamctl.cli.output import echo, print_json, say_which, table
     metavar="FILE",
     help="Write a picture of the confusion matrix: .svg, .png, .pdf.",
 )
+@options.processes_options
 @options.data_option
 @options.runs_option
 @options.json_option
@@ -35,6 +37,9 @@ def command(
     data: tuple[str, ...],
     run_dir: str,
     as_json: bool,
+    partitions: int,
+    threads: int | None,
+    memory: str | None,
 ) -> None:
     """Measure CHECKPOINT on a split of its data: a checkpoint folder, a run folder, NAME/NNN, or NAME.
 
@@ -43,10 +48,12 @@ def command(
     too; where examples come in groups of one label, such as the frames of a recording, so is top-1 by group. A model
     that was trained on targets has the metric of its loss in their place. --confusion also shows balanced accuracy, the
     mean recall of the classes. Where the confusion matrix is wider than the terminal, the ten pairs of classes confused
-    most are shown, and of many classes those with the lowest recall; --json has all.
+    most are shown, and of many classes those with the lowest recall; --json has all. With --partitions each of so many
+    processes holds a part of the model and no more.
     """
     from adamctl.cli.model import confusion as matrix
     from adamctl.launch.metrics import Confusion
+    from adamctl.launch.prediction.processes import Processes, open_forward
     from adamctl.launch.trained import data_of, evaluate, load_trained, open_data
     from adamctl.live.units import measured, share
 
@@ -54,7 +61,8 @@ def command(
     say_which(trained.checkpoint, trained.chosen)
     opened = open_data(trained.experiment, data_of(trained.experiment, data))
     counts = Confusion(trained.classes) if confusion or picture else None
-    result = evaluate(trained, opened, split, counts)
+    with closing(open_forward(trained, Processes(partitions, threads, memory))) as forward:
+        result = evaluate(trained, forward, opened, split, counts)
     if picture and counts is not None:
         matrix.draw(counts, opened.classes, f"{trained.experiment.name}, {split}", picture)
         echo(f"wrote {picture}", err=True)

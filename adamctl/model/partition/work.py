@@ -178,7 +178,7 @@ def memory_of(
     accrued = slots * contexts
     held = held_elements(plan, partition)
     factored = factored_by(plan, partition, pushing)
-    kept, edges = _flight_elements(plan, partition)
+    kept, edges = flight_elements(plan, partition)
     per_flight = batch * ELEMENT_BYTES * contexts
     return Memory(
         PROCESS_BYTES,
@@ -235,25 +235,31 @@ def _rows_of(tensor: Tensor, rows: tuple[int, int]) -> Tensor:
     return msgspec.structs.replace(tensor, shape=(rows[1] - rows[0], *tensor.shape[1:]))
 
 
-def _flight_elements(plan: PartitionPlan, partition: int) -> tuple[int, int]:
-    """Returns, per example of a flight, the elements of outputs and errors, and of what comes from other partitions."""
+def flight_elements(plan: PartitionPlan, partition: int, forward_only: bool = False) -> tuple[int, int]:
+    """Returns, per example of a flight, the elements of outputs and errors, and of what comes from other partitions.
+
+    `forward_only`: the flight predicts: there are no errors, and nobody gathers outputs of the last stage.
+    """
     kept = edges = 0
     for stage in plan.stages:
         part = stage.parts[partition]
         outputs, inputs = region_size(part.outputs), region_size(part.inputs)
         kept += outputs * (1 if part.convolved is None else 2)  # pooling keeps which pixel won
-        if plan.needs_input_error(stage.index):
+        needs_input_error = plan.needs_input_error(stage.index) and not forward_only
+        if needs_input_error:
             kept += inputs
-        kept += _kept_by_custom(plan, stage, part)
+        kept += _kept_by_custom(plan, stage, part, needs_input_error)
         if stage.index == 0 or any(edge.consumer == partition for edge in plan.edges(stage.index)):
             edges += inputs
+    if forward_only:
+        return kept, edges
     for stage in plan.stages:
         edges += sum(edge.elements for edge in plan.backward_edges(stage.index) if edge.producer == partition)
     edges += sum(plan.head_elements(other) for other in plan.stages[-1].holders if other != partition)
     return kept, edges
 
 
-def _kept_by_custom(plan: PartitionPlan, stage: StagePlan, part: StagePart) -> int:
+def _kept_by_custom(plan: PartitionPlan, stage: StagePlan, part: StagePart, needs_input_error: bool) -> int:
     """Returns what a part of a layer of the user's own keeps besides: state, and inputs among zeros."""
     layer = plan.model.layers[stage.layers[0]]
     if not isinstance(layer, Custom) or part.outputs is None or part.inputs is None:
@@ -262,7 +268,7 @@ def _kept_by_custom(plan: PartitionPlan, stage: StagePlan, part: StagePart) -> i
 
     held = tuple(region for region in part.parameters if region is not None)
     own = resolve(layer, stage.input, stage.name)
-    return kept_elements(own, Piece(part.inputs, part.outputs, held), plan.needs_input_error(stage.index))
+    return kept_elements(own, Piece(part.inputs, part.outputs, held), needs_input_error)
 
 
 def parameter_traffic(

@@ -24,9 +24,19 @@ SLEEP_S = 0.1
 class Sleeping:
     """The sleep of one process's threads. `sleepers`: how many sleep, [1], in memory that the others map."""
 
-    def __init__(self, sleepers: Words, name: str = "") -> None:
-        """`name`: of the socket, unique on this machine; without one only this process can wake its threads."""
+    def __init__(
+        self, sleepers: Words, name: str = "", ends: tuple[socket.socket, socket.socket] | None = None
+    ) -> None:
+        """`name`: of the socket, unique on this machine; without one only this process can wake its threads.
+
+        `ends`: of a pair of datagram sockets in its place, where they sleep and what wakes them, which others have too.
+        """
         self.sleepers, self.name = sleepers, ""
+        if ends is not None:
+            self._socket, self._own = ends
+            for end in ends:
+                end.setblocking(False)
+            return
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         if NAMELESS and name:

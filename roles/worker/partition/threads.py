@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 from threadpoolctl import threadpool_limits
 
 from adamctl.kernels.partition.accruing import SlotPlace
-from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.program import Batch, Program, Row
 from adamctl.kernels.threads import Binder
 from adamctl.roles.worker.core.open_flights import DONE, SERVERS, WAITS, WORKS, Standing
@@ -65,6 +64,14 @@ class Slots(Protocol):
         ...
 
 
+class Partition(Protocol):
+    """What flights run in: a `Member` that trains, or a `Predictor`."""
+
+    def program_of(self, context: int, batch: Batch, trains: bool) -> Program: ...
+
+    def waits_for(self, program: Program) -> frozenset[int]: ...
+
+
 class _Open:
     """An open flight."""
 
@@ -81,7 +88,7 @@ class FlightThreads:
 
     def __init__(
         self,
-        member: Member,
+        member: Partition,
         flights: int,
         threads: int,
         sleeping: Sleeping,
@@ -234,11 +241,8 @@ class FlightThreads:
         with self._lock:
             while self._waiting and self._waiting[0].number % self._flights not in self._open:
                 flight = self._waiting.pop(0)
-                context, examples = flight.number % self._flights, len(flight.batch.labels)
-                if flight.trains:
-                    program = self._member.training(context, examples, flight.batch.is_last)
-                else:
-                    program = self._member.evaluating(context, examples)
+                context = flight.number % self._flights
+                program = self._member.program_of(context, flight.batch, flight.trains)
                 self._open[context] = _Open(flight, program)
             return sorted(self._open.values(), key=lambda one: one.flight.number)
 

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.layers.convpool import ConvPool
+from adamctl.kernels.native import can_compile
 from adamctl.kernels.operation import Operation
 from adamctl.kernels.step import build
 from adamctl.kernels.step.network import PLANS_MAX, Network
+from adamctl.model.custom.registry import described
 from adamctl.model.description import (
     Conv2D,
     Dense,
@@ -21,6 +23,7 @@ from adamctl.model.description import (
     Model,
     Softmax,
 )
+from tests.custom_layers import NativeRelu, Relu
 from tests.kernels.kernel_checks import BACKENDS
 
 MODEL = Model(
@@ -157,3 +160,39 @@ def test_distbeliefs_layers_leave_nothing_over_either(backend: str) -> None:
         network.step(context, weights, images, np.arange(5) % 4)
     np.testing.assert_array_equal(clean.gradient, dirty.gradient)
     assert np.isfinite(clean.gradient).all()
+
+
+OWN = Model(
+    (9, 8, 2),
+    (
+        Dropout(0.5), Conv2D(5, 3), MaxPool2D(2), described(NativeRelu()), Dense(6), described(Relu()), Dropout(0.5),
+        Softmax(4),
+    ),
+)  # fmt: skip
+"""With a layer of native calls and one of Python alone."""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("model", [MODEL, OWN])
+def test_prepared_predictions_are_those_that_the_operations_give(model: Model, backend: str) -> None:
+    network = Network(model, 8, backend)
+    flat, other = np.random.default_rng(1).standard_normal((2, network.flat_size)).astype(np.float32)
+    plain, prepared = network.context(training=False), network.context(training=False)
+    network.prepare_predictions(prepared, flat)
+    for size, weights in [(8, flat), (5, flat), (8, other), (0, flat), (8, flat)]:
+        images, labels = batch_of(size)
+        expected = network.predict(plain, weights, images).copy()
+        np.testing.assert_array_equal(network.predict(prepared, weights, images), expected)
+        assert (
+            network.measure(prepared, weights, images, labels)[0] == network.measure(plain, weights, images, labels)[0]
+        )
+
+
+@pytest.mark.skipif("numba" not in BACKENDS or not can_compile(), reason="nothing is compiled here")
+def test_prepared_predictions_are_one_native_function_where_all_layers_can() -> None:
+    for model, whole in ((MODEL, True), (OWN, False)):
+        network = Network(model, 8, "numba")
+        context, flat = network.context(training=False), np.zeros(network.flat_size, np.float32)
+        assert context.forward is None
+        network.prepare_predictions(context, flat)
+        assert context.forward is not None and context.forward.is_whole is whole
