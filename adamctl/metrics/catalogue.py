@@ -1,7 +1,7 @@
 """Every metric there is: its name, what it means, and where in a role's STATUS it stands (pure).
 
 Names follow Prometheus: base units, `_total` for what only grows. Labels are `job`, `role` and `node`; never a shard,
-whose number grows with the model. `code` and `state` are from short lists.
+whose number grows with the model. `code` and `state` are from short lists, `metric` is one name for each job.
 """
 
 from __future__ import annotations
@@ -171,6 +171,14 @@ OTHER_ROLES: Final = (
     _run("run_progress_ratio", "Share of the run's examples that is handed out.", "progress"),
     _run("run_loss", "Mean training loss of the latest ranges.", "loss"),
     _run("run_top1_ratio", "Latest evaluation.", "top1"),
+    Metric(
+        "adamctl_run_metric_value",
+        "Latest evaluation, by what the model is judged by, such as top-1 or rmse.",
+        "run",
+        ("metric_value",),
+        ("coordinator",),
+        "metric",
+    ),
     _run("run_waiting_ratio", "Share of the compute threads' time spent waiting for data, so far.", "waiting_share"),
     _run("run_remaining_seconds", "Training time left, as estimated.", "eta_seconds"),
     _run("checkpoint_age_seconds", "Since the last checkpoint, or since the coordinator began.", "checkpoint_age_s"),

@@ -107,6 +107,8 @@ def _of_node(metric: Metric, node: NodeReading) -> Iterator[tuple[Labels, float]
         return
     if metric.name == "adamctl_run_state":
         yield from _state(own, status)
+    elif metric.name == "adamctl_run_metric_value":
+        yield from _judged(metric, own, status)
     elif metric.name == "adamctl_controller_leads":
         yield own, float(status.get("state") == "leader")
     elif metric.where == "run":
@@ -134,6 +136,12 @@ def _state(own: Labels, status: Status) -> Iterator[tuple[Labels, float]]:
     job, state = status.get("job"), status.get("state")
     if isinstance(job, str) and isinstance(state, str) and is_name(state):
         yield (_shown(job), *own, state), 1.0
+
+
+def _judged(metric: Metric, own: Labels, status: Status) -> Iterator[tuple[Labels, float]]:
+    job, name, number = status.get("job"), status.get("metric"), _number(status, metric.path)
+    if isinstance(job, str) and isinstance(name, str) and name and number is not None:
+        yield (_shown(job), *own, _shown(name)), number
 
 
 def _shown(job: str) -> str:

@@ -79,6 +79,20 @@ def test_a_run_has_its_job_and_its_state_as_labels() -> None:
     assert "adamctl_run_loss" not in shown, "it has no loss yet"
 
 
+def test_what_a_model_is_judged_by_is_a_label() -> None:
+    own = ("digits", "coordinator", "c")
+    for status, rows in (
+        ({"metric": "rmse", "metric_value": 0.25, "top1": None}, {(*own, "rmse"): 0.25}),
+        ({"metric": "top-1", "metric_value": 0.5, "top1": 0.5}, {(*own, "top-1"): 0.5}),
+        ({"metric": "rmse", "metric_value": None}, None),
+        ({"metric": 5, "metric_value": 0.25}, None),
+        ({"top1": 0.5}, None),
+    ):
+        shown = found(NodeReading("coordinator", "c", {"job": "digits", **status}))
+        assert shown.get("adamctl_run_metric_value") == rows
+        assert ("adamctl_run_top1_ratio" in shown) is (status.get("top1") is not None)
+
+
 def test_data_sets_are_added_up() -> None:
     status = {"datasets": [{"skipped": 2, "read_bytes": 10}, {"skipped": 3}], "reads": 5}
     shown = found(NodeReading("data", "d", status))
@@ -105,7 +119,9 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=3),
     max_leaves=8,
 )
-KEYS = sorted({key for metric in METRICS for key in metric.path} | {"jobs", "job", "datasets", "state", "replication"})
+KEYS = sorted(
+    {key for metric in METRICS for key in metric.path} | {"jobs", "job", "datasets", "state", "metric", "replication"}
+)
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), anything, max_size=8), st.sampled_from(["ps", "data", "coordinator"]))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError
+from adamctl.model.custom.loss import is_custom_loss
 from adamctl.model.description import (
     Activation,
     Conv2D,
@@ -105,6 +106,10 @@ def module_code(model: Model) -> str:
     if isinstance(last, (Softmax, Logistic)):
         kind = "nn.Softmax(1)" if isinstance(last, Softmax) else "nn.Sigmoid()"
         lines[-1] += f"; logits: {kind} turns them into what adamctl predicts"
+    elif model.loss == "mean_squared_error":
+        lines[-1] += "; what adamctl predicts; its loss is nn.MSELoss()"
+    elif is_custom_loss(model.loss):
+        lines[-1] += f"; outputs that {model.loss} compares, which is not exported"
     return "\n".join(["nn.Sequential(", *lines, ")"])
 
 

@@ -47,6 +47,7 @@ MODELS = {
             Softmax(3),
         ),
     ),
+    "regression": Model((4, 5, 3), (Conv2D(4, 2), Dense(6, "tanh"), Dense(3)), "mean_squared_error"),
     "pools": Model((8, 8, 4), (L2Pool2D(3, stride=2), Conv2D(4, 2, stride=(1, 2)), Logistic(5)), "logistic"),
 }
 
@@ -138,7 +139,8 @@ def test_pytorch_loads_the_state_dict_and_predicts_the_same(tmp_path: Path, mode
     first = images.transpose(0, 3, 1, 2) if images.ndim == 4 else images
     with torch.no_grad():
         logits = module.eval()(torch.from_numpy(np.ascontiguousarray(first)))
-        last = torch.softmax(logits, 1) if isinstance(model.layers[-1], Softmax) else torch.sigmoid(logits)
+        kinds = {Softmax: lambda found: torch.softmax(found, 1), Logistic: torch.sigmoid}
+        last = kinds.get(type(model.layers[-1]), lambda found: found)(logits)
     np.testing.assert_allclose(last.numpy(), ours, rtol=2e-4, atol=2e-6)
 
 
@@ -209,6 +211,38 @@ def test_one_that_was_imported_begins_a_run_but_is_none_to_go_on_with(tmp_path: 
     with pytest.raises(ConfigurationError, match="warmstart_from"):
         check_resumable(found, tmp_path / "imported", experiment, layout)
     assert manifest.find_checkpoint(str(tmp_path / "imported"), "train.warmstart_from") == tmp_path / "imported"
+
+
+def test_a_model_of_targets_is_exported_as_it_predicts(tmp_path: Path) -> None:
+    """Its modules are computed here by NumPy, in PyTorch's order of dimensions."""
+    model = MODELS["regression"]
+    run = make_run(tmp_path, 1, make_experiment(model))
+    exported = values("export", run, tmp_path / "out.npz", "--order", "torch")
+    lines = [line.strip() for line in exported["module"].splitlines()]
+    assert lines[1:-1] == [
+        "nn.Conv2d(3, 4, (2, 2)),  # 0",
+        "nn.Flatten(),  # 1",
+        "nn.Linear(48, 6),  # 2",
+        "nn.Tanh(),  # 3",
+        "nn.Linear(6, 3),  # 4; what adamctl predicts; its loss is nn.MSELoss()",
+    ]
+    images = np.random.default_rng(5).standard_normal((6, *model.input)).astype(np.float32)
+    with np.load(tmp_path / "out.npz") as arrays:
+        found = np.zeros((6, 4, 3, 4))
+        for y, x in np.ndindex(2, 2):
+            window = images.transpose(0, 3, 1, 2)[:, :, y : y + 3, x : x + 4]
+            found += np.einsum("ncij,fc->nfij", window, arrays["0.weight"][:, :, y, x])
+        found += arrays["0.bias"][:, None, None]
+        hidden = np.tanh(found.reshape(6, -1) @ arrays["2.weight"].T + arrays["2.bias"])
+        expected = hidden @ arrays["4.weight"].T + arrays["4.bias"]
+    np.savez(tmp_path / "images.npz", x=images)
+    told = values("predict", run, tmp_path / "images.npz")["predictions"]
+    np.testing.assert_allclose([one["outputs"] for one in told], expected, rtol=2e-4, atol=2e-5)
+
+
+def test_the_code_of_a_loss_of_ones_own_says_that_it_is_not_exported() -> None:
+    model = Model((4,), (Dense(3),), "tests.losses_for_tests:Absolute")
+    assert "outputs that tests.losses_for_tests:Absolute compares, which is not exported" in module_code(model)
 
 
 def test_the_code_says_what_the_logits_are_for() -> None:
