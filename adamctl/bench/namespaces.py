@@ -79,12 +79,17 @@ def is_inside() -> bool:
     return os.environ.get(INSIDE) == "1"
 
 
+def bring_up_loopback() -> None:
+    """Lets processes inside, and outside of the namespaces with links, reach each other; only inside."""
+    _run("ip", "link", "set", "lo", "up")
+
+
 @contextmanager
 def namespaces(names: Sequence[str]) -> Iterator[Namespaces]:
     """Creates one namespace per name, each linked to ours; only inside (`is_inside`)."""
     links = Namespaces(names)
     try:
-        _run("ip", "link", "set", "lo", "up")
+        bring_up_loopback()
         _run("ip", "addr", "replace", f"{HUB}/32", "dev", "lo")
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         for name in names:
