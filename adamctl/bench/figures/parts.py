@@ -49,4 +49,6 @@ class Part:
         return cast("Module", importlib.import_module(f"adamctl.bench.figures.{self.module}"))
 
 
-PARTS: Mapping[str, Part] = {}
+PARTS: Mapping[str, Part] = {
+    "adam-8": Part("Adam figure 8: compute threads of one machine", 5, "adam_8", has_machines=False),
+}
