@@ -77,7 +77,8 @@ def names_of(asked: Asked) -> tuple[str, ...]:
     check()
     if any(PARTS[name].has_machines for name in _left(names, asked)):
         check_core_shares()
-    if need_links(names, asked) and (problem := namespaces.missing()):
+    runs_links = any(PARTS[name].runs_links for name in _left(names, asked))
+    if (runs_links or need_links(names, asked)) and (problem := namespaces.missing()):
         raise ConfigurationError(problem)
     return names
 
