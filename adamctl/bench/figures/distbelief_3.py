@@ -220,12 +220,12 @@ def figure_of(rounds: Rounds) -> Figure:
 
 def _sentences(rounds: Rounds, core: Core) -> Iterator[str]:
     settings = rounds[SETTINGS]
-    batches = ", ".join(f"{name} {batch}" for name, batch in settings["batches"].items())
+    batches = "; ".join(f"{name}: {batch}" for name, batch in settings["batches"].items())
     count = len(rounds.under(NETWORKS[0].name))
     yield (
         f"Measured: medians of {count} rounds of about {settings['seconds']:g} s in turn, with the smallest and the "
         f"largest. Each machine is a process with {CORES:g} of a core and one thread, with a network of its own; "
-        f"mini-batches of {batches}; synthetic examples, nothing pushed. One machine has no network."
+        f"mini-batches, {batches}; synthetic examples, nothing pushed. One machine has no network."
     )
     yield (
         f"Links of {settings['link_bytes_per_s'] / MBIT:.4g} Mbit/s: 10 Gbit/s times the speed of an emulated machine "
