@@ -60,6 +60,8 @@ ELSEWHERE = (
     Elsewhere("cli/test_finished_run.py", ("api/load",), "it needs a run that has finished"),
     Elsewhere("api/parameter_client/test_blocking.py", ("api/parameter_client/*",), "parts of one client"),
     Elsewhere("bench/data/test_data.py", ("bench/data/parts",), "a registry is tested by what runs it"),
+    Elsewhere("bench/figures/test_figures.py", ("bench/figures/parts",), "a registry is tested by what runs it"),
+    Elsewhere("bench/figures/test_picture.py", ("bench/figures/figure",), "what is drawn"),
     Elsewhere(
         "bench/net/test_net.py",
         ("bench/report", "bench/child", "bench/net/plain_sockets", "bench/net/tls_sides"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -56,7 +56,7 @@ def quotas() -> Iterator[ControlGroups]:
 
 
 class ControlGroups:
-    """Groups by name, one process each; `control_groups` makes them."""
+    """Groups by name; `control_groups` makes them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -72,7 +72,16 @@ class ControlGroups:
         old = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": allowed_us}
         if before_others:
             new["cpu.weight"], old["cpu.shares"] = WEIGHT, SHARES
-        self._put(name, pid, new, old)
+        self._put(name, (pid,), new, old)
+
+    def share_together(self, pids: Sequence[int], cores: float) -> None:
+        """Gives several processes so many cores together, in a group without a name; at least CORES_LEAST."""
+        allowed_us = round(cores * PERIOD_US)
+        new, old = (
+            {"cpu.max": f"{allowed_us} {PERIOD_US}"},
+            {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": allowed_us},
+        )
+        self._put(str(next(self._numbers)), pids, new, old)
 
     def give(self, pid: int, cores: float) -> None:
         """Gives a process cores before others, in a group without a name; may be called again, with other shares."""
@@ -80,15 +89,16 @@ class ControlGroups:
 
     def limit_memory(self, name: str, pid: int, limit_bytes: int) -> None:
         """Has the kernel kill a process that needs more memory than that."""
-        self._put(name, pid, {"memory.max": limit_bytes}, {"memory.limit_in_bytes": limit_bytes})
+        self._put(name, (pid,), {"memory.max": limit_bytes}, {"memory.limit_in_bytes": limit_bytes})
 
-    def _put(self, name: str, pid: int, new: dict[str, int | str], old: dict[str, int]) -> None:
-        """Moves a process to a group with these settings of version 2, or else of version 1."""
+    def _put(self, name: str, pids: Sequence[int], new: Mapping[str, int | str], old: Mapping[str, int]) -> None:
+        """Moves processes to a group with these settings of version 2, or else of version 1."""
         group = self._folder / name
         group.mkdir()
         for setting, value in (new if (group / next(iter(new))).exists() else old).items():
             (group / setting).write_text(str(value))
-        (group / "cgroup.procs").write_text(str(pid))
+        for pid in pids:
+            (group / "cgroup.procs").write_text(str(pid))
 
 
 def _made(root: Path, controller: Controller) -> Path | None:

@@ -42,6 +42,10 @@ QUEUE_S = 0.2
 """What a link holds back before it drops: with less, blocks of several senders to one receiver lose packets."""
 
 
+TCP_SHARE = 1448 / 1514
+"""Of what goes through an Ethernet link, what TCP carries."""
+
+
 def missing() -> str:
     """Returns why namespaces are not available here; empty if they are."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
@@ -79,12 +83,17 @@ def is_inside() -> bool:
     return os.environ.get(INSIDE) == "1"
 
 
+def bring_up_loopback() -> None:
+    """Lets processes inside, and outside of the namespaces with links, reach each other; only inside."""
+    _run("ip", "link", "set", "lo", "up")
+
+
 @contextmanager
 def namespaces(names: Sequence[str]) -> Iterator[Namespaces]:
     """Creates one namespace per name, each linked to ours; only inside (`is_inside`)."""
     links = Namespaces(names)
     try:
-        _run("ip", "link", "set", "lo", "up")
+        bring_up_loopback()
         _run("ip", "addr", "replace", f"{HUB}/32", "dev", "lo")
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         for name in names:

@@ -211,7 +211,12 @@ class WatchedRun:
     @property
     def job(self) -> str:
         """Name of the run."""
-        return next((self._folder / "runs").glob("*/*/logs")).parent.parent.name
+        return self.run_folder.parent.name
+
+    @property
+    def run_folder(self) -> Path:
+        """What the run writes; it goes with the block."""
+        return next((self._folder / "runs").glob("*/*/logs")).parent
 
     async def address(self, node: str) -> str:
         """Returns a role's TCP address, once it serves; `node` may be a pattern.

@@ -42,6 +42,7 @@ command = TableGroup(
         "metrics": ("adamctl.cli.bench.metrics:metrics", "What scraping metrics costs a run"),
         "layer": ("adamctl.cli.bench.layer:layer", "A layer of one's own against a built-in one"),
         "soak": ("adamctl.cli.bench.soak:soak", "Hours of faults, with an account of every push"),
+        "figures": ("adamctl.cli.bench.figures:figures", "Figures of the papers: measured here, planned beyond"),
         "hosts": ("adamctl.cli.bench.hosts:hosts", "Many agents at one front, and the loss of a role and of a host"),
         "store": (
             "adamctl.cli.bench.bench:store",

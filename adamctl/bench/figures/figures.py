@@ -1,0 +1,210 @@
+"""`adamctl bench figures`: measures what is not there yet of each figure, draws it, and makes the report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import adamctl
+from adamctl.bench import namespaces
+from adamctl.bench.figures.figure import Figure
+from adamctl.bench.figures.machines import check_core_shares, load_1_minute, said_of_load
+from adamctl.bench.figures.parts import PARTS, Part
+from adamctl.bench.figures.picture import check, draw
+from adamctl.bench.figures.rounds import NAME, MissingRoundError, Rounds
+from adamctl.bench.figures.session import FigureSettings, Progress, Session
+from adamctl.bench.report import describe_machine, describe_versions, make_report
+from adamctl.errors import ConfigurationError
+
+PACKAGES = ("adamctl", "numpy", "numba")
+REPORT, PICTURE = "report.json", "figure.svg"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for.
+
+    Attributes:
+        names: of figures.
+        folder: where rounds are kept: a folder for each figure.
+        found: the reports whose rounds are used.
+        output: another file for the picture, of a single figure.
+    """
+
+    names: tuple[str, ...]
+    folder: Path
+    settings: FigureSettings
+    found: tuple[Path, ...] = ()
+    output: Path | None = None
+
+
+def run_figures(asked: Asked, progress: Progress = lambda text: None) -> dict[str, Any]:
+    """Makes figures, one after the other, and returns the report; pictures and reports are in the folder.
+
+    Raises:
+        ConfigurationError: a figure is not known, or cannot be measured here, which is known before any is begun.
+        RunFailedError: a run fails; what was finished before is kept, and the same call goes on.
+    """
+    names = names_of(asked)
+    if namespaces.is_inside():
+        namespaces.bring_up_loopback()
+    for path in asked.found:
+        _take_over(path, asked)
+    results = [_run(name, PARTS[name], asked, progress) for name in names]
+    return make_report("figures", PACKAGES, results)
+
+
+def names_of(asked: Asked) -> tuple[str, ...]:
+    """Returns which figures are made: those that were named, or those in the reports.
+
+    Raises:
+        ConfigurationError: one is not known, or cannot be measured here.
+    """
+    names = asked.names or tuple(dict.fromkeys(one["name"] for path in asked.found for one in _results(path)))
+    _check_known(names)
+    if asked.output is not None and len(names) > 1:
+        raise ConfigurationError(f"--output: expected one figure; found {', '.join(names)}; see {PICTURE} in --folder")
+    check()
+    if any(PARTS[name].has_machines for name in _left(names, asked)):
+        check_core_shares()
+    runs_links = any(PARTS[name].runs_links for name in _left(names, asked))
+    if (runs_links or need_links(names, asked)) and (problem := namespaces.missing()):
+        raise ConfigurationError(problem)
+    return names
+
+
+def need_links(names: Sequence[str], asked: Asked) -> bool:
+    """Whether something is left to be measured on machines with links of their own, which are only inside."""
+    return any(PARTS[name].has_links for name in _left(names, asked))
+
+
+def _left(names: Sequence[str], asked: Asked) -> list[str]:
+    """Returns which figures have rounds left to take."""
+    done = {one["name"] for path in asked.found for one in _results(path) if one["done"]}
+    return [name for name in names if name not in done and not rounds_of(name, asked).is_done]
+
+
+def rounds_of(name: str, asked: Asked) -> Rounds:
+    """Returns what is kept of a figure."""
+    return Rounds(_place(name, asked) / NAME)
+
+
+def _place(name: str, asked: Asked) -> Path:
+    return asked.folder / (f"{name}-quick" if asked.settings.is_quick else name)
+
+
+def _take_over(path: Path, asked: Asked) -> None:
+    results = _results(path)
+    _check_known([one["name"] for one in results], f"--from {path}: ")
+    for one in results:
+        if one["quick"] != asked.settings.is_quick:
+            wanted = "with" if asked.settings.is_quick else "without"
+            raise ConfigurationError(f"--from {path}: expected rounds {wanted} --quick; found others")
+        rounds_of(one["name"], asked).take_over(one)
+
+
+def _results(path: Path) -> list[dict[str, Any]]:
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        results = [dict(one) for one in report["results"]]
+        if report["bench"] == "figures" and all(
+            {"name", "quick", "done", "rounds", "starts"} <= {*one} for one in results
+        ):
+            return results
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"--from {path}: expected what `bench figures --json` prints; found {error}") from None
+    raise ConfigurationError(f"--from {path}: expected what `bench figures --json` prints; found another object")
+
+
+def _check_known(names: Sequence[str], what: str = "") -> None:
+    unknown = [name for name in names if name not in PARTS]
+    if unknown or not names:
+        raise ConfigurationError(f"{what}expected some of {', '.join(PARTS)}; found {', '.join(unknown) or 'none'}")
+
+
+def _run(name: str, part: Part, asked: Asked, progress: Progress) -> dict[str, Any]:
+    place, rounds, module = _place(name, asked), rounds_of(name, asked), part.load()
+    session = Session(
+        asked.settings, rounds, lambda other: rounds_of(other, asked), lambda text: progress(f"{name}: {text}")
+    )
+    figure = None
+    if rounds.is_done:
+        try:
+            figure = module.figure_of(rounds)
+        except MissingRoundError as error:  # it was measured by an earlier version
+            progress(f"{name}: {error}")
+    if figure is None:
+        minutes = "a try of tiny size" if asked.settings.is_quick else f"about {part.minutes:g} minutes"
+        load = load_1_minute()
+        progress(f"{name}: {part.title}; {minutes}; {said_of_load(load)}")
+        rounds.start(start_of(load))
+        module.measure(session)
+        rounds.finish()
+        figure = module.figure_of(rounds)
+    figure = replace(figure, sentences=(*figure.sentences, *said_of_starts(rounds.starts)))
+    return _shown(name, part, figure, rounds, place, asked, progress)
+
+
+def _shown(
+    name: str, part: Part, figure: Figure, rounds: Rounds, place: Path, asked: Asked, progress: Progress
+) -> dict[str, Any]:
+    """Writes the picture and the report, and returns what the report has of the figure."""
+    result: dict[str, Any] = {
+        "name": name, "title": part.title, "quick": asked.settings.is_quick, **rounds.to_json(),
+        **msgspec.to_builtins(figure),
+    }  # fmt: skip
+    place.mkdir(parents=True, exist_ok=True)
+    picture = place / PICTURE
+    draw(figure, part.title, picture, is_quick=asked.settings.is_quick)
+    if asked.output is not None:
+        if asked.output.suffix == picture.suffix:
+            shutil.copyfile(picture, asked.output)
+        else:
+            draw(figure, part.title, asked.output, is_quick=asked.settings.is_quick)
+    (place / REPORT).write_text(json.dumps(make_report("figures", PACKAGES, [result]), indent=1) + "\n")
+    progress(f"{name}: picture: {asked.output or picture}")
+    return result
+
+
+def start_of(load: float) -> dict[str, Any]:
+    """Returns what is noted when measuring begins."""
+    return {
+        "date": datetime.now().astimezone().date().isoformat(),
+        "load_1_minute": load,
+        "commit": commit(),
+        "machine": describe_machine(),
+        "versions": describe_versions(PACKAGES),
+    }
+
+
+def said_of_starts(starts: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Returns where and when it was measured, in words."""
+    if not starts:
+        return ()
+    machines = dict.fromkeys(f"{one['machine']['cores']} cores of {one['machine']['processor']}" for one in starts)
+    dates, commits = (dict.fromkeys(str(one[key]) for one in starts) for key in ("date", "commit"))
+    load = max(float(one["load_1_minute"]) for one in starts)
+    text = f"{', '.join(machines)}; {', '.join(dates)}; commit {', '.join(commits)}"
+    interrupted = f"; begun or gone on with {len(starts)} times" if len(starts) > 1 else ""
+    return (f"Measured on {text}{interrupted}. {said_of_load(load).capitalize()}.",)
+
+
+def commit() -> str:
+    """Returns the commit of this checkout, or the version where there is none."""
+    folder = Path(adamctl.__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude", "*"],
+            capture_output=True, text=True, timeout=10, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return f"version {adamctl.__version__}"
+    return done.stdout.strip() if done.returncode == 0 else f"version {adamctl.__version__}"

@@ -1,0 +1,62 @@
+"""The figures of `adamctl bench figures`, by name. Imports none of what measures.
+
+To add a figure: a module beside this one with the functions of `Part`, and an entry of `PARTS`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from adamctl.bench.figures.figure import Figure
+from adamctl.bench.figures.rounds import Rounds
+from adamctl.bench.figures.session import Session
+
+
+class Module(Protocol):
+    """What a figure's module has."""
+
+    def measure(self, session: Session) -> None:
+        """Takes all rounds that are not there yet. Raises ConfigurationError, RunFailedError."""
+        ...
+
+    def figure_of(self, rounds: Rounds) -> Figure:
+        """Returns the figure, once all rounds are there; planned points are computed here, nothing is measured."""
+        ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """One figure.
+
+    Attributes:
+        title: what it shows.
+        minutes: that it takes, on two cores.
+        module: in this package.
+        has_machines: it emulates machines with shares of cores, which need control groups.
+        has_links: its machines have links of their own, which need network namespaces: all of it runs inside one.
+        runs_links: the commands that it runs make such links; it stays outside itself.
+    """
+
+    title: str
+    minutes: float
+    module: str
+    has_machines: bool = True
+    has_links: bool = False
+    runs_links: bool = False
+
+    def load(self) -> Module:
+        return cast("Module", importlib.import_module(f"adamctl.bench.figures.{self.module}"))
+
+
+PARTS: Mapping[str, Part] = {
+    "distbelief-3": Part(
+        "DistBelief figure 3: speed-up of a mini-batch over machines", 40, "distbelief_3", runs_links=True
+    ),
+    "adam-8": Part("Adam figure 8: compute threads of one machine", 5, "adam_8", has_machines=False),
+    "adam-9": Part(
+        "Adam figure 9: updates per second of one parameter server", 10, "adam_9", has_machines=False, runs_links=True
+    ),
+}

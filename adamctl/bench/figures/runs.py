@@ -1,0 +1,146 @@
+"""The real commands as processes, each with one JSON result; trainings on emulated machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import adamctl
+from adamctl.bench.control_groups import ControlGroups
+from adamctl.bench.figures.machines import BESIDE_CORES, check_machines
+from adamctl.bench.watched_run import WatchedRun
+from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.net import loop
+from adamctl.net.address import TRANSPORT_VARIABLE
+
+EVERY_S = 0.5
+LOG_LINES = 10
+LEFT_OUT = frozenset({"run_folder"})
+"""Of a result: what is gone when it is read."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """One run of `adamctl train`.
+
+    Attributes:
+        experiment: the file.
+        settings: as `--set`, such as `train.passes`.
+        seed: of the run.
+        machines: cores of each machine, by node, such as `worker-1`; all other roles share `beside_cores`. Its
+            processes then use TCP, since machines share no memory. None: no share, and any transport.
+        data: folders in which data are looked up.
+        kept: where the run's folder is copied to when it has ended, for its checkpoints; None: it is gone.
+    """
+
+    experiment: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 1
+    machines: Mapping[str, float] | None = None
+    beside_cores: float = BESIDE_CORES
+    data: tuple[str, ...] = ()
+    kept: Path | None = None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What follows `adamctl train`."""
+        folders = [part for one in self.data for part in ("--data", str(Path(one).absolute()))]
+        keys = [part for key, value in self.settings.items() for part in ("--set", f"{key}={toml_value(value)}")]
+        return str(self.experiment.absolute()), "--seed", str(self.seed), *folders, *keys
+
+
+def train(training: Training, groups: ControlGroups | None = None) -> dict[str, Any]:
+    """Trains, and returns `result`, what the command printed, and `evaluations` and `progress`, lines of metrics.jsonl.
+
+    Machines get their shares of cores once they serve: they need not start with them.
+
+    Args:
+        groups: for the shares (`adamctl.bench.figures.machines.core_shares`).
+
+    Raises:
+        ConfigurationError: machines have more cores than there are for them.
+        RunFailedError: the run fails.
+    """
+    if training.machines is not None:
+        if groups is None:
+            raise ConfigurationError("a training on machines: expected control groups; found none")
+        check_machines(training.machines, training.beside_cores)
+    return loop.run(_train(training, groups))
+
+
+async def _train(training: Training, groups: ControlGroups | None) -> dict[str, Any]:
+    environment = {} if training.machines is None else {TRANSPORT_VARIABLE: "tcp"}
+    async with WatchedRun(training.arguments, every_s=EVERY_S, environment=environment) as run:
+        if training.machines is not None and groups is not None:
+            for node, cores in training.machines.items():
+                await run.address(node)
+                groups.share_cores(f"{run.pid}-{node}", run.process(node).pid, cores)
+            beside = [one.pid for node, one in run.processes().items() if node not in training.machines]
+            groups.share_together(beside, training.beside_cores)
+        result = await run.result()
+        if training.kept is not None:
+            shutil.copytree(run.run_folder, training.kept, dirs_exist_ok=True)
+        return {
+            "result": {key: value for key, value in result.items() if key not in LEFT_OUT},
+            "evaluations": run.records("evaluation"),
+            "progress": run.records("progress"),
+        }
+
+
+def command(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Runs `adamctl ARGUMENTS --json` and returns what it prints.
+
+    Raises:
+        ConfigurationError: it ends with exit code 2.
+        RunFailedError: it ends with another one.
+    """
+    line = (sys.executable, "-m", "adamctl", *arguments, "--json")
+    done = subprocess.run(
+        line, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+    if done.returncode:
+        said = "\n".join(done.stderr.splitlines()[-LOG_LINES:])
+        kind = ConfigurationError if done.returncode == ConfigurationError.exit_code else RunFailedError
+        raise kind(f"adamctl {' '.join(arguments)}: exit status {done.returncode}:\n{said}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def example(name: str) -> Path:
+    """Returns one of the experiments in `examples`.
+
+    Raises:
+        ConfigurationError: this is no checkout, and has none.
+    """
+    path = Path(adamctl.__file__).resolve().parent.parent / "examples" / name
+    if not path.is_file():
+        raise ConfigurationError(f"expected {path}, an example of the repository; found none: run it from a checkout")
+    return path
+
+
+def edited(name: str, path: Path, *changes: tuple[str, str]) -> Path:
+    """Writes an example with some of its text replaced, every time that it is there, and returns the file.
+
+    Raises:
+        ConfigurationError: the example is not there, or has not that text.
+    """
+    text = example(name).read_text(encoding="utf-8")
+    for old, new in changes:
+        if old not in text:
+            raise ConfigurationError(f"examples/{name}: expected {old!r} in it; found no such text")
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def toml_value(value: Any) -> str:
+    """Returns a value as `--set` takes it."""
+    return json.dumps(value) if isinstance(value, (bool, list, tuple)) else str(value)

@@ -1,0 +1,74 @@
+"""A picture says what was measured, planned and claimed, and below it every bar with what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adamctl.bench.figures.figure import Claim, Figure, Judged, Line, Panel, Point, Table
+from adamctl.bench.figures.picture import LETTERS, draw, text_of, words_of
+
+pytest.importorskip("matplotlib")
+LINES = (
+    Line("measured here", "measured", (Point(1, 1, 0.9, 1.1), Point(2, 1.8, 1.7, 2.0), Point(4, 0, beyond=True))),
+    Line("planned beyond", "planned", (Point(8, 3), Point(16, 5))),
+    Line("each seed", "seeds", (Point(1, 0.95), Point(1, 1.05)), 1),
+    Line("with a band", "measured", (Point(1, 2, 1, 3), Point(2, 3, 2, 4)), 2, is_band=True),
+    Line("the diagonal", "theory", (Point(1, 1), Point(16, 16))),
+)
+CLAIMS = (
+    Claim("cross", "2.2 at 8: section 5", 8, 2.2),
+    Claim("level", "the paper's level", y=4),
+    Claim("vertical", "up to here", x=8),
+    Claim("range", "between both", y=8, y_most=16),
+    Claim("read off", "the paper's curve", points=(Point(2, 1.5),)),
+)
+PANEL = Panel(
+    "machines", "speed-up", LINES, CLAIMS, "A title", x_logarithmic=True, y_logarithmic=True, ticks=(1, 2, 4, 8)
+)
+BARS = (Judged("speed: at least 2", "1.5", "missed"), Judged("peak: 4 to 16", "8", "met"))
+
+
+def drawn(tmp_path: Path, figure: Figure, *, is_quick: bool = False) -> str:
+    """Returns the text of a picture: its letters are shapes, and comments say what they are."""
+    path = tmp_path / "figure.svg"
+    draw(figure, "Speed over machines", path, is_quick=is_quick)
+    return path.read_text()
+
+
+def test_all_of_it_is_in_the_picture(tmp_path: Path) -> None:
+    text = drawn(tmp_path, Figure((PANEL,), BARS, (), ("Links of 100 Mbit/s.",)), is_quick=True)
+    for said in (
+        "Speed over machines", "A title", "machines", "speed-up", *(line.name for line in LINES),
+        *(claim.text for claim in CLAIMS), "(read off)", "MISSED: speed: at least 2; found 1.5",
+        "met: peak: 4 to 16; found 8", "Links of 100 Mbit/s.", "A TRY OF TINY SIZE",
+    ):  # fmt: skip
+        assert said in text, said
+
+
+def test_planned_points_are_hollow_and_dashed_and_measured_ones_filled(tmp_path: Path) -> None:
+    def one(kind: str) -> str:
+        line = Line("points", kind, (Point(1, 1), Point(2, 2)))  # type: ignore[arg-type]
+        text = drawn(tmp_path, Figure((Panel("x", "y", (line,)),), (), (), ()))
+        assert "TINY" not in text
+        return text
+
+    hollow, dashed = "fill: #ffffff; stroke: #1f77b4", "stroke-dasharray"
+    assert hollow in one("planned") and dashed in one("planned")
+    assert hollow not in one("measured") and dashed not in one("measured")
+
+
+def test_a_figure_without_axes_is_its_table(tmp_path: Path) -> None:
+    text = drawn(tmp_path, Figure((), BARS, (Table(("mode", "top-1"), (("free", "99.4"),), "Accuracy"),), ()))
+    for said in ("Accuracy", "mode", "99.4", "MISSED"):
+        assert said in text
+
+
+def test_a_long_sentence_is_broken() -> None:
+    lines = list(words_of(Figure((), (), (), ("word " * 100,))))
+    assert len(lines) > 2 and max(map(len, lines)) <= LETTERS
+
+
+def test_columns_of_numbers_are_aligned_to_the_right() -> None:
+    assert text_of(Table(("name", "rate"), (("a", "1.5"), ("bb", "100")))) == "name  rate\na      1.5\nbb     100"

@@ -1,0 +1,54 @@
+"""The real commands run as processes, and trainings on machines with shares of cores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adamctl.bench.control_groups import control_groups
+from adamctl.bench.figures.machines import core_shares
+from adamctl.bench.figures.runs import Training, command, example, train
+from adamctl.errors import ConfigurationError
+
+
+def test_a_training_is_a_command_line(tmp_path: Path) -> None:
+    training = Training(
+        tmp_path / "e.toml", {"train.passes": 2, "optimizer.lr": 0.1, "train.bounded": True, "cluster.list": [1, 2]},
+        seed=3, data=(str(tmp_path),),
+    )  # fmt: skip
+    assert training.arguments == (
+        str(tmp_path / "e.toml"), "--seed", "3", "--data", str(tmp_path), "--set", "train.passes=2", "--set",
+        "optimizer.lr=0.1", "--set", "train.bounded=true", "--set", "cluster.list=[1, 2]",
+    )  # fmt: skip
+
+
+def test_examples_are_found_and_one_that_is_not_there_is_refused() -> None:
+    assert example("mnist.toml").read_text().startswith("#")
+    with pytest.raises(ConfigurationError, match="an example of the repository; found none"):
+        example("no-such.toml")
+
+
+def test_machines_without_groups_or_with_too_many_cores_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="expected control groups"):
+        train(Training(example("digits.toml"), machines={"worker-1": 0.4}))
+
+
+def test_a_command_that_ends_with_2_is_bad_input_and_says_why() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"adamctl summary no-such\.toml: exit status 2:\n.*no such experiment"
+    ):
+        command(("summary", "no-such.toml"))
+
+
+@pytest.mark.slow
+def test_a_training_on_machines_has_its_shares_and_a_result(tmp_path: Path) -> None:
+    with control_groups("cpu") as made:
+        if made is None:
+            pytest.skip("needs a control group for processor time that this user may write to")
+    machines, kept = {"worker-1": 0.5, "ps-1": 0.3}, tmp_path / "kept"
+    training = Training(example("digits.toml"), {"train.passes": 2, "cluster.threads": 1}, machines=machines, kept=kept)
+    with core_shares() as groups:
+        found = train(training, groups)
+    assert found["result"]["passes"] == 2 and found["evaluations"] and found["progress"]
+    assert (kept / "metrics.jsonl").is_file()
