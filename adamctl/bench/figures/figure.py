@@ -34,6 +34,7 @@ class Line:
     """Points that belong together.
 
     Attributes:
+        name: in the legend; empty: it is not in it.
         color: lines with the same number have the same color, such as what was measured and planned of one thing.
         is_band: `low` and `high` are the edges of a band, not whiskers.
     """

@@ -50,7 +50,8 @@ class Part:
 
 
 PARTS: Mapping[str, Part] = {
-    "distbelief-4": Part("DistBelief, figure 4: accuracy over time", 60, "distbelief_4"),
-    "distbelief-5": Part("DistBelief, figure 5: time to an accuracy over machines and cores", 40, "distbelief_5"),
-    "adam-3.2.5": Part("Adam, 3.2.5: passes that end early, with one slow worker", 35, "adam_3_2_5"),
+    "distbelief-4": Part("DistBelief figure 4: accuracy over time", 60, "distbelief_4"),
+    "distbelief-5": Part("DistBelief figure 5: time to an accuracy over machines and cores", 40, "distbelief_5"),
+    "adam-3.2.5": Part("Adam 3.2.5: passes that end early, with one slow worker", 35, "adam_3_2_5"),
+    "adam-8": Part("Adam figure 8: compute threads of one machine", 5, "adam_8", has_machines=False),
 }

@@ -22,7 +22,7 @@ PANELS_MOST = 2
 PLAIN_FROM, PLAIN_TO = 0.01, 100_000
 """Numbers at a logarithmic axis that are written out."""
 STYLES: Mapping[str, Mapping[str, Any]] = {
-    "measured": {"marker": "o", "linestyle": "-", "markersize": 6, "linewidth": 1.4},
+    "measured": {"zorder": 3, "marker": "o", "linestyle": "-", "markersize": 6, "linewidth": 1.4},
     "planned": {"marker": "o", "linestyle": "--", "markersize": 5, "linewidth": 1.0, "markerfacecolor": "white"},
     "seeds": {"marker": "o", "linestyle": "", "markersize": 2.5, "alpha": 0.5},
     "theory": {"linestyle": ":", "linewidth": 1.0},
@@ -105,7 +105,7 @@ def _table_height(one: Table) -> float:
 
 
 def _legend_rows(panel: Panel, beside: int) -> int:
-    entries = len(panel.lines) + len(panel.claims)
+    entries = sum(bool(line.name) for line in panel.lines) + len(panel.claims)
     return -(-entries // _legend_columns(beside))
 
 
@@ -144,7 +144,7 @@ def _draw_line(axes: Any, line: Line) -> None:
     style = {**STYLES[line.kind], "color": color, **({"marker": ""} if line.is_band else {})}
     reached = [point for point in line.points if not point.beyond]
     xs, ys = [point.x for point in reached], [point.y for point in reached]
-    axes.plot(xs, ys, label=line.name, **style)
+    axes.plot(xs, ys, label=line.name or "_nolegend_", **style)
     spread = [point for point in reached if point.low is not None and point.high is not None]
     if line.is_band:
         edges = [[point.low for point in spread], [point.high for point in spread]]
