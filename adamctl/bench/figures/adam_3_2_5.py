@@ -127,7 +127,9 @@ def together_s(rounds: Rounds, which: str) -> float:
 
 
 def _of(rounds: Rounds, which: str, batches: int, fraction: float) -> list[dict[str, Any]]:
-    return rounds.under(f"{which}/{batches}/{fraction:g}")
+    """Returns the runs of a setting, by seed. Raises MissingRoundError: there are none."""
+    setting = f"{which}/{batches}/{fraction:g}"
+    return rounds.under(setting) or [rounds[f"{setting}/seed-1"]]
 
 
 def _pass_s(rounds: Rounds, which: str, batches: int, fraction: float) -> list[float]:

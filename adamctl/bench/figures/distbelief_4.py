@@ -21,7 +21,7 @@ from adamctl.bench.figures.speech_methods import (
     TARGET,
     Method,
 )
-from adamctl.bench.figures.speech_runs import Found, speech_runs, what_was_emulated
+from adamctl.bench.figures.speech_runs import Found, runs_of, speech_runs, what_was_emulated
 
 SEEDS = (1, 2, 3)
 REPLICAS_THERE = {SGD: "1 of 8 partitions", DOWNPOUR: "20", ADAGRAD: "20", ADAGRAD_8: "200", LBFGS_8: "2,000"}
@@ -52,7 +52,7 @@ def measure(session: Session) -> None:
 
 def figure_of(rounds: Rounds) -> Figure:
     """Returns the figure of its runs."""
-    found = {method: [Found.from_json(one) for one in rounds.under(method.name)] for method in METHODS}
+    found = {method: runs_of(rounds, method) for method in METHODS}
     panels = tuple(
         Panel(
             "seconds of training", "top-1 of frames", lines, title=title, claims=LEVEL,

@@ -20,7 +20,7 @@ from adamctl.bench.figures.speech_methods import (
     at_replicas,
 )
 from adamctl.bench.figures.speech_planned import BEYOND, REPLICAS_PER_SERVER, planned_frames_per_s, take_rates
-from adamctl.bench.figures.speech_runs import Found, speech_runs, what_was_emulated
+from adamctl.bench.figures.speech_runs import Found, runs_of, speech_runs, what_was_emulated
 
 SEEDS = (1, 2)
 REPLICAS, REPLICAS_QUICK = (1, 2, 4, 8), (4, 8)
@@ -59,9 +59,9 @@ def figure_of(rounds: Rounds) -> Figure:
     """Returns the figure of its runs."""
     found = {
         name: {
-            replicas: there
+            replicas: runs_of(rounds, at_replicas(family, replicas))
             for replicas in REPLICAS
-            if (there := [Found.from_json(one) for one in rounds.under(at_replicas(family, replicas).name)])
+            if replicas in REPLICAS_QUICK or rounds.under(at_replicas(family, replicas).name)
         }
         for name, family in FAMILIES.items()
     }

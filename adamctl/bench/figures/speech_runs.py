@@ -170,6 +170,12 @@ class SpeechRuns:
         return 0.0 if found["ended"] == DIVERGED else float(found["result"]["top1"])
 
 
+def runs_of(rounds: Rounds, method: Method) -> list[Found]:
+    """Returns the runs of a method, by seed. Raises MissingRoundError: there are none."""
+    found = [Found.from_json(one) for one in rounds.under(method.name)]
+    return found or [Found.from_json(rounds[f"{method.name}/seed-1"])]
+
+
 @contextmanager
 def speech_runs(session: Session) -> Iterator[SpeechRuns]:
     """Yields what runs methods on machines. Raises ConfigurationError: control groups cannot be made here."""

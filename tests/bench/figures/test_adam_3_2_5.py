@@ -9,7 +9,7 @@ import pytest
 from adamctl.bench.control_groups import ControlGroups
 from adamctl.bench.figures import adam_3_2_5
 from adamctl.bench.figures.machines import check_machines
-from adamctl.bench.figures.rounds import Rounds
+from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.runs import Training
 from adamctl.bench.figures.session import FigureSettings, Session
 from tests.bench.figures.fake_speech import no_groups
@@ -54,6 +54,15 @@ def test_settings_alternate_within_a_seed_and_machines_fit(trainings: list[Train
     for training in trainings:
         assert training.machines is not None
         check_machines(training.machines)
+
+
+def test_the_first_pass_of_a_run_does_not_count() -> None:
+    assert adam_3_2_5.pass_seconds([{"train_seconds": at_s} for at_s in (9.0, 14.0, 18.5)]) == [5.0, 4.5]
+
+
+def test_a_setting_that_was_not_measured_is_missing() -> None:
+    with pytest.raises(MissingRoundError, match=r"slow/8/0\.75/seed-1"):
+        adam_3_2_5.figure_of(Rounds())
 
 
 def test_what_is_saved_and_what_it_costs_is_judged(trainings: list[Training]) -> None:

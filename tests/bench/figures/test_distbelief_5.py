@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 
 from adamctl.bench.figures import distbelief_4, distbelief_5
-from adamctl.bench.figures.rounds import Rounds
+from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
 from adamctl.bench.figures.speech_methods import ADAGRAD, ADAGRAD_8, DOWNPOUR, TARGET
 from tests.bench.figures.fake_speech import FakeTrainings
+
+
+@pytest.fixture(autouse=True)
+def plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans so many frames per second for each replica, without a simulation."""
+    monkeypatch.setattr(distbelief_5, "planned_frames_per_s", lambda rounds, replicas: 110.0 * replicas)
 
 
 def session(others: Rounds | None = None) -> Session:
@@ -45,11 +51,18 @@ def test_bars_and_points(monkeypatch: pytest.MonkeyPatch) -> None:
     distbelief_5.measure(here)
     figure = distbelief_5.figure_of(here.rounds)
     assert [bar.outcome for bar in figure.bars] == ["met", "missed", "missed", "missed"]
+    assert figure.bars[3].found.startswith("1 of 4, ")
     machines, cores, speed = figure.panels
     assert [point.x for point in machines.lines[0].points] == [2, 3, 5, 9]
     assert [point.x for point in cores.lines[0].points] == pytest.approx([0.45, 0.6, 0.9, 1.5])
     assert machines.lines[0].points[0].y == 30.0 and not machines.lines[0].points[0].beyond
-    assert [point.x for point in speed.lines[2].points] == [1, 2, 4, 8, 16, 32, 64, 128, 200]
+    plan = speed.lines[2]
+    assert plan.kind == "planned" and [point.x for point in plan.points] == [1, 2, 4, 8, 16, 32, 64, 128, 200]
+
+
+def test_a_setting_that_was_not_measured_is_missing() -> None:
+    with pytest.raises(MissingRoundError, match="downpour-4/seed-1"):
+        distbelief_5.figure_of(Rounds())
 
 
 def test_a_setting_that_does_not_get_there_is_a_triangle(monkeypatch: pytest.MonkeyPatch) -> None:
