@@ -49,8 +49,8 @@ def measured() -> Rounds:
 
 def test_settings_alternate_within_a_seed_and_machines_fit(trainings: list[Training]) -> None:
     keys = list(measured().to_json()["rounds"])
-    assert keys[3:7] == [f"slow/{batches}/{fraction}/seed-1" for batches in (8, 58) for fraction in ("0.75", "1")]
-    assert len(keys) == 3 + 4 * 10 + 4 * 3 and keys[-1] == "even/58/1/seed-3"
+    assert keys[3:7] == [f"slow/{batches}/{fraction}/seed-1" for batches in (8, 58) for fraction in ("0.75", "1.0")]
+    assert len(keys) == 3 + 4 * 10 + 4 * 3 and keys[-1] == "even/58/1.0/seed-3"
     for training in trainings:
         assert training.machines is not None
         check_machines(training.machines)
