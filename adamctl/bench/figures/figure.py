@@ -74,6 +74,7 @@ class Panel:
     Attributes:
         x_logarithmic, y_logarithmic: the axis is.
         ticks: places on the horizontal axis; none: chosen by the picture.
+        y_least: where the vertical axis begins, if it is not logarithmic and nothing is negative.
     """
 
     x_label: str
@@ -84,6 +85,7 @@ class Panel:
     x_logarithmic: bool = False
     y_logarithmic: bool = False
     ticks: tuple[float, ...] = ()
+    y_least: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     if panel.ticks:
         axes.set_xticks(panel.ticks, [f"{tick:g}" for tick in panel.ticks])
     if not panel.y_logarithmic and all(point.y >= 0 for line in panel.lines for point in line.points):
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=panel.y_least)
     columns = _legend_columns(len(axes.figure.axes))
     anchor = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.11)}
     axes.legend(fontsize=7.5, ncols=columns, frameon=False, **anchor)
@@ -143,6 +143,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 def _draw_line(axes: Any, line: Line) -> None:
     color = "0.4" if line.kind == "theory" else f"C{line.color}"
     style = {**STYLES[line.kind], "color": color, **(FAINT if line.is_faint else {})}
+    style |= {"marker": ""} if line.is_band else {}
     reached = [point for point in line.points if not point.beyond]
     xs, ys = [point.x for point in reached], [point.y for point in reached]
     axes.plot(xs, ys, label=line.name or "_nolegend_", **style)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -22,6 +23,9 @@ from adamctl.net.address import TRANSPORT_VARIABLE
 
 EVERY_S = 0.5
 LOG_LINES = 10
+TIME, DIVERGED = "time", "diverged"
+NOT_FINITE = "no longer finite"
+"""What the error of a run that diverges says (`adamctl.roles.worker.divergence`)."""
 LEFT_OUT = frozenset({"run_folder"})
 """Of a result: what is gone when it is read."""
 
@@ -38,6 +42,8 @@ class Training:
             processes then use TCP, since machines share no memory. None: no share, and any transport.
         data: folders in which data are looked up.
         kept: where the run's folder is copied to when it has ended, for its checkpoints; None: it is gone.
+        seconds_most: of training, after which it is stopped; None: it ends by itself.
+        may_diverge: a run whose loss is no longer finite is a result, too, with what it had until then.
     """
 
     experiment: Path
@@ -47,6 +53,8 @@ class Training:
     beside_cores: float = BESIDE_CORES
     data: tuple[str, ...] = ()
     kept: Path | None = None
+    seconds_most: float | None = None
+    may_diverge: bool = False
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -58,6 +66,8 @@ class Training:
 
 def train(training: Training, groups: ControlGroups | None = None) -> dict[str, Any]:
     """Trains, and returns `result`, what the command printed, and `evaluations` and `progress`, lines of metrics.jsonl.
+
+    `ended` is `time` or `diverged`, and then `result` is empty; else the state that the run has ended in.
 
     Machines get their shares of cores once they serve: they need not start with them.
 
@@ -84,14 +94,30 @@ async def _train(training: Training, groups: ControlGroups | None) -> dict[str, 
                 groups.share_cores(f"{run.pid}-{node}", run.process(node).pid, cores)
             beside = [one.pid for node, one in run.processes().items() if node not in training.machines]
             groups.share_together(beside, training.beside_cores)
-        result = await run.result()
+        ended, result = await over(run, training)
         if training.kept is not None:
             shutil.copytree(run.run_folder, training.kept, dirs_exist_ok=True)
         return {
             "result": {key: value for key, value in result.items() if key not in LEFT_OUT},
+            "ended": ended,
             "evaluations": run.records("evaluation"),
             "progress": run.records("progress"),
         }
+
+
+async def over(run: WatchedRun, training: Training) -> tuple[str, dict[str, Any]]:
+    """Waits for the end of a run, or of its time; returns how it ended, and what it printed."""
+    while training.seconds_most is not None and not run.has_ended:
+        if run.progress is not None and run.progress.train_seconds >= training.seconds_most:
+            return TIME, {}
+        await asyncio.sleep(EVERY_S)
+    try:
+        result = await run.result()
+    except RunFailedError as error:
+        if training.may_diverge and NOT_FINITE in str(error):
+            return DIVERGED, {}
+        raise
+    return str(result["state"]), result
 
 
 def command(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:

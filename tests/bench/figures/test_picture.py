@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,21 @@ def test_planned_points_are_hollow_and_dashed_and_measured_ones_filled(tmp_path:
     hollow, dashed = "fill: #ffffff; stroke: #1f77b4", "stroke-dasharray"
     assert hollow in one("planned") and dashed in one("planned")
     assert hollow not in one("measured") and dashed not in one("measured")
+
+
+def test_a_mean_in_a_band_has_no_points_of_its_own(tmp_path: Path) -> None:
+    points = (Point(1, 0.8, 0.7, 0.9), Point(2, 0.9, 0.8, 1.0))
+    texts = [
+        drawn(tmp_path, Figure((Panel("x", "y", (Line("mean", "measured", points, is_band=is_band),)),), (), (), ()))
+        for is_band in (False, True)
+    ]
+    assert ["fill: #1f77b4; stroke: #1f77b4" in text for text in texts] == [True, False]
+
+
+def test_an_axis_may_begin_above_zero(tmp_path: Path) -> None:
+    panel = Panel("x", "y", (Line("points", "measured", (Point(1, 0.8), Point(2, 0.9))),))
+    texts = [drawn(tmp_path, Figure((one,), (), (), ())) for one in (panel, replace(panel, y_least=0.75))]
+    assert ["<!-- 0.0 -->" in text for text in texts] == [True, False]
 
 
 def test_a_figure_without_axes_is_its_table(tmp_path: Path) -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from adamctl.bench.control_groups import control_groups
+from adamctl.bench.figures import runs
 from adamctl.bench.figures.machines import core_shares
 from adamctl.bench.figures.runs import Training, command, example, train
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.roles.coordinator.core.progress import RunProgress
+from adamctl.roles.worker.divergence import DivergedError
+
+if TYPE_CHECKING:
+    from adamctl.bench.watched_run import WatchedRun
+
+NAN = str(DivergedError.at(0.1))
 
 
 def test_a_training_is_a_command_line(tmp_path: Path) -> None:
@@ -39,6 +48,51 @@ def test_a_command_that_ends_with_2_is_bad_input_and_says_why() -> None:
         ConfigurationError, match=r"adamctl summary no-such\.toml: exit status 2:\n.*no such experiment"
     ):
         command(("summary", "no-such.toml"))
+
+
+class FakeRun:
+    """A run that has trained for 3 s more at every look, and ends after `ends_s`."""
+
+    def __init__(self, ends_s: float, failure: str = "") -> None:
+        self._trained_s, self._ends_s, self._failure = 0.0, ends_s, failure
+
+    @property
+    def progress(self) -> RunProgress | None:
+        self._trained_s += 3.0
+        return RunProgress(state="training", job="fake", passes_total=1, train_seconds=self._trained_s)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._trained_s >= self._ends_s
+
+    async def result(self) -> dict[str, str]:
+        if self._failure:
+            raise RunFailedError(self._failure)
+        return {"state": "ended"}
+
+
+@pytest.mark.parametrize(
+    ("ends_s", "failure", "seconds_most", "ended"),
+    [(100, "", 6, "time"), (3, "", 30, "ended"), (100, "", None, "ended"), (3, NAN, 30, "diverged")],
+)
+async def test_how_a_run_ended(
+    ends_s: float, failure: str, seconds_most: float | None, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "EVERY_S", 0.0)
+    training = Training(example("digits.toml"), seconds_most=seconds_most, may_diverge=True)
+    found, result = await runs.over(cast("WatchedRun", FakeRun(ends_s, failure)), training)
+    assert found == ended and bool(result) == (ended == "ended")
+
+
+@pytest.mark.parametrize(("failure", "may_diverge"), [("no space left", True), (NAN, False)])
+async def test_a_run_that_fails_is_no_result(failure: str, may_diverge: bool) -> None:
+    training = Training(example("digits.toml"), may_diverge=may_diverge)
+    with pytest.raises(RunFailedError, match=failure[:10]):
+        await runs.over(cast("WatchedRun", FakeRun(3, failure)), training)
+
+
+def test_a_loss_that_is_not_finite_is_told_as_it_is_read_here() -> None:
+    assert runs.NOT_FINITE in NAN
 
 
 @pytest.mark.slow
