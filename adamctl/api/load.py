@@ -84,7 +84,7 @@ class TrainedModel:
     def predict_each(self, parts: Iterable[ArrayLike]) -> Iterator[NDArray[np.float32]]:
         """Yields the outputs of each array of examples in turn: for inputs larger than memory.
 
-        It takes no more parts ahead than its processes can have at work, at most threads + 1; parts of some hundred
+        It takes no more parts ahead than its processes can have at work, at most threads + 2; parts of some hundred
         examples keep all of them busy. Raises as `predict`.
         """
         arrays = (fitting(np.asarray(part), self.model.input, "examples") for part in parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.launch.metrics import PROBABILITY_MIN
+from adamctl.launch.prediction.archives import rows_of
 from adamctl.launch.prediction.forward import Forward, predictions
 from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
 from adamctl.model.metric import takes_targets
@@ -25,8 +25,6 @@ from adamctl.roles.data.speech.recordings import ENDINGS as RECORDING_ENDINGS
 
 BYTE_MAX = 255.0
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png")
-_ARRAYS = ("x", "x_test", "images", "test_images")
-"""Names under which an archive holds examples; one with a single array may call it anything."""
 
 
 @dataclass(frozen=True)
@@ -175,10 +173,11 @@ def _batches(
         if images:
             yield _decoded(images, shape, decoder)
             images = []
-        examples = fitting(_array(file), shape, str(file))
-        for start in range(0, len(examples), BATCH):
-            part = examples[start : start + BATCH]
+        start = 0
+        for rows in rows_of(file, BATCH):
+            part = fitting(rows, shape, str(file))
             yield [f"{file}[{start + row}]" for row in range(len(part))], part
+            start += len(part)
     if images:
         yield _decoded(images, shape, decoder)
 
@@ -186,23 +185,6 @@ def _batches(
 def _decoded(images: Sequence[Path], shape: tuple[int, ...], decoder: Decoder) -> tuple[list[str], NDArray[Any]]:
     decode = ImageDecoder(shape, decoder).decode_file
     return list(map(str, images)), np.stack([decode(path) for path in images])
-
-
-def _array(file: Path) -> NDArray[Any]:
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DamagedDataError(f"{file}: expected an .npz archive, found a single array")
-            names = [name for name in _ARRAYS if name in archive] or list(archive)[: 1 if len(archive) == 1 else 0]
-            if not names:
-                held = ", ".join(archive) or "none"
-                raise ConfigurationError(
-                    f"{file}: expected one array, or one called {', '.join(_ARRAYS)}; found {held}"
-                )
-            found: NDArray[Any] = archive[names[0]]
-            return found
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
-        raise DamagedDataError(f"{file}: expected an .npz archive of plain arrays, found: {error}") from error
 
 
 def _described(name: str, outputs: Floats, names: tuple[str, ...], top: int) -> dict[str, Any]:

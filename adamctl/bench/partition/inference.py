@@ -31,7 +31,7 @@ from adamctl.kernels.threads import available_cores
 from adamctl.launch.prediction.group import PartitionGroup, Setting
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import tensors_of
-from adamctl.model.partition.prediction import prediction_plan
+from adamctl.model.partition.prediction import open_flights, prediction_plan
 from adamctl.roles.worker.partition.threads import SPINS
 
 PACKAGES = ("adamctl", "numpy", "numba")
@@ -143,7 +143,7 @@ def _count(run: Run, seconds: float) -> int:
 def _predicting(stack: ExitStack, experiment: Experiment, folder: Path, kind: Kind, batch: int) -> Run:
     spins = SPINS if kind.partitions * kind.threads < available_cores() else 0
     plan = prediction_plan(experiment.model, kind.partitions, experiment.partition)
-    setting = Setting(folder, plan, batch, kind.threads + 1, kind.threads, spins)
+    setting = Setting(folder, plan, batch, open_flights(kind.partitions, kind.threads), kind.threads, spins)
     group = stack.enter_context(closing(PartitionGroup(setting)))
     group.start()
     generator, shape = np.random.default_rng(experiment.seed), (batch, *experiment.model.input)

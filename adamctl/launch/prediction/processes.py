@@ -10,7 +10,7 @@ from adamctl.kernels.threads import available_cores
 from adamctl.launch.prediction.forward import Forward, WholeNetwork
 from adamctl.launch.reckoning import Machine
 from adamctl.launch.trained import Trained
-from adamctl.model.partition.prediction import flight_examples, prediction_memory, prediction_plan
+from adamctl.model.partition.prediction import flight_examples, open_flights, prediction_memory, prediction_plan
 from adamctl.roles.worker.partition.threads import SPINS
 
 
@@ -45,7 +45,7 @@ def open_forward(trained: Trained, processes: Processes) -> Forward:
         return WholeNetwork(model, trained.checkpoint, flight_examples(plan, 1, cuts, limit_bytes))
     cores = available_cores()
     threads = threads or max(cores // partitions, 1)
-    flights = threads + 1
+    flights = open_flights(partitions, threads)
     batch = flight_examples(plan, flights, cuts, limit_bytes)
     needed_bytes = sum(prediction_memory(plan, one, batch, flights).total for one in range(partitions))
     there_bytes = Machine.here().memory_bytes

@@ -49,6 +49,15 @@ def prediction_plan(model: Model, partitions: int, cuts: Cuts) -> PartitionPlan:
         ) from error
 
 
+def open_flights(partitions: int, threads: int) -> int:
+    """Returns how many flights may be open, for processes of so many threads.
+
+    Each thread has one, and one more is there when a thread's flight waits, as in training. In partitions there is
+    another one: on the way forward alone half of the waits come with a third of the compute.
+    """
+    return threads + (1 if partitions == 1 else 2)
+
+
 def prediction_memory(plan: PartitionPlan, partition: int, batch: int, flights: int) -> Memory:
     """Returns the memory of a partition's process that predicts flights of so many examples."""
     kept, edges = flight_elements(plan, partition, forward_only=True)

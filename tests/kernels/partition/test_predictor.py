@@ -120,7 +120,7 @@ def test_small_integers_give_the_same_bits(case: str, backend: Backend) -> None:
     np.testing.assert_array_equal(found, whole(model, backend, weights, batch.images))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", sorted({BACKENDS[0], BACKENDS[-1]}))
 @pytest.mark.parametrize("case", REAL)
 def test_real_numbers_agree_within_rounding(case: str, backend: Backend) -> None:
     model, cuts = REAL[case]
@@ -143,7 +143,7 @@ def test_one_partition_gives_the_bits_of_one_network(backend: Backend) -> None:
     np.testing.assert_array_equal(found, whole(VECTOR, backend, weights, batch.images))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_delays_change_nothing(seed: int) -> None:
     random = Random(seed)
     model, cuts = random.choice([(IMAGES, UNEVEN), (LOCAL, BY_ROWS), (VECTOR, NINE)])

@@ -150,8 +150,8 @@ def test_a_damaged_shard_is_named_by_the_process_that_holds_it(tmp_path: Path) -
     content = bytearray(file.read_bytes())
     content[-40] ^= 1
     file.write_bytes(bytes(content))
-    group = PartitionGroup(setting_of(folder))
-    with pytest.raises(DamagedDataError, match=r"partition \d of 2: .*the checksum of shard"):
+    group = PartitionGroup(setting_of(folder, 1))
+    with pytest.raises(DamagedDataError, match=r"partition 0 of 1: .*the checksum of shard"):
         group.start()
     assert group.pids == ()
 

@@ -13,6 +13,7 @@ from adamctl.model.partition.prediction import (
     BATCH,
     FLIGHTS_BYTES_MAX,
     flight_examples,
+    open_flights,
     prediction_memory,
     prediction_plan,
     smallest_that_fits,
@@ -43,6 +44,11 @@ def test_flights_are_as_large_as_their_memory_allows() -> None:
         assert max(taken) - PROCESS_BYTES <= FLIGHTS_BYTES_MAX + 4 * prod(WIDE.input) * 4
     limit_bytes = PROCESS_BYTES + (10 << 20)
     assert 1 <= flight_examples(plan, 2, {}, limit_bytes) < flight_examples(plan, 2, {})
+
+
+def test_partitions_have_one_more_flight_to_go_on_with() -> None:
+    assert [open_flights(1, threads) for threads in (1, 2, 8)] == [2, 3, 9]
+    assert [open_flights(2, threads) for threads in (1, 2, 8)] == [3, 4, 10]
 
 
 def test_the_smallest_number_of_partitions_that_fits_is_named() -> None:
