@@ -34,7 +34,7 @@ passes = 4
 """
 MODULE = """\
 import numpy as np
-from tests.custom_layers import NativeRelu, Relu
+from also_beside_it import NativeRelu, Relu
 
 
 class Own(NativeRelu):
@@ -61,6 +61,7 @@ def folder(adamctl: Runner, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = adamctl.folder / "of mine"
     place.mkdir()
     (place / "beside_the_experiment.py").write_text(MODULE)
+    (place / "also_beside_it.py").write_text("from tests.custom_layers import NativeRelu, Relu\n")
     for name in ("Own", "Late"):
         (place / f"{name}.toml").write_text(EXPERIMENT.replace("LAYER", name))
     return place
