@@ -55,7 +55,7 @@ def compile_calls(
         in_row: word of a row -> argument of the calls that is replaced by the row itself from that word on.
 
     Raises:
-        TypeError: an argument does not fit its kernel.
+        TypeError: an argument does not fit its kernel, or is a part of one that is replaced.
         RuntimeError: `can_compile` is False.
     """
     source = Instructions(stand_ins or {}, "row", objects, in_row or {})
@@ -124,6 +124,7 @@ class Instructions:
         """`stand_ins`, `objects`, `in_row`: see `compile_calls`; `block`: the name of the block that begins here."""
         self._names = 0
         self._variables = {address_of(array): f"ptr %at{word}" for word, array in {**stand_ins, **in_row}.items()}
+        self._replaced = [(address_of(array), array.nbytes) for array in (*stand_ins.values(), *in_row.values())]
         self._scratch = np.zeros(RESULT_WORDS, np.int64)
         self.held: list[Any] = [*stand_ins.values(), *in_row.values(), self._scratch]
         self.lines: list[str] = []
@@ -267,6 +268,11 @@ class Instructions:
 
     def _pointer(self, array: NDArray[Any]) -> str:
         address = address_of(array)
+        if any(begin < address < begin + size_bytes for begin, size_bytes in self._replaced):
+            raise TypeError(
+                "expected an array whole, or a view from its first element on; found a view of "
+                f"{list(array.shape)} that begins later in an array whose place is another in each step"
+            )
         return self._variables.get(address, f"ptr inttoptr (i64 {address} to ptr)")
 
 

@@ -16,7 +16,7 @@ from adamctl.config.data import DataConfig
 from adamctl.config.experiment import Experiment
 from adamctl.config.section import Section
 
-NEW_KEYS: Final = ("data.targets", "train.checkpoint_url")
+NEW_KEYS: Final = ("data.targets", "data.columns.targets", "train.checkpoint_url")
 """Emptied after each release."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
     field.name: msgspec.to_builtins(field.default)

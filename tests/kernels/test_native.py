@@ -261,6 +261,16 @@ def test_a_step_of_any_built_in_layers_is_one_function(name: str, batch: int) ->
     assert network.native_steps(context, weights, accruing) is not None
 
 
+def test_a_view_that_begins_within_a_stand_in_is_refused() -> None:
+    """Its place would stay where the stand-in is, and not follow the step's array."""
+    images, bias = matrix(4, 6), np.ones(6, np.float32)
+    add_bias = compiled("elementwise").add_bias
+    compile_calls([native.NativeCall(add_bias, (images, bias, 0))], {0: images})
+    compile_calls([native.NativeCall(add_bias, (images[:2], bias, 0))], {0: images})
+    with pytest.raises(TypeError, match=r"a view of \[3, 6\] that begins later in an array whose place is another"):
+        compile_calls([native.NativeCall(add_bias, (images[1:], bias, 0))], {0: images})
+
+
 @pytest.mark.parametrize("part", ["native_forward", "native_backward"])
 def test_what_a_layer_cannot_do_natively_python_does_between_native_functions(
     part: str, monkeypatch: pytest.MonkeyPatch
