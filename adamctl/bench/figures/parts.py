@@ -36,7 +36,8 @@ class Part:
         minutes: that it takes, on two cores.
         module: in this package.
         has_machines: it emulates machines with shares of cores, which need control groups.
-        has_links: its machines have links of their own, which need network namespaces.
+        has_links: its machines have links of their own, which need network namespaces: all of it runs inside one.
+        runs_links: the commands that it runs make such links; it stays outside itself.
     """
 
     title: str
@@ -44,14 +45,21 @@ class Part:
     module: str
     has_machines: bool = True
     has_links: bool = False
+    runs_links: bool = False
 
     def load(self) -> Module:
         return cast("Module", importlib.import_module(f"adamctl.bench.figures.{self.module}"))
 
 
 PARTS: Mapping[str, Part] = {
+    "distbelief-3": Part(
+        "DistBelief figure 3: speed-up of a mini-batch over machines", 40, "distbelief_3", runs_links=True
+    ),
     "distbelief-4": Part("DistBelief figure 4: accuracy over time", 60, "distbelief_4"),
     "distbelief-5": Part("DistBelief figure 5: time to an accuracy over machines and cores", 40, "distbelief_5"),
     "adam-3.2.5": Part("Adam 3.2.5: passes that end early, with one slow worker", 35, "adam_3_2_5"),
     "adam-8": Part("Adam figure 8: compute threads of one machine", 5, "adam_8", has_machines=False),
+    "adam-9": Part(
+        "Adam figure 9: updates per second of one parameter server", 10, "adam_9", has_machines=False, runs_links=True
+    ),
 }

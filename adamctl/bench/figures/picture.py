@@ -15,7 +15,7 @@ WIDTH, PANEL_HEIGHT = 10.0, 4.8
 """Inches."""
 TITLE_HEIGHT, LEGEND_LINE, WORDS_LINE, MARGIN = 0.33, 0.17, 0.158, 0.1
 """Inches of a line, and below all."""
-LETTERS = 180
+LETTERS = 170
 """Of a line of words, which fills the width."""
 PANELS_MOST = 2
 """Side by side."""
@@ -27,6 +27,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     "seeds": {"marker": "o", "linestyle": "", "markersize": 2.5, "alpha": 0.5},
     "theory": {"linestyle": ":", "linewidth": 1.0},
 }
+FAINT = {"marker": "", "linewidth": 0.8, "alpha": 0.6}
 CLAIM, READ_OFF = "black", "0.6"
 QUICK = "A TRY OF TINY SIZE: its numbers mean nothing"
 MARKS = {"met": "met", "missed": "MISSED", "not settled": "not settled"}
@@ -141,7 +142,9 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
 def _draw_line(axes: Any, line: Line) -> None:
     color = "0.4" if line.kind == "theory" else f"C{line.color}"
-    style = {**STYLES[line.kind], "color": color, **({"marker": ""} if line.is_band else {})}
+    style = {**STYLES[line.kind], "color": color, **(FAINT if line.is_faint else {})}
+    if line.is_band:
+        style["marker"] = ""
     reached = [point for point in line.points if not point.beyond]
     xs, ys = [point.x for point in reached], [point.y for point in reached]
     axes.plot(xs, ys, label=line.name or "_nolegend_", **style)
