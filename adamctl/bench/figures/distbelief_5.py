@@ -122,10 +122,17 @@ def _speeds(found: Runs) -> tuple[Line, ...]:
 def _least_time(found: Runs) -> Judged:
     """For each number of machines Adagrad needs the least time."""
     adagrad = found["Downpour with Adagrad"]
-    first = {replicas: min(found, key=lambda name: seconds_of(found[name][replicas])) for replicas in adagrad}
-    others = [f"{name} with {replicas}" for replicas, name in first.items() if found[name] is not adagrad]
-    text = "all" if not others else f"all but: {', '.join(others)}"
+    first = {replicas: _first(found, replicas) for replicas in adagrad}
+    others = [f"{name} with {replicas}" for replicas, name in first.items() if found.get(name) is not adagrad]
+    text = "all" if not others else f"the least has {', '.join(others)}"
     return Judged("Adagrad needs the least time with any number of replicas", text, _outcome(not others))
+
+
+def _first(found: Runs, replicas: int) -> str:
+    """Returns which method needs the least time; `nobody` where none got there."""
+    name = min(found, key=lambda name: seconds_of(found[name][replicas]))
+    reached = [run.curve.seconds_to(TARGET) for run in found[name][replicas]]
+    return "nobody" if all(one is None for one in reached) else name
 
 
 def _fixed_rate(downpour: Mapping[int, Sequence[Found]]) -> Judged:

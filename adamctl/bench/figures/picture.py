@@ -143,7 +143,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 def _draw_line(axes: Any, line: Line) -> None:
     color = "0.4" if line.kind == "theory" else f"C{line.color}"
     style = {**STYLES[line.kind], "color": color, **(FAINT if line.is_faint else {})}
-    style |= {"marker": ""} if line.is_band else {}
+    if line.is_band:
+        style["marker"] = ""
     reached = [point for point in line.points if not point.beyond]
     xs, ys = [point.x for point in reached], [point.y for point in reached]
     axes.plot(xs, ys, label=line.name or "_nolegend_", **style)

@@ -51,6 +51,7 @@ def test_bars_and_points(monkeypatch: pytest.MonkeyPatch) -> None:
     distbelief_5.measure(here)
     figure = distbelief_5.figure_of(here.rounds)
     assert [bar.outcome for bar in figure.bars] == ["met", "missed", "missed", "missed"]
+    assert figure.bars[0].found == "all"
     assert figure.bars[3].found.startswith("1 of 4, ")
     machines, cores, speed = figure.panels
     assert [point.x for point in machines.lines[0].points] == [2, 3, 5, 9]
@@ -63,6 +64,19 @@ def test_bars_and_points(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_setting_that_was_not_measured_is_missing() -> None:
     with pytest.raises(MissingRoundError, match="downpour-4/seed-1"):
         distbelief_5.figure_of(Rounds())
+
+
+def test_the_least_time_is_of_whoever_gets_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ADAGRAD.rate is not None
+    FakeTrainings(monkeypatch, bad_rate=ADAGRAD.rate)
+    here = session()
+    distbelief_5.measure(here)
+    bar = distbelief_5.figure_of(here.rounds).bars[0]
+    assert bar.outcome == "missed" and bar.found.startswith("the least has Sandblaster L-BFGS with 1, ")
+    nobody = {key: {**value, "tested": []} for key, value in here.rounds.to_json()["rounds"].items() if "-" in key}
+    rounds = Rounds()
+    rounds.take_over({"starts": [], "rounds": nobody, "done": True})
+    assert distbelief_5.figure_of(rounds).bars[0].found.startswith("the least has nobody with 1, ")
 
 
 def test_a_setting_that_does_not_get_there_is_a_triangle(monkeypatch: pytest.MonkeyPatch) -> None:
