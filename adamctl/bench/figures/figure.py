@@ -71,6 +71,7 @@ class Panel:
     Attributes:
         x_logarithmic, y_logarithmic: the axis is.
         ticks: places on the horizontal axis; none: chosen by the picture.
+        is_from_zero: a vertical axis that is not logarithmic begins at 0.
     """
 
     x_label: str
@@ -81,6 +82,7 @@ class Panel:
     x_logarithmic: bool = False
     y_logarithmic: bool = False
     ticks: tuple[float, ...] = ()
+    is_from_zero: bool = True
 
 
 @dataclass(frozen=True)

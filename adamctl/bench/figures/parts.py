@@ -49,4 +49,9 @@ class Part:
         return cast("Module", importlib.import_module(f"adamctl.bench.figures.{self.module}"))
 
 
-PARTS: Mapping[str, Part] = {}
+PARTS: Mapping[str, Part] = {
+    "table-1": Part(
+        "Adam, table 1: MNIST, threads without locks and one thread", 75, "adam_table_1", has_machines=False
+    ),
+    "adam-12": Part("Adam, figure 12: accuracy over the size of a network", 30, "adam_12", has_machines=False),
+}
