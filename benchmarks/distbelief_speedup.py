@@ -18,13 +18,23 @@ from adamctl.bench.plot import new_figure, save_figure
 from adamctl.cli.number_types import BYTES_PER_S
 from adamctl.cli.output import table
 from adamctl.model.layout import tensors_of
-from adamctl.model.scaling.distbelief import ASSUMED, BATCH, MACHINE, Point, curve, images, speech
+from adamctl.model.scaling.distbelief import (
+    ASSUMED,
+    BATCH,
+    MACHINE,
+    MAPS,
+    SAID_OF_IMAGES,
+    SAID_OF_SPEECH,
+    Point,
+    curve,
+    images,
+    speech,
+)
 from adamctl.model.scaling.speedup import ClusterMachine
 
 MACHINES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 49, 64, 81, 100, 121, 144)
-MAPS = (8, 16, 36)
-PAPER = {"speech": (8, 2.2), f"images, {MAPS[-1]} nodes": (81, 12.0)}
-"""What the paper's text says: machines and speed-up; of images, more than that."""
+PAPER = {"speech": SAID_OF_SPEECH, f"images, {MAPS[-1]} nodes": SAID_OF_IMAGES}
+"""What the paper's text says: machines and speed-up."""
 Curves = Mapping[str, tuple[Point, ...]]
 
 

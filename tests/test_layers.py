@@ -46,8 +46,6 @@ SHORT = {
     "adamctl/bench/bars.py": "the same for every benchmark of bars",
     "adamctl/bench/data/*": "one part of a benchmark, one file",
     "adamctl/bench/figures/choosing.py": "decides which rate counts; what trains is in other files",
-    "adamctl/bench/figures/this_core.py": "measures; what it is set beside is decided in paper_machines.py",
-    "adamctl/bench/figures/parts.py": "a registry, which loads none of what it names",
     "adamctl/bench/kernels/cases.py": "lies below the files of cases and the benchmark that runs them",
     "adamctl/bench/kernels/sample_models.py": "a table of networks, for `bench kernels` without an experiment",
     "adamctl/bench/report.py": "the same for every benchmark",

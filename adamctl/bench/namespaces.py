@@ -42,6 +42,10 @@ QUEUE_S = 0.2
 """What a link holds back before it drops: with less, blocks of several senders to one receiver lose packets."""
 
 
+TCP_SHARE = 1448 / 1514
+"""Of what goes through an Ethernet link, what TCP carries."""
+
+
 def missing() -> str:
     """Returns why namespaces are not available here; empty if they are."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]

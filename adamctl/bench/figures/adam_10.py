@@ -16,7 +16,6 @@ from adamctl.bench.figures.adam_networks import (
     PAPER_CLASSES,
     PAPER_SIDE,
     connections_of,
-    emulated_link,
     experiment_of,
     paper_link,
     said_of_machines,
@@ -24,10 +23,10 @@ from adamctl.bench.figures.adam_networks import (
 )
 from adamctl.bench.figures.figure import Claim, Figure, Line, Panel, Point, Table, measured, planned
 from adamctl.bench.figures.judging import median_point, near
+from adamctl.bench.figures.machines import core_here
 from adamctl.bench.figures.paper_machines import ADAM, Core
 from adamctl.bench.figures.rounds import Rounds
 from adamctl.bench.figures.session import Session
-from adamctl.bench.figures.this_core import this_core
 from adamctl.bench.partition.machines import Machines, emulated
 from adamctl.bench.partition.partition import FIRST_FLIGHTS
 from adamctl.bench.partition.prediction import Prediction, Slowed
@@ -96,8 +95,8 @@ def experiment_on(machines: int, settings: Mapping[str, Any]) -> Experiment:
 
 
 def measure(session: Session) -> None:
-    core = session.take("core", lambda: msgspec.to_builtins(this_core()))
-    link = emulated_link(msgspec.convert(core, Core), CORES)
+    core = session.take("core", lambda: msgspec.to_builtins(core_here()))
+    link = ADAM.scaled_link_bytes_per_s(CORES, msgspec.convert(core, Core))
     for machines in session.sized(MACHINES, MACHINES[:2]):
         every = sizes_on(machines)
         sizes = {size.name: size for size in session.sized(every, every[:1])}
@@ -225,10 +224,7 @@ def figure_of(rounds: Rounds) -> Figure:
     sizes = _sizes_in(rounds)
     found = [_measured_on(rounds, [size for size in sizes if size.machines == one]) for one in _machines_of(sizes)]
     rates = {size: msgspec.convert(rounds[f"rates/{size.name}"], Rates) for size in sizes}
-    ratios = [
-        statistics.median(_images_per_s(rounds, size)) / _price(size, rates[size], emulated_link(core, CORES))
-        for size in sizes
-    ]
+    ratios = [_over_planned(rounds, size, rates[size], core) for size in sizes]
     peaks = [_peak_of(rounds, size) / memory_bytes(size) for size in sizes]
     beyond = [_planned_on(count, merged(rates.values()), core) for count in PLANNED_MACHINES]
     bars = (
@@ -278,6 +274,12 @@ def _images_per_s(rounds: Rounds, size: Size) -> list[float]:
 
 def _peak_of(rounds: Rounds, size: Size) -> int:
     return max(int(peak) for one in rounds.under(size.name) for peak in one["peak_bytes"])
+
+
+def _over_planned(rounds: Rounds, size: Size, rates: Rates, core: Core) -> float:
+    """Returns how fast a size is, over what is planned for it."""
+    link_bytes_per_s = ADAM.scaled_link_bytes_per_s(CORES, core)
+    return statistics.median(_images_per_s(rounds, size)) / _price(size, rates, link_bytes_per_s)
 
 
 def _price(size: Size, rates: Rates, link_bytes_per_s: float) -> float:
@@ -343,7 +345,7 @@ def _table(
         one, own = of_machines[size.machines], connections_of(size.experiment.model)
         speed = median_point(size.width, one.speeds[size.width])
         peak, formula = _peak_of(rounds, size), memory_bytes(size)
-        over = statistics.median(_images_per_s(rounds, size)) / _price(size, rates[size], emulated_link(core, CORES))
+        over = _over_planned(rounds, size, rates[size], core)
         rows.append(
             (
                 f"{size.machines}", f"{size.width:g}", f"{own / 1e9:.3f}", f"{speed.y / 1e9:.2f}",
@@ -366,10 +368,10 @@ def _paper_table(found: Sequence[_Found]) -> Table:
 
 
 def _sentences(core: Core) -> Iterator[str]:
+    link = ADAM.scaled_link_bytes_per_s(CORES, core)
     yield (
-        f"Emulated: machines of {CORES:g} of a core and one thread each, with links of "
-        f"{emulated_link(core, CORES) / 125e3:.3g} Mbit/s: 10 Gbit/s times their speed over that of one of Adam's. One "
-        "replica without servers; nothing is pushed."
+        f"Emulated: machines of {CORES:g} of a core and one thread each, with links of {link / 125e3:.3g} Mbit/s: "
+        "10 Gbit/s times their speed over that of one of Adam's. One replica without servers; nothing is pushed."
     )
     yield (
         "Network: examples/imagenet_partitioned.toml on images of 64 x 64, synthetic, batches of 16; all convolutions "

@@ -20,7 +20,6 @@ from adamctl.bench.figures.adam_networks import (
     FILTERS,
     SIDE,
     connections_of,
-    emulated_link,
     experiment_of,
     paper_link,
     said_of_machines,
@@ -29,12 +28,11 @@ from adamctl.bench.figures.adam_networks import (
 from adamctl.bench.figures.figure import Figure, Line, Panel, Point, Table, measured, planned
 from adamctl.bench.figures.judging import at_least, median_point, near
 from adamctl.bench.figures.linked_cluster import LinkedCluster, predicted
-from adamctl.bench.figures.machines import BESIDE_CORES, check_machines, core_shares
+from adamctl.bench.figures.machines import BESIDE_CORES, check_machines, core_here, core_shares
 from adamctl.bench.figures.paper_machines import ADAM, Core
 from adamctl.bench.figures.rounds import Rounds
 from adamctl.bench.figures.runs import example, toml_value
 from adamctl.bench.figures.session import Session
-from adamctl.bench.figures.this_core import this_core
 from adamctl.bench.partition.prediction import Slowed
 from adamctl.bench.serving_rates import server_rates
 from adamctl.bench.slices import measure_rates
@@ -99,8 +97,8 @@ def experiment() -> Experiment:
 
 
 def measure(session: Session) -> None:
-    core = session.take("core", lambda: msgspec.to_builtins(this_core()))
-    link = emulated_link(msgspec.convert(core, Core), CORES)
+    core = session.take("core", lambda: msgspec.to_builtins(core_here()))
+    link = ADAM.scaled_link_bytes_per_s(CORES, msgspec.convert(core, Core))
     trained = experiment()
     session.take("rates", lambda: msgspec.to_builtins(measure_rates([plan_of(trained, 1)], trained.train.batch)))
     session.take("server-rates", lambda: msgspec.to_builtins(server_rates(trained.optimizer.rule)))
@@ -221,7 +219,7 @@ def figure_of(rounds: Rounds) -> Figure:
     own = connections_of(trained.model)
     counts = [one for one in REPLICAS if f"{Setting(one, NO_SERVERS).name}/round-1" in rounds] or [REPLICAS[0]]
     found = {kind: {count: _rates_of(rounds, Setting(count, kind)) for count in counts} for kind in KINDS}
-    links = {FREE: None, SCALED: emulated_link(core, CORES)}
+    links = {FREE: None, SCALED: ADAM.scaled_link_bytes_per_s(CORES, core)}
     plans = {
         (kind, count): predicted(trained, Size(1, count, 1, 1), rates, serving, CORES, link, EXAMPLES)
         for kind, link in links.items()
@@ -347,11 +345,12 @@ def _paper_table(beyond: Sequence[_Planned]) -> Table:
 
 
 def _sentences(core: Core, own: int) -> Iterator[str]:
+    link = ADAM.scaled_link_bytes_per_s(CORES, core)
     yield (
         f"Emulated: replicas of one machine and one server, each of {CORES:g} of a core, what is beside them of "
-        f"{BESIDE_CORES:g}. Scaled links have {emulated_link(core, CORES) / 125e3:.3g} Mbit/s: 10 Gbit/s times their "
-        "speed over that of one of Adam's. Without servers: as many runs side by side, their rates added up; nothing "
-        "goes through their links but examples."
+        f"{BESIDE_CORES:g}. Scaled links have {link / 125e3:.3g} Mbit/s: 10 Gbit/s times their speed over that of one "
+        "of Adam's. Without servers: as many runs side by side, their rates added up; nothing goes through their links "
+        "but examples."
     )
     yield (
         f"Network: examples/imagenet.toml on {EXAMPLES:,} random images of 64 x 64, {own / 1e9:.2f} billion "

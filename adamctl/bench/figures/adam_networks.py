@@ -1,4 +1,4 @@
-"""Adam's ImageNet network in any width and size, and the links that its machines have: figures 10 and 11 (Adam 4.4)."""
+"""Adam's ImageNet network in any width and size, and what links its machines: figures 10 and 11 (Adam 4.4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from adamctl.bench.figures.paper_machines import ADAM, Core
 from adamctl.bench.figures.runs import example, toml_value
-from adamctl.bench.partition.prediction import TCP_SHARE
+from adamctl.bench.namespaces import TCP_SHARE
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
 from adamctl.model.description import Model
@@ -44,14 +44,6 @@ def experiment_of(name: str, settings: Mapping[str, Any]) -> Experiment:
 def connections_of(model: Model) -> int:
     """Returns the multiply-adds of one example's way forward, which Adam 4.3.1 counts as connections."""
     return sum(shape.connections for shape in infer(model))
-
-
-def emulated_link(core: Core, cores: float) -> float:
-    """Returns the bytes/s of an emulated machine's link: transfer and compute have the ratio of Adam's machines.
-
-    `cores`: its share of a core, for one thread.
-    """
-    return ADAM.link_bytes_per_s * cores / (ADAM.cores * ADAM.core_speed(core))
 
 
 def paper_link(core: Core) -> Link:

@@ -34,7 +34,9 @@ class Line:
     """Points that belong together.
 
     Attributes:
+        name: in the legend; empty: it is not in it.
         color: lines with the same number have the same color, such as what was measured and planned of one thing.
+        is_faint: a variant of the line with the same color: thin, and without points.
         is_band: `low` and `high` are the edges of a band, not whiskers.
     """
 
@@ -43,6 +45,7 @@ class Line:
     points: tuple[Point, ...]
     color: int = 0
     is_band: bool = False
+    is_faint: bool = False
 
 
 @dataclass(frozen=True)

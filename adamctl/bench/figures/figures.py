@@ -69,15 +69,14 @@ def names_of(asked: Asked) -> tuple[str, ...]:
         ConfigurationError: one is not known, or cannot be measured here.
     """
     names = asked.names or tuple(dict.fromkeys(one["name"] for path in asked.found for one in _results(path)))
-    unknown = [name for name in names if name not in PARTS]
-    if unknown or not names:
-        raise ConfigurationError(f"expected some of {', '.join(PARTS)}; found {', '.join(unknown) or 'none'}")
+    _check_known(names)
     if asked.output is not None and len(names) > 1:
         raise ConfigurationError(f"--output: expected one figure; found {', '.join(names)}; see {PICTURE} in --folder")
     check()
     if any(PARTS[name].has_machines for name in _left(names, asked)):
         check_core_shares()
-    if need_links(names, asked) and (problem := namespaces.missing()):
+    runs_links = any(PARTS[name].runs_links for name in _left(names, asked))
+    if (runs_links or need_links(names, asked)) and (problem := namespaces.missing()):
         raise ConfigurationError(problem)
     return names
 
@@ -103,7 +102,9 @@ def _place(name: str, asked: Asked) -> Path:
 
 
 def _take_over(path: Path, asked: Asked) -> None:
-    for one in _results(path):
+    results = _results(path)
+    _check_known([one["name"] for one in results], f"--from {path}: ")
+    for one in results:
         if one["quick"] != asked.settings.is_quick:
             wanted = "with" if asked.settings.is_quick else "without"
             raise ConfigurationError(f"--from {path}: expected rounds {wanted} --quick; found others")
@@ -121,6 +122,12 @@ def _results(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"--from {path}: expected what `bench figures --json` prints; found {error}") from None
     raise ConfigurationError(f"--from {path}: expected what `bench figures --json` prints; found another object")
+
+
+def _check_known(names: Sequence[str], what: str = "") -> None:
+    unknown = [name for name in names if name not in PARTS]
+    if unknown or not names:
+        raise ConfigurationError(f"{what}expected some of {', '.join(PARTS)}; found {', '.join(unknown) or 'none'}")
 
 
 def _run(name: str, part: Part, asked: Asked, progress: Progress) -> dict[str, Any]:

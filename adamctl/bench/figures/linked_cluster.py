@@ -16,9 +16,9 @@ from math import prod
 from adamctl.bench import namespaces
 from adamctl.bench.control_groups import ControlGroups
 from adamctl.bench.failover.cluster import TOO_LONG_FOR_A_SOCKET, RoleInside
-from adamctl.bench.namespaces import HUB, Namespaces
+from adamctl.bench.namespaces import HUB, TCP_SHARE, Namespaces
 from adamctl.bench.partition.machines import Machines
-from adamctl.bench.partition.prediction import TCP, TCP_SHARE, Slowed, on_shares
+from adamctl.bench.partition.prediction import TCP, Slowed, on_shares
 from adamctl.bench.role_processes import CONTROLLER, RoleProcesses
 from adamctl.cli.model.scaling_figures import training_of
 from adamctl.config.experiment import Experiment

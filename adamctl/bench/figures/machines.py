@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
+from pathlib import Path
 
 from adamctl.bench.control_groups import CORES_LEAST, ControlGroups, control_groups
+from adamctl.bench.figures.paper_machines import Core, operations_per_cycle
+from adamctl.bench.kernels.measuring import product_limit
 from adamctl.errors import ConfigurationError
+from adamctl.kernels.backend import installed
 
 CORES_MOST = 1.8
 """Of all emulated machines and what is beside them."""
@@ -15,6 +22,10 @@ BESIDE_CORES = 0.3
 """That data servers, coordinator and controllers share."""
 LOAD_MOST = 3.0
 """Above it, times mean little."""
+CPU_INFO = Path("/proc/cpuinfo")
+PRODUCT_S, PRODUCT_ROUNDS = 0.3, 5
+CHAINS, CHAIN_TURNS, CHAIN_CYCLES = 20, 2_000_000, 6
+"""Chains, turns of each, and cycles of a turn: three shifts and three exclusive ors, each on what came before."""
 
 
 @contextmanager
@@ -59,6 +70,39 @@ def check_machines(cores: Mapping[str, float], beside_cores: float = BESIDE_CORE
             f"expected machines with {CORES_MOST:g} cores together; found {total:g}: {len(cores)} machines and "
             f"{beside_cores:g} for what is beside them; give each less"
         )
+
+
+def core_here() -> Core:
+    """Returns what a core of this machine is and does: its clock and its rate of matrix products, as measured now."""
+    text = CPU_INFO.read_text(encoding="utf-8") if CPU_INFO.is_file() else ""
+    found = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", text, re.MULTILINE))
+    vendor, family = found.get("vendor_id", ""), int(found.get("cpu family", 0))
+    operations = operations_per_cycle(found.get("flags", "").split(), vendor, family)
+    limit = product_limit(1)
+    product_per_s = max(limit.measure(PRODUCT_S) for _ in range(PRODUCT_ROUNDS))
+    return Core(measured_clock_hz() or 1e6 * float(found.get("cpu MHz", 0)), operations, product_per_s)
+
+
+def measured_clock_hz() -> float:
+    """Returns cycles per second of a core at work, by a chain of operations that take one each; 0 without numba."""
+    if "numba" not in installed():
+        return 0.0
+    import numba
+
+    def chain(value: int, turns: int) -> int:  # both are of 64 bits
+        for _ in range(turns):
+            value ^= value << 13
+            value ^= value >> 7
+            value ^= value << 17
+        return value
+
+    compiled = numba.njit("int64(int64, int64)", nogil=True)(chain)
+    best_s = inf
+    for seed in range(1, CHAINS + 1):
+        began_s = time.thread_time()
+        compiled(seed, CHAIN_TURNS)
+        best_s = min(best_s, time.thread_time() - began_s)
+    return CHAIN_TURNS * CHAIN_CYCLES / best_s
 
 
 def load_1_minute() -> float:

@@ -40,9 +40,18 @@ class PaperMachine:
         """Float operations."""
         return self.clock_hz * self.operations_per_cycle
 
+    @property
+    def peak_per_s(self) -> float:
+        """Float operations of all cores."""
+        return self.cores * self.core_peak_per_s
+
     def core_speed(self, here: Core) -> float:
         """Returns how fast a core there is, as a share of one here."""
         return self.core_peak_per_s / here.peak_per_s
+
+    def scaled_link_bytes_per_s(self, cores: float, here: Core) -> float:
+        """Returns the link of an emulated machine of so many cores here: transfer and compute have the ratio there."""
+        return self.link_bytes_per_s * cores * here.peak_per_s / self.peak_per_s
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class Part:
         minutes: that it takes, on two cores.
         module: in this package.
         has_machines: it emulates machines with shares of cores, which need control groups.
-        has_links: its machines have links of their own, which need network namespaces.
+        has_links: its machines have links of their own, which need network namespaces: all of it runs inside one.
+        runs_links: the commands that it runs make such links; it stays outside itself.
     """
 
     title: str
@@ -44,16 +45,24 @@ class Part:
     module: str
     has_machines: bool = True
     has_links: bool = False
+    runs_links: bool = False
 
     def load(self) -> Module:
         return cast("Module", importlib.import_module(f"adamctl.bench.figures.{self.module}"))
 
 
 PARTS: Mapping[str, Part] = {
-    "table-1": Part(
-        "Adam, table 1: MNIST, threads without locks and one thread", 75, "adam_table_1", has_machines=False
+    "distbelief-3": Part(
+        "DistBelief figure 3: speed-up of a mini-batch over machines", 40, "distbelief_3", runs_links=True
     ),
-    "adam-10": Part("Adam, figure 10: networks that machines train well", 30, "adam_10", has_links=True),
-    "adam-11": Part("Adam, figure 11: replicas, with servers and without", 40, "adam_11", has_links=True),
-    "adam-12": Part("Adam, figure 12: accuracy over the size of a network", 30, "adam_12", has_machines=False),
+    "adam-8": Part("Adam figure 8: compute threads of one machine", 5, "adam_8", has_machines=False),
+    "adam-9": Part(
+        "Adam figure 9: updates per second of one parameter server", 10, "adam_9", has_machines=False, runs_links=True
+    ),
+    "adam-10": Part("Adam figure 10: networks that machines train well", 30, "adam_10", has_links=True),
+    "adam-11": Part("Adam figure 11: replicas, with servers and without", 40, "adam_11", has_links=True),
+    "adam-12": Part("Adam figure 12: accuracy over the size of a network", 30, "adam_12", has_machines=False),
+    "table-1": Part(
+        "Adam table 1: MNIST, threads without locks and one thread", 75, "adam_table_1", has_machines=False
+    ),
 }

@@ -15,18 +15,19 @@ WIDTH, PANEL_HEIGHT = 10.0, 4.8
 """Inches."""
 TITLE_HEIGHT, LEGEND_LINE, WORDS_LINE, MARGIN = 0.33, 0.17, 0.158, 0.1
 """Inches of a line, and below all."""
-LETTERS = 180
+LETTERS = 170
 """Of a line of words, which fills the width."""
 PANELS_MOST = 2
 """Side by side."""
 PLAIN_FROM, PLAIN_TO = 0.01, 100_000
 """Numbers at a logarithmic axis that are written out."""
 STYLES: Mapping[str, Mapping[str, Any]] = {
-    "measured": {"marker": "o", "linestyle": "-", "markersize": 6, "linewidth": 1.4},
+    "measured": {"zorder": 3, "marker": "o", "linestyle": "-", "markersize": 6, "linewidth": 1.4},
     "planned": {"marker": "o", "linestyle": "--", "markersize": 5, "linewidth": 1.0, "markerfacecolor": "white"},
     "seeds": {"marker": "o", "linestyle": "", "markersize": 2.5, "alpha": 0.5},
     "theory": {"linestyle": ":", "linewidth": 1.0},
 }
+FAINT = {"marker": "", "linewidth": 0.8, "alpha": 0.6}
 CLAIM, READ_OFF = "black", "0.6"
 QUICK = "A TRY OF TINY SIZE: its numbers mean nothing"
 MARKS = {"met": "met", "missed": "MISSED", "not settled": "not settled"}
@@ -105,7 +106,7 @@ def _table_height(one: Table) -> float:
 
 
 def _legend_rows(panel: Panel, beside: int) -> int:
-    entries = len(panel.lines) + len(panel.claims)
+    entries = sum(bool(line.name) for line in panel.lines) + len(panel.claims)
     return -(-entries // _legend_columns(beside))
 
 
@@ -142,10 +143,10 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
 def _draw_line(axes: Any, line: Line) -> None:
     color = "0.4" if line.kind == "theory" else f"C{line.color}"
-    style = {**STYLES[line.kind], "color": color}
+    style = {**STYLES[line.kind], "color": color, **(FAINT if line.is_faint else {})}
     reached = [point for point in line.points if not point.beyond]
     xs, ys = [point.x for point in reached], [point.y for point in reached]
-    axes.plot(xs, ys, label=line.name, **style)
+    axes.plot(xs, ys, label=line.name or "_nolegend_", **style)
     spread = [point for point in reached if point.low is not None and point.high is not None]
     if line.is_band:
         edges = [[point.low for point in spread], [point.high for point in spread]]

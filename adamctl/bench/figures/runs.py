@@ -155,6 +155,21 @@ def example(name: str) -> Path:
     return path
 
 
+def edited(name: str, path: Path, *changes: tuple[str, str]) -> Path:
+    """Writes an example with some of its text replaced, every time that it is there, and returns the file.
+
+    Raises:
+        ConfigurationError: the example is not there, or has not that text.
+    """
+    text = example(name).read_text(encoding="utf-8")
+    for old, new in changes:
+        if old not in text:
+            raise ConfigurationError(f"examples/{name}: expected {old!r} in it; found no such text")
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 def toml_value(value: Any) -> str:
     """Returns a value as `--set` takes it."""
     return json.dumps(value) if isinstance(value, (bool, list, tuple)) else str(value)

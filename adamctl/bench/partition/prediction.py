@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from adamctl.bench.namespaces import TCP_SHARE
 from adamctl.bench.partition.machines import Machines
 from adamctl.bench.partition.started import Kind
 from adamctl.config.experiment import Experiment
@@ -19,9 +20,6 @@ SHARED = Link(bytes_per_s=5e9, latency_s=50e-6)
 """A copy in memory, and a wait (docs/decisions/0028)."""
 TCP = Link(2e9, 200e-6, TCP_PROCESSOR_S_PER_BYTE)
 """Loopback TCP, and a way through the event loop (docs/decisions/0029)."""
-
-TCP_SHARE = 1448 / 1514
-"""Of what goes through an Ethernet link, what TCP carries."""
 
 
 class Slowed:

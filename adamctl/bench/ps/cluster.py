@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import psutil
 
+from adamctl.bench.failover.cluster import TOO_LONG_FOR_A_SOCKET, RoleInside
+from adamctl.bench.namespaces import HUB, namespaces
 from adamctl.bench.role_processes import CONTROLLER, RoleProcesses, connect_store, role_hello
 from adamctl.config.records import JobRecord, LayoutRecord
 from adamctl.model.layout import ParameterLayout
@@ -24,14 +26,21 @@ ADD = RuleConfig("add")
 
 
 class PsCluster(RoleProcesses):
-    """Starts everything at once; Unix sockets are in a separate folder."""
+    """Starts everything at once; Unix sockets are in a separate folder.
 
-    def __init__(self, servers: int, apply_threads: int) -> None:
+    With links, servers have networks of their own, and all is TCP; only inside (`adamctl.bench.namespaces`).
+    """
+
+    def __init__(self, servers: int, apply_threads: int, link_bytes_per_s: float | None = None) -> None:
+        """`link_bytes_per_s`: of each server's link, in each direction; None: all are on loopback."""
         super().__init__()
         self.servers = tuple(f"ps-{number}" for number in range(1, servers + 1))
-        self._apply_threads = apply_threads
+        self._apply_threads, self._link_bytes_per_s = apply_threads, link_bytes_per_s
 
     def _start(self, stack: ExitStack) -> None:
+        if self._link_bytes_per_s is not None:
+            self._start_with_links(stack, self._link_bytes_per_s)
+            return
         common = ("--socket-folder", str(self.folder), "--port", "0", "--log-level", "warning")
         member = (*common, "--controller", f"unix://{self.folder}/controller.s")
         self.roles.add(
@@ -40,6 +49,22 @@ class PsCluster(RoleProcesses):
         )
         self.roles.start()
         self.wait_serving(CONTROLLER, *self.servers)
+
+    def _start_with_links(self, stack: ExitStack, bytes_per_s: float) -> None:
+        links = stack.enter_context(namespaces(self.servers))
+        stack.callback(self.roles.kill)
+        no_sockets = str(self.folder / TOO_LONG_FOR_A_SOCKET)
+        common = ("--socket-folder", no_sockets, "--port", "0", "--log-level", "warning")
+        store = ("--dir", str(self.folder / "store"), "--bind", HUB)
+        self.roles.add(RoleCommand(CONTROLLER, CONTROLLER, (*store, *common)))
+        self.roles.start_one(CONTROLLER)
+        self.wait_serving(CONTROLLER)
+        own = ("--apply-threads", str(self._apply_threads), *common, "--controller", self.controller)
+        for node in self.servers:
+            self.roles.add(RoleInside("ps", node, ("--bind", links.address(node), *own), links.prefix(node)))
+            self.roles.start_one(node)
+            links.limit(node, bytes_per_s)
+        self.wait_serving(*self.servers)
 
     @property
     def controller(self) -> str:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from adamctl.bench.kernels.measuring import memory_limit, product_limit
+from adamctl.bench.namespaces import TCP_SHARE
 from adamctl.bench.net.plain_sockets import BLOCK_BYTES, PlainSockets
 from adamctl.bench.ps.client import FACTORS, WEIGHTS, ClientProcess, Done, Order, all_do
 from adamctl.bench.ps.cluster import PsCluster
@@ -49,6 +50,8 @@ class PsSettings:
         block_bytes: size of the shards that weights are cut into.
         wire: type of values on the wire.
         transport: "auto" lets clients choose.
+        link_bytes_per_s: of each server's link, in each direction; None: servers are on loopback. With it, all goes
+            over TCP, and only inside (`adamctl.bench.namespaces`).
         rounds, seconds: rounds of every side, and the length of a round of ours.
         peer_python: an interpreter with PyTorch, to compare with its RPC; None: no comparison.
     """
@@ -61,6 +64,7 @@ class PsSettings:
     block_bytes: int = 1 << 20
     wire: WireType = "float32"
     transport: str = "auto"
+    link_bytes_per_s: float | None = None
     rounds: int = 5
     seconds: float = 1.0
     peer_python: str | None = None
@@ -84,6 +88,8 @@ class PsSettings:
             raise ConfigurationError(f"--dtype: expected one of {', '.join(WIRE_TYPES)}; found {self.wire!r}")
         if self.transport not in TRANSPORTS:
             raise ConfigurationError(f"--transport: expected one of {', '.join(TRANSPORTS)}; found {self.transport!r}")
+        if self.link_bytes_per_s is not None and (self.transport != "tcp" or set(self.modes) - set(self.networked)):
+            raise ConfigurationError("--link: expected --transport tcp, and modes that send; found others")
         if self.networked:
             check_block(self.block_bytes)
         weights_record(self.model_bytes, self.block_bytes, 1)
@@ -188,7 +194,7 @@ class _Bench:
             self._scan_torch(settings.peer_python)
         shape = f"{self._servers} server(s) of {self._threads} apply thread(s), {self._count} client(s)"
         self._progress(f"starting {shape}")
-        self._cluster = stack.enter_context(PsCluster(self._servers, self._threads))
+        self._cluster = stack.enter_context(PsCluster(self._servers, self._threads, settings.link_bytes_per_s))
         jobs = []
         if any(mode != "factors" for mode in self._modes):
             jobs.append(WEIGHTS)
@@ -272,6 +278,9 @@ class _Bench:
             "clients": self._count,
             "servers": self._servers,
             "dtype": settings.wire,
+            "link_mbit_per_s": None
+            if settings.link_bytes_per_s is None
+            else round(settings.link_bytes_per_s / 125e3, 2),
         }
         if mode == "factors":
             limit = self._product / 2
@@ -286,7 +295,11 @@ class _Bench:
             else:
                 widened = 1e9 * ELEMENT_BYTES / WIRE_ELEMENT_BYTES[settings.wire]  # rates are of float32
                 limit = self._plain * widened
-                row |= {"limit": f"plain blocking sockets, {'tcp' if settings.transport == 'tcp' else 'unix'}"}
+                if settings.link_bytes_per_s is not None and mode != "both":  # which uses both directions
+                    limit = min(limit, settings.link_bytes_per_s * TCP_SHARE * widened / 1e9)
+                link = "" if settings.link_bytes_per_s is None else ", or the link"
+                kind = "tcp" if settings.transport == "tcp" else "unix"
+                row |= {"limit": f"plain blocking sockets, {kind}{link}"}
                 row |= {"our_options_gb_per_s": self._plain_ours * widened / 1e9}
                 row |= {"fraction_of_our_options": rate / (self._plain_ours * widened)}
             row |= {"limit_gb_per_s": limit / 1e9}

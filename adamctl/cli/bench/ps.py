@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from adamctl.cli import options
 from adamctl.cli.bench.bench import COUNT, Counts, usual_thread_counts
-from adamctl.cli.number_types import ABOVE_ZERO, Numbers
+from adamctl.cli.number_types import ABOVE_ZERO, BYTES_PER_S, Numbers
 from adamctl.cli.output import echo, print_json, table
 from adamctl.errors import ConfigurationError
 from adamctl.model.wire_types import WIRE_TYPES, WireType
@@ -26,8 +26,8 @@ _MEGABYTE = 1_000_000
 _COUNTS = {"apply_threads": "thread", "clients": "client", "servers": "server"}
 _STRESS_MEGABYTES, _STRESS_S = 16.0, 60.0
 _UNUSED = {
-    "--stress": ("--mode", "--clients", "--servers", "--dtype", "--rounds", "--vs", "--plot"),
-    "--linear": ("--mode", "--clients", "--servers", "--dtype", "--vs", "--plot"),
+    "--stress": ("--mode", "--clients", "--servers", "--dtype", "--link", "--rounds", "--vs", "--plot"),
+    "--linear": ("--mode", "--clients", "--servers", "--dtype", "--link", "--vs", "--plot"),
 }
 
 
@@ -63,6 +63,10 @@ _UNUSED = {
     type=click.Choice(_TRANSPORTS),
     help="Transport to servers.  [default: auto]",
 )
+@click.option(
+    "--link", "link_bytes_per_s", type=BYTES_PER_S,
+    help="Give each server a network of its own with a link of this rate, such as 10Gbit; with --transport tcp.",
+)  # fmt: skip
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per side; the best counts.")
 @click.option("--seconds", type=ABOVE_ZERO, help="Length of a round.  [default: 1; with --stress 60]")
 @click.option("--vs", type=click.Choice(["torch-rpc"]), help="Measure PyTorch's RPC too.")
@@ -74,8 +78,8 @@ _UNUSED = {
 def ps_throughput(
     modes: tuple[str, ...], apply_threads: tuple[int, ...] | None, clients: tuple[int, ...], servers: tuple[int, ...],
     model_megabytes: float | None, blocks_kib: tuple[float, ...], dtypes: tuple[WireType, ...],
-    transports: tuple[str, ...], rounds: int, seconds: float | None, vs: str | None, peer_python: str, stress: bool,
-    linear: bool, plot: Path | None, as_json: bool,
+    transports: tuple[str, ...], link_bytes_per_s: float | None, rounds: int, seconds: float | None, vs: str | None,
+    peer_python: str, stress: bool, linear: bool, plot: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure pushes, pulls and factors through real parameter servers against this machine's limits."""
     from adamctl.bench.peer import require
@@ -99,6 +103,7 @@ def ps_throughput(
             block_bytes=int(block_kib * 1024),
             wire=dtype,
             transport=transport,
+            link_bytes_per_s=link_bytes_per_s,
             rounds=rounds,
             seconds=seconds if seconds is not None else _STRESS_S if stress else 1.0,
             peer_python=peer_python if vs else None,
@@ -109,6 +114,11 @@ def ps_throughput(
     ]
     if vs:
         require(peer_python, "torch")
+    if link_bytes_per_s is not None:
+        from adamctl.bench import namespaces
+
+        if not namespaces.is_inside():
+            namespaces.go_inside(sys.argv[1:])
     report, show = _run(every, stress, linear)
     if as_json:
         print_json(report)

@@ -36,6 +36,10 @@ ASSUMED: Mapping[str, str] = {
     "tiles": "partitions of image networks are tiles, as nearly square as can be; dense layers are cut by units",
 }
 """What is assumed, in words."""
+MAPS = (8, 16, 36)
+"""Nodes on each patch of the image networks."""
+SAID_OF_SPEECH, SAID_OF_IMAGES = (8, 2.2), (81, 12.0)
+"""What the paper's text says of speech and of the largest image network, which gains more: machines and speed-up."""
 
 
 def speech() -> Model:

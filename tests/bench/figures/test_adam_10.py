@@ -137,7 +137,7 @@ def test_settings_alternate_and_start_only_if_a_round_is_missing(monkeypatch: py
         return {"images_per_s": 1.0, "peak_bytes": [1]}
 
     monkeypatch.setattr(adam_10._Running, "round_of", round_of)
-    monkeypatch.setattr(adam_10, "this_core", lambda: CORE)
+    monkeypatch.setattr(adam_10, "core_here", lambda: CORE)
     monkeypatch.setattr(adam_10, "_rates", lambda size: {})
     rounds = Rounds()
     for _ in range(2):

@@ -118,7 +118,7 @@ def test_settings_alternate_within_three_rounds(monkeypatch: pytest.MonkeyPatch)
         return {"examples_per_s": 1.0}
 
     monkeypatch.setattr(adam_11, "_round", round_of)
-    monkeypatch.setattr(adam_11, "this_core", lambda: CORE)
+    monkeypatch.setattr(adam_11, "core_here", lambda: CORE)
     monkeypatch.setattr(adam_11, "measure_rates", lambda plans, batch: rates())
     monkeypatch.setattr(adam_11, "server_rates", lambda rule: SERVING)
     adam_11.measure(Session(FigureSettings(), Rounds()))

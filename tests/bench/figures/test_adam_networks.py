@@ -7,7 +7,6 @@ import pytest
 from adamctl.bench.figures import adam_11
 from adamctl.bench.figures.adam_networks import (
     connections_of,
-    emulated_link,
     experiment_of,
     paper_link,
     said_of_machines,
@@ -23,10 +22,6 @@ def test_only_convolutions_are_made_wider() -> None:
     changed = [type(one).__name__ for one, other in zip(narrow.layers, wide.layers, strict=True) if one != other]
     assert changed == ["Conv2D"] * 5
     assert connections_of(wide) > 2 * connections_of(narrow)
-
-
-def test_links_have_the_papers_ratio_of_transfer_to_compute() -> None:
-    assert emulated_link(CORE, 0.4) == pytest.approx(1.25e9 * 0.4 / (16 * ADAM.core_speed(CORE)))
 
 
 def test_the_papers_network_has_over_two_billion_connections() -> None:

@@ -136,6 +136,15 @@ def test_what_cannot_be_is_said_before_anything_is_measured(
     assert module.measured == []
 
 
+def test_a_report_with_a_figure_that_is_not_known_writes_nothing(tmp_path: Path, use: Use) -> None:
+    module, file = use(FakeModule()), tmp_path / "report.json"
+    one = {"name": "../elsewhere", "quick": False, "done": True, "rounds": {"a": 1}, "starts": []}
+    file.write_text(json.dumps({"bench": "figures", "results": [one]}))
+    with pytest.raises(ConfigurationError, match=r"--from .*expected some of fake, other; found \.\./elsewhere"):
+        run_figures(asked(tmp_path, found=(file,)))
+    assert module.measured == [] and [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
 @pytest.mark.parametrize(
     "content", ["nothing", "[]", '{"results": [{"name": "fake"}], "bench": "figures"}', '{"bench": 1}']
 )

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from adamctl.bench import control_groups
-from adamctl.bench.figures.machines import CORES_MOST, LOAD_MOST, check_core_shares, check_machines, said_of_load
+from adamctl.bench.figures import machines
+from adamctl.bench.figures.machines import (
+    CORES_MOST,
+    LOAD_MOST,
+    check_core_shares,
+    check_machines,
+    core_here,
+    said_of_load,
+)
 from adamctl.errors import ConfigurationError
 
 
@@ -28,6 +36,14 @@ def test_without_control_groups_it_says_what_is_missing(monkeypatch: pytest.Monk
     with pytest.raises(ConfigurationError, match="emulated machines: expected a control group") as error:
         check_core_shares()
     assert error.value.exit_code == 2
+
+
+def test_a_core_of_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "PRODUCT_ROUNDS", 1)
+    monkeypatch.setattr(machines, "PRODUCT_S", 0.01)
+    monkeypatch.setattr(machines, "CHAIN_TURNS", 100_000)
+    core = core_here()
+    assert 1e8 < core.clock_hz < 1e10 and core.operations_per_cycle in (8, 16, 32, 64) and core.product_per_s > 0
 
 
 def test_a_load_above_the_limit_is_warned_of() -> None:

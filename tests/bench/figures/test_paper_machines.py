@@ -31,6 +31,13 @@ def test_a_core_there_does_the_share_of_its_peak_that_one_here_does() -> None:
     assert here.product_per_s * ADAM.core_speed(here) == pytest.approx(0.75 * ADAM.core_peak_per_s)
 
 
+def test_a_link_of_an_emulated_machine_keeps_the_ratio_of_transfer_to_compute() -> None:
+    here = Core(clock_hz=4e9, operations_per_cycle=64, product_per_s=1.0)
+    link = DISTBELIEF.scaled_link_bytes_per_s(0.4, here)
+    assert link / (0.4 * here.peak_per_s) == pytest.approx(DISTBELIEF.link_bytes_per_s / DISTBELIEF.peak_per_s)
+    assert DISTBELIEF.peak_per_s == 20 * 2.5e9 * 8
+
+
 @pytest.mark.parametrize(
     ("flags", "vendor", "family", "expected"),
     [

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from adamctl.bench import namespaces
+from adamctl.bench.figures.runs import command
 from adamctl.bench.net.plain_sockets import PlainSockets
 from adamctl.bench.plot import plot_ps
 from adamctl.bench.ps.job import BLOCK_BYTES_MAX, FactorsSize
@@ -89,6 +91,17 @@ def test_several_clients_servers_and_threads() -> None:
     assert second["speed_up_by_threads"] == pytest.approx(second["gb_per_s"] / first["gb_per_s"])
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(bool(namespaces.missing()), reason="needs network namespaces")
+def test_a_server_behind_a_link_takes_what_the_link_lets_through() -> None:
+    arguments = ("--transport", "tcp", "--link", "40Mbit", "--model-megabytes", "1", "--apply-threads", "1")
+    report = command(("bench", "ps-throughput", "--mode", "push", "--rounds", "1", "--seconds", "3", *arguments))
+    (row,) = report["results"]
+    assert row["link_mbit_per_s"] == 40 and row["limit"].endswith("or the link")
+    assert row["limit_gb_per_s"] == pytest.approx(0.005 * namespaces.TCP_SHARE)
+    assert 0 < row["gb_per_s"] < 0.0055, "a bucket's first burst is above the rate"
+
+
 def test_several_settings_are_told_apart_and_what_does_not_travel_is_measured_once() -> None:
     settings = PsSettings(modes=("push", "local"), transport="tcp", **TINY)  # type: ignore[arg-type]
     others = (
@@ -128,6 +141,8 @@ def test_several_settings_are_told_apart_and_what_does_not_travel_is_measured_on
         ({"modes": ("shove",)}, "--mode: expected some of " + ", ".join(MODES)),
         ({"transport": "pigeon"}, "--transport"),
         ({"wire": "float8"}, "--dtype"),
+        ({"link_bytes_per_s": 1e6, "modes": ("push",)}, "--link: expected --transport tcp"),
+        ({"link_bytes_per_s": 1e6, "transport": "tcp", "modes": ("push", "local")}, "--link: expected --transport tcp"),
     ],
 )
 def test_wrong_settings_are_named(wrong: dict[str, object], said: str) -> None:
