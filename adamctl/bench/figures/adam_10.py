@@ -370,7 +370,7 @@ def _paper_table(found: Sequence[_Found]) -> Table:
 def _sentences(core: Core) -> Iterator[str]:
     link = ADAM.scaled_link_bytes_per_s(CORES, core)
     yield (
-        f"Emulated: machines of {CORES:g} of a core and one thread each, with links of {link / 125e3:.3g} Mbit/s: "
+        f"Emulated: machines of {CORES:g} of a core and one thread each, with links of {link / 125e3:,.0f} Mbit/s: "
         "10 Gbit/s times their speed over that of one of Adam's. One replica without servers; nothing is pushed."
     )
     yield (

@@ -348,7 +348,7 @@ def _sentences(core: Core, own: int) -> Iterator[str]:
     link = ADAM.scaled_link_bytes_per_s(CORES, core)
     yield (
         f"Emulated: replicas of one machine and one server, each of {CORES:g} of a core, what is beside them of "
-        f"{BESIDE_CORES:g}. Scaled links have {link / 125e3:.3g} Mbit/s: 10 Gbit/s times their speed over that of one "
+        f"{BESIDE_CORES:g}. Scaled links have {link / 125e3:,.0f} Mbit/s: 10 Gbit/s times their speed over that of one "
         "of Adam's. Without servers: as many runs side by side, their rates added up; nothing goes through their links "
         "but examples."
     )
