@@ -19,21 +19,14 @@ import asyncio
 import os
 import statistics
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
 from adamctl.bench import namespaces
-from adamctl.bench.control_groups import ControlGroups, quotas
-from adamctl.bench.failover.cluster import TOO_LONG_FOR_A_SOCKET, RoleInside
-from adamctl.bench.namespaces import HUB, TCP_SHARE, Namespaces
-from adamctl.bench.partition.machines import Machines
-from adamctl.bench.partition.prediction import TCP, Slowed, on_shares
-from adamctl.bench.role_processes import CONTROLLER, RoleProcesses
+from adamctl.bench.control_groups import quotas
+from adamctl.bench.figures.linked_cluster import LinkedCluster, predicted
+from adamctl.bench.partition.prediction import TCP, Slowed
 from adamctl.bench.serving_rates import server_rates
 from adamctl.bench.slices import measure_rates
 from adamctl.bench.watched_run import WatchedRun, examples_per_s
@@ -44,18 +37,14 @@ from adamctl.config.partitioning import plan_of
 from adamctl.errors import AdamctlError
 from adamctl.model.layout import ELEMENT_BYTES, tensors_of
 from adamctl.model.partition.rates import Rates
-from adamctl.model.scaling.choosing import binding, run
 from adamctl.model.scaling.machines import Planner, Size
-from adamctl.model.scaling.rates import DataRates, ServerRates, ServingRates
-from adamctl.roles.role_process import RoleCommand
+from adamctl.model.scaling.rates import ServerRates, ServingRates
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 CORES_MOST, QUOTA = 1.8, 0.4
 TRANSFERS = (0.25, 1.0, 2.0)
 """Time of one push of a whole replica through its link, over the compute time of its batch."""
 WARM_S = 4.0
-DATA_PER_S = 1e6
-"""Examples that the data server decodes each second: it has them in memory, and is not what is measured."""
 
 
 class Point(NamedTuple):
@@ -66,53 +55,6 @@ class Point(NamedTuple):
     measured: float
     predicted: float
     binds: str
-
-
-class EmulatedCluster(RoleProcesses):
-    """Roles of a size: workers and parameter servers on machines of their own."""
-
-    def __init__(self, size: Size, data: Sequence[str], groups: ControlGroups, quota: float) -> None:
-        super().__init__()
-        self._size, self._data, self._groups, self._quota = size, data, groups, quota
-        self.servers = tuple(f"ps-{number}" for number in range(1, size.servers + 1))
-        self.workers = tuple(f"worker-{number}" for number in range(1, size.partitions * size.replicas + 1))
-        self.links: Namespaces
-
-    def _start(self, stack: ExitStack) -> None:
-        self.links = stack.enter_context(namespaces.namespaces((*self.servers, *self.workers)))
-        stack.callback(self.roles.kill)
-        self.roles.add(self._beside(CONTROLLER, CONTROLLER, "--dir", str(self.folder / CONTROLLER)))
-        self.roles.start_one(CONTROLLER)
-        self.wait_serving(CONTROLLER)
-        member = ("--controller", self.addresses[CONTROLLER])
-        roots = tuple(part for folder in self._data for part in ("--data", folder))
-        self.roles.add(
-            self._beside("data", "data-1", *member, *roots),
-            *(self._inside("ps", node, *member, "--apply-threads", "1") for node in self.servers),
-            *(self._inside("worker", node, *member, "--threads", "1") for node in self.workers),
-        )
-        for node in ("data-1", *self.servers, *self.workers):
-            self.roles.start_one(node)
-        self.wait_serving("data-1", *self.servers, *self.workers)
-        pids = self.roles.pids()
-        for node in (*self.servers, *self.workers):
-            self._groups.share_cores(f"{os.getpid()}-{time.monotonic_ns()}-{node}", pids[node], self._quota)
-
-    def _common(self, node: str) -> tuple[str, ...]:
-        sockets = self.folder / TOO_LONG_FOR_A_SOCKET / node
-        return "--socket-folder", str(sockets), "--log-level", "warning", "--port", "0"
-
-    def _beside(self, role: str, node: str, *arguments: str) -> RoleCommand:
-        return RoleCommand(role, node, ("--bind", HUB, *self._common(node), *arguments))
-
-    def _inside(self, role: str, node: str, *arguments: str) -> RoleCommand:
-        bound = ("--bind", self.links.address(node), *self._common(node), *arguments)
-        return RoleInside(role, node, bound, self.links.prefix(node))
-
-    def limit(self, bytes_per_s: float) -> None:
-        """Gives every machine's link a rate."""
-        for node in (*self.servers, *self.workers):
-            self.links.limit(node, bytes_per_s)
 
 
 def main() -> None:
@@ -168,23 +110,18 @@ def measured(
     """Returns a size's points, one for each link."""
     quota = min(QUOTA, CORES_MOST / (size.machines - size.data_servers))
     links = _links(experiment, rates, quota)
-    with quotas() as groups, EmulatedCluster(size, data, groups, quota) as cluster:
-        arguments = [
-            str(Path(path).resolve()), "--join", cluster.addresses[CONTROLLER].removeprefix("tcp://"),
-            "--workers", str(len(cluster.workers)), "--ps", str(size.servers),
-            *(part for folder in data for part in ("--data", folder)),
-            *(part for one in (*settings, f"cluster.partitions={size.partitions}") for part in ("--set", one)),
-        ]  # fmt: skip
+    with quotas() as groups, LinkedCluster(size, data, groups, quota) as cluster:
+        arguments = cluster.arguments(str(Path(path).resolve()), size, settings)
         speeds = asyncio.run(_train(arguments, cluster, links, given.rounds, given.seconds))
     points = []
     for link, rounds in zip(links, speeds, strict=True):
-        predicted, binds = predict(experiment, size, rates, serving, quota, link)
-        points.append(Point(size, link, statistics.median(rounds), predicted, binds))
+        expected, binds = predicted(experiment, size, rates, serving, quota, link)
+        points.append(Point(size, link, statistics.median(rounds), expected, binds))
     return points
 
 
 async def _train(
-    arguments: Sequence[str], cluster: EmulatedCluster, links: Sequence[float], rounds: int, seconds: float
+    arguments: Sequence[str], cluster: LinkedCluster, links: Sequence[float], rounds: int, seconds: float
 ) -> list[list[float]]:
     speeds: list[list[float]] = [[] for _ in links]
     async with WatchedRun(arguments, environment={}) as training:
@@ -198,25 +135,6 @@ async def _train(
                 await asyncio.sleep(seconds)
                 found.append(examples_per_s(training.samples, began_s, training.samples[-1].at_s))
     return speeds
-
-
-def predict(
-    experiment: Experiment, size: Size, rates: Rates, serving: ServerRates, quota: float, link_bytes_per_s: float
-) -> tuple[float, str]:
-    """Returns the images per second of a size on machines with a share of a core each, and what binds."""
-    machines = Machines(quota_cores=quota)
-    training = training_of(experiment, replace(TCP, bytes_per_s=link_bytes_per_s * TCP_SHARE))
-    slowed = Slowed(rates, quota)
-    conditions = on_shares(training.conditions, plan_of(experiment, size.partitions), slowed, machines)
-    training = replace(
-        training, conditions=conditions, apply_threads=1, decode_threads=1, server_cores=quota, core_share=quota
-    )
-    example_bytes = prod(experiment.model.input) + ELEMENT_BYTES  # pixels as bytes, and a label
-    served = ServingRates(serving, DataRates(DATA_PER_S, example_bytes, 60_000))
-    cluster = Planner(training, slowed, served).cluster(size)
-    cluster = replace(cluster, latency_s=TCP.latency_s + machines.idle_s())  # of pushes, of which a flight has one
-    outcome = run(cluster, experiment.seed)
-    return outcome.examples_per_s, binding(cluster, outcome)
 
 
 def _links(experiment: Experiment, rates: Rates, quota: float) -> tuple[float, ...]:

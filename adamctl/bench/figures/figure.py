@@ -74,7 +74,7 @@ class Panel:
     Attributes:
         x_logarithmic, y_logarithmic: the axis is.
         ticks: places on the horizontal axis; none: chosen by the picture.
-        y_least: where the vertical axis begins, if it is not logarithmic and nothing is negative.
+        y_least: where the vertical axis begins, if it is not logarithmic and nothing is negative; None: chosen by the picture.
     """
 
     x_label: str
@@ -85,7 +85,7 @@ class Panel:
     x_logarithmic: bool = False
     y_logarithmic: bool = False
     ticks: tuple[float, ...] = ()
-    y_least: float = 0.0
+    y_least: float | None = 0.0
 
 
 @dataclass(frozen=True)

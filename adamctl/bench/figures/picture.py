@@ -133,7 +133,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         _draw_claim(axes, claim)
     if panel.ticks:
         axes.set_xticks(panel.ticks, [f"{tick:g}" for tick in panel.ticks])
-    if not panel.y_logarithmic and all(point.y >= 0 for line in panel.lines for point in line.points):
+    above = all(point.y >= 0 for line in panel.lines for point in line.points)
+    if panel.y_least is not None and not panel.y_logarithmic and above:
         axes.set_ylim(bottom=panel.y_least)
     columns = _legend_columns(len(axes.figure.axes))
     anchor = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.11)}

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,34 @@ def train(training: Training, groups: ControlGroups | None = None) -> dict[str, 
             raise ConfigurationError("a training on machines: expected control groups; found none")
         check_machines(training.machines, training.beside_cores)
     return loop.run(_train(training, groups))
+
+
+def train_several(
+    trainings: Mapping[str, Training], at_a_time: int, ended: Callable[[str, Mapping[str, Any]], None]
+) -> None:
+    """Trains runs without machines, so many at a time, and tells what `train` returns of each as soon as it has ended.
+
+    Raises:
+        RunFailedError: a run fails; those beside it are ended.
+    """
+    loop.run(_train_several(trainings, at_a_time, ended))
+
+
+async def _train_several(
+    trainings: Mapping[str, Training], at_a_time: int, ended: Callable[[str, Mapping[str, Any]], None]
+) -> None:
+    places = asyncio.Semaphore(at_a_time)
+
+    async def one(key: str, training: Training) -> None:
+        async with places:
+            ended(key, await _train(training, None))
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for key, training in trainings.items():
+                tasks.create_task(one(key, training))
+    except* RunFailedError as failures:
+        raise failures.exceptions[0] from None
 
 
 async def _train(training: Training, groups: ControlGroups | None) -> dict[str, Any]:

@@ -112,10 +112,12 @@ class Emulated:
 
     Attributes:
         machines: what they are like.
+        pids: the process on each.
     """
 
     def __init__(self, machines: Machines, networks: Namespaces | None, groups: ControlGroups | None) -> None:
         self.machines, self._networks, self._groups = machines, networks, groups
+        self.pids: dict[str, int] = {}
 
     def place(self, name: str) -> tuple[int, str] | None:
         """Returns a machine's own network, as a process of it and its address; None: it has none of its own."""
@@ -123,6 +125,7 @@ class Emulated:
 
     def holds(self, name: str, pid: int) -> None:
         """Notes that a process is on a machine."""
+        self.pids[name] = pid
         if self._groups is not None and self.machines.quota_cores is not None:
             self._groups.share_cores(name, pid, self.machines.quota_cores)
 

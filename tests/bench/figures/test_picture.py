@@ -81,6 +81,17 @@ def test_a_figure_without_axes_is_its_table(tmp_path: Path) -> None:
         assert said in text
 
 
+def test_an_axis_begins_at_0_unless_a_panel_says_otherwise(tmp_path: Path) -> None:
+    line = Line("accuracy", "measured", (Point(1, 98.1), Point(2, 98.9)))
+
+    def ticks(y_least: float | None) -> str:
+        panel = Panel("x", "y", (line,), y_least=y_least)
+        return drawn(tmp_path, Figure((panel,), (), (), ()))
+
+    assert "<!-- 20 -->" in ticks(0.0)
+    assert "<!-- 20 -->" not in ticks(None)
+
+
 def test_a_long_sentence_is_broken() -> None:
     lines = list(words_of(Figure((), (), (), ("word " * 100,))))
     assert len(lines) > 2 and max(map(len, lines)) <= LETTERS

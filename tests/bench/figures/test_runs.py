@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from adamctl.bench.control_groups import control_groups
+from adamctl.bench.control_groups import ControlGroups, control_groups
 from adamctl.bench.figures import runs
 from adamctl.bench.figures.machines import core_shares
-from adamctl.bench.figures.runs import Training, command, example, train
+from adamctl.bench.figures.runs import Training, command, example, train, train_several
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.roles.coordinator.core.progress import RunProgress
 from adamctl.roles.worker.divergence import DivergedError
@@ -93,6 +94,37 @@ async def test_a_run_that_fails_is_no_result(failure: str, may_diverge: bool) ->
 
 def test_a_loss_that_is_not_finite_is_told_as_it_is_read_here() -> None:
     assert runs.NOT_FINITE in NAN
+
+
+def test_several_are_trained_so_many_at_a_time_and_told_as_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once: list[int] = []
+    ended: dict[str, Any] = {}
+
+    async def trained(training: Training, groups: ControlGroups | None) -> dict[str, Any]:
+        at_once.append((at_once[-1] if at_once else 0) + 1)
+        await asyncio.sleep(0)
+        at_once.append(at_once[-1] - 1)
+        return {"seed": training.seed}
+
+    monkeypatch.setattr(runs, "_train", trained)
+    train_several({f"seed-{seed}": Training(Path("e.toml"), seed=seed) for seed in range(5)}, 2, ended.__setitem__)
+    assert ended == {f"seed-{seed}": {"seed": seed} for seed in range(5)}
+    assert max(at_once) == 2
+
+
+def test_of_several_the_one_that_fails_is_told_and_those_beside_it_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: dict[str, Any] = {}
+
+    async def trained(training: Training, groups: ControlGroups | None) -> dict[str, Any]:
+        if training.seed == 2:
+            raise RunFailedError("the second one")
+        await asyncio.sleep(60 if training.seed == 3 else 0)
+        return {"seed": training.seed}
+
+    monkeypatch.setattr(runs, "_train", trained)
+    with pytest.raises(RunFailedError, match="the second one"):
+        train_several({f"{seed}": Training(Path("e.toml"), seed=seed) for seed in (1, 2, 3)}, 1, ended.__setitem__)
+    assert list(ended) == ["1"]
 
 
 @pytest.mark.slow
