@@ -74,7 +74,8 @@ class Panel:
     Attributes:
         x_logarithmic, y_logarithmic: the axis is.
         ticks: places on the horizontal axis; none: chosen by the picture.
-        y_least: where the vertical axis begins, if it is not logarithmic and nothing is negative; None: chosen by the picture.
+        y_least: where the vertical axis begins, if it is not logarithmic and nothing is negative; None: chosen by the
+            picture.
     """
 
     x_label: str
