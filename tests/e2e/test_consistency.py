@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,15 +22,25 @@ def result(command: Command) -> dict[str, Any]:
     return dict(json.loads(stdout))
 
 
+def evaluated_well(folder: Path) -> bool:
+    """Whether an evaluation on the test part has shown that the run learns."""
+    lines = [json.loads(line) for one in folder.rglob("metrics.jsonl") for line in one.read_text().splitlines()]
+    return any(line["kind"] == "evaluation" and line["top1"] > 0.9 for line in lines)
+
+
 def with_one_stopped_for_a_while(adamctl: Runner, *settings: str) -> dict[str, Any]:
-    """One of two workers makes no step for two seconds; returns the run's result."""
-    command = adamctl.start(*TWO, *STEADY, "--passes", "25", "--set", "train.evaluate_every=25", *settings)
+    """One of two workers makes no step for two seconds of a run that is then interrupted; returns its result."""
+    command = adamctl.start(*TWO, *STEADY, "--passes", "100000", "--set", "train.evaluate_every=25", *settings)
     command.wait_until(command.trained)
     slowed = command.roles("worker")[0]
     slowed.suspend()
     time.sleep(2.0)
     slowed.resume()
-    return result(command)
+    command.wait_until(lambda: evaluated_well(command.folder))
+    command.interrupt()
+    code, stdout, stderr = command.wait()
+    assert code == 130, stderr
+    return dict(json.loads(stdout))
 
 
 def test_replicas_in_step_learn(adamctl: Runner) -> None:
