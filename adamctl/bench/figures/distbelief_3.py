@@ -212,10 +212,10 @@ def figure_of(rounds: Rounds) -> Figure:
         near("predicted speed of each measured point", ratios, WITHIN),
         near("predicted speed of the measured points", ratios, WITHIN_MOST, SHARE_WITHIN),
     )
-    bars: tuple[Judged, ...] = (*checks, *planned_bars(core))
-    tables = (table, Table(*planned_rows(core), "Planned: times one machine"))
-    sentences = (*_sentences(rounds, core), *said_of_plans(core))
-    return Figure((panel, *panels_of(core)), bars, tables, sentences)
+    bars: tuple[Judged, ...] = (*checks, *planned_bars())
+    tables = (table, Table(*planned_rows(), "Planned: times one machine"))
+    sentences = (*_sentences(rounds, core), *said_of_plans())
+    return Figure((panel, *panels_of()), bars, tables, sentences)
 
 
 def _sentences(rounds: Rounds, core: Core) -> Iterator[str]:
@@ -228,7 +228,7 @@ def _sentences(rounds: Rounds, core: Core) -> Iterator[str]:
         f"mini-batches, {batches}; synthetic examples, nothing pushed. One machine has no network."
     )
     yield (
-        f"Links of {settings['link_bytes_per_s'] / MBIT:.4g} Mbit/s: 10 Gbit/s times the speed of an emulated machine "
+        f"Links of {settings['link_bytes_per_s'] / MBIT:.4g} Mbit/s: 1 Gbit/s times the speed of an emulated machine "
         "over that of one of DistBelief's, so that transfer and compute have the ratio assumed there; here a core runs "
         f"at {core.clock_hz / 1e9:.2f} GHz with {core.operations_per_cycle} float operations a cycle, of which "
         f"products reach {core.share_of_peak:.0%}."

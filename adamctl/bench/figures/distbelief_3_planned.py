@@ -9,9 +9,10 @@ from itertools import pairwise
 
 from adamctl.bench.figures.figure import Claim, Judged, Line, Panel, Point
 from adamctl.bench.figures.judging import between
-from adamctl.bench.figures.paper_machines import DISTBELIEF, DISTBELIEF_SLOW_LINKS, Core, PaperMachine
+from adamctl.bench.figures.paper_machines import GBIT
 from adamctl.model.layout import tensors_of
 from adamctl.model.scaling.distbelief import (
+    ASSUMED,
     BATCH,
     MACHINE,
     MAPS,
@@ -25,8 +26,10 @@ from adamctl.model.scaling.speedup import ClusterMachine
 
 MACHINES = (1, 2, 4, 8, 16, 32, 64, 81, 128)
 TICKS = (1, 2, 4, 8, 16, 32, 64, 128)
-SPREAD = 0.2
-"""Of stage times from machine to machine, in the second line."""
+FAST = replace(MACHINE, link_bytes_per_s=10 * GBIT)
+"""The same with faster links, since the paper says nothing of them."""
+UNEVEN = replace(MACHINE, spread=0.2)
+"""The same with phases that differ more from machine to machine."""
 SPEECH, LARGEST = "speech", f"images, {MAPS[-1]} nodes"
 NAMES = (SPEECH, *(f"images, {maps} nodes" for maps in MAPS))
 SPEECH_PEAK, SPEECH_MOST = (4, 16), 4.0
@@ -36,35 +39,23 @@ Curve = Mapping[int, float]
 
 
 @cache
-def planned_curve(name: str, machine: ClusterMachine, by_rows: bool = True) -> Curve:
-    """Returns a planned curve of one of NAMES."""
+def planned_curve(name: str, machine: ClusterMachine = MACHINE, by_rows: bool = False) -> Curve:
+    """Returns a planned curve of one of NAMES; `by_rows`: image networks are cut as our runtime cuts them."""
     model = speech() if name == SPEECH else images(MAPS[NAMES.index(name) - 1])
     return dict(curve(model, MACHINES, machine, BATCH, by_rows))
 
 
-def machine_of(paper: PaperMachine, core: Core, spread: float = 0.0) -> ClusterMachine:
-    """Returns a machine of the paper, for the planner: a core there does the share of its peak that one here does.
-
-    Memory, latency and what a message takes are those of `adamctl.model.scaling.distbelief`.
-    """
-    products_per_s = paper.peak_per_s * core.share_of_peak / 2  # a product and its sum are two operations
-    link = paper.link_bytes_per_s
-    return replace(MACHINE, products_per_s=products_per_s, link_bytes_per_s=link, spread=spread)
-
-
-def panels_of(core: Core) -> Iterator[Panel]:
-    """Yields the planned panels: row cuts, with and without a spread; tiles; row cuts over slow links."""
-    fast, slow = machine_of(DISTBELIEF, core), machine_of(DISTBELIEF_SLOW_LINKS, core)
-    spread = [_line("", planned_curve(name, machine_of(DISTBELIEF, core, SPREAD)), color, is_faint=True)
-              for color, name in enumerate(NAMES)]  # fmt: skip
-    rows = [_line(f"{name}, {_millions(name):,.0f} M parameters", planned_curve(name, fast), color)
-            for color, name in enumerate(NAMES)]  # fmt: skip
-    yield _panel(f"planned, 10 Gbit/s, cut by rows (thin: stages vary by {SPREAD:.0%})", (*rows, *spread))
-    tiles = [_line(f"{name}", planned_curve(name, fast, by_rows=name == SPEECH), color)
+def panels_of() -> Iterator[Panel]:
+    """Yields the planned panels: images cut into tiles, with less and more spread; cut by rows; with faster links."""
+    uneven = [_line("", planned_curve(name, UNEVEN), color, is_faint=True) for color, name in enumerate(NAMES)]
+    tiles = [_line(f"{name}, {_millions(name):,.0f} M parameters", planned_curve(name), color)
              for color, name in enumerate(NAMES)]  # fmt: skip
-    yield _panel("planned, 10 Gbit/s, images cut into tiles", tiles)
-    lines = [_line(name, planned_curve(name, slow), color) for color, name in enumerate(NAMES)]
-    yield _panel("planned, 1 Gbit/s, cut by rows", lines)
+    title = f"planned, 1 Gbit/s, images cut into tiles (thin: phases differ by {UNEVEN.spread:.0%})"
+    yield _panel(title, (*tiles, *uneven))
+    rows = [_line(name, planned_curve(name, by_rows=True), color) for color, name in enumerate(NAMES)]
+    yield _panel("planned, 1 Gbit/s, images cut by rows, as they are here", rows)
+    fast = [_line(name, planned_curve(name, FAST), color) for color, name in enumerate(NAMES)]
+    yield _panel("planned, 10 Gbit/s, images cut into tiles", fast)
 
 
 def _line(name: str, points: Curve, color: int, *, is_faint: bool = False) -> Line:
@@ -79,8 +70,8 @@ def _panel(title: str, lines: Sequence[Line]) -> Panel:
         Claim("cross", f"the paper, 5: the largest over {SAID_OF_IMAGES[1]:g} at {SAID_OF_IMAGES[0]}", *SAID_OF_IMAGES),
     )
     return Panel(
-        "machines of 20 cores", "speed-up of a mini-batch", (*lines, diagonal), claims, title, x_logarithmic=True,
-        y_logarithmic=True, ticks=TICKS,
+        "machines, 16 cores at work in each", "speed-up of a mini-batch", (*lines, diagonal), claims, title,
+        x_logarithmic=True, y_logarithmic=True, ticks=TICKS,
     )  # fmt: skip
 
 
@@ -89,10 +80,9 @@ def _millions(name: str) -> float:
     return sum(tensor.size for tensor in tensors_of(model)) / 1e6
 
 
-def planned_bars(core: Core) -> Iterator[Judged]:
-    """Yields the bars of the plans, all read from the first line: 10 Gbit/s, cut by rows, no spread."""
-    machine = machine_of(DISTBELIEF, core)
-    words, largest = planned_curve(SPEECH, machine), planned_curve(LARGEST, machine)
+def planned_bars() -> Iterator[Judged]:
+    """Yields the bars of the plans, all read from the first panel."""
+    words, largest = planned_curve(SPEECH), planned_curve(LARGEST)
     peak = max(words, key=lambda count: words[count])
     at = SAID_OF_IMAGES[0]
     yield between(f"{SPEECH}, planned, is fastest at", peak, *SPEECH_PEAK, " machines")
@@ -105,34 +95,27 @@ def planned_bars(core: Core) -> Iterator[Judged]:
     found = ", ".join(f"{largest[count]:.3g} at {count}" for count in (before, at, after))
     yield Judged(f"{LARGEST}, planned: still rises at {at}", found, "met" if rising else "missed")
     yield between(f"{LARGEST}, planned, at {at}", largest[at], LARGEST_LEAST, LARGEST_MOST, " times")
-    order = [planned_curve(name, machine)[at] for name in sorted(NAMES, key=_millions)]
+    order = [planned_curve(name)[at] for name in sorted(NAMES, key=_millions)]
     is_rising = all(one < other for one, other in pairwise(order))
     shown = ", ".join(f"{value:.3g}" for value in order)
     yield Judged(f"planned, at {at}: more parameters gain more", shown, "met" if is_rising else "missed")
 
 
-def planned_rows(core: Core) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def planned_rows() -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Returns the columns and rows of the table of plans."""
-    fast, slow = machine_of(DISTBELIEF, core), machine_of(DISTBELIEF_SLOW_LINKS, core)
-    curves = {f"{name}": planned_curve(name, fast) for name in NAMES}
-    curves |= {f"{name}, tiles": planned_curve(name, fast, by_rows=False) for name in NAMES[1:]}
-    curves |= {f"{name}, 1 Gbit/s": planned_curve(name, slow) for name in (SPEECH, LARGEST)}
+    curves = {name: planned_curve(name) for name in NAMES}
+    curves |= {f"{name}, by rows": planned_curve(name, by_rows=True) for name in NAMES[1:]}
+    curves |= {f"{name}, 10 Gbit/s": planned_curve(name, FAST) for name in (SPEECH, LARGEST)}
     rows = tuple((f"{count}", *(f"{points[count]:.3g}" for points in curves.values())) for count in MACHINES)
     return ("machines", *curves), rows
 
 
-def said_of_plans(core: Core) -> Iterator[str]:
+def said_of_plans() -> Iterator[str]:
     """Yields what is assumed, in words."""
-    fast = machine_of(DISTBELIEF, core)
-    yield (
-        f"Planned: {'; '.join(DISTBELIEF.sources)}; the share of peak of a core here, so "
-        f"{fast.products_per_s / 1e9:.0f} billion products a second of a machine; memory of "
-        f"{fast.memory_bytes_per_s / 1e9:g} GB/s, {fast.latency_s * 1e6:g} us of latency, {fast.message_s * 1e6:g} us "
-        f"of a processor for a message at each end, mini-batches of {BATCH}, all assumed; one mini-batch under way at "
-        "a time; nothing is fitted to the paper's curve."
-    )
+    said = "; ".join(f"{what}: {text}" for what, text in ASSUMED.items())
+    yield f"Planned, with what is assumed of the paper's machines and nothing fitted to its curve. {said}."
     yield (
         "The planned networks are the paper's: speech, and images of 100 x 100 with 21,000 one-vs-all outputs; pooling "
         "and strides are ours, as the paper gives none. The runtime cuts by rows; tiles are only planned. Bars are "
-        "read from the lines for 10 Gbit/s, by rows, with machines that are all equally fast."
+        "read from the first planned panel."
     )

@@ -6,7 +6,9 @@ A core there is taken to do the share of its peak that a core here does of its o
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from adamctl.model.scaling import distbelief
 
 GBIT = 125e6
 """Bytes per second."""
@@ -89,22 +91,12 @@ ADAM = PaperMachine(
 )
 DISTBELIEF = PaperMachine(
     "DistBelief's",
-    cores=20,
-    clock_hz=2.5e9,
-    operations_per_cycle=SSE,
-    link_bytes_per_s=10 * GBIT,
+    cores=distbelief.CORES,
+    clock_hz=distbelief.CLOCK_HZ,
+    operations_per_cycle=2 * distbelief.PRODUCTS_PER_CYCLE,
+    link_bytes_per_s=distbelief.MACHINE.link_bytes_per_s,
     memory_bytes=None,
-    sources=(
-        "at most 20 cores of a machine: DistBelief 5",
-        "2.5 GHz and 8 float operations a cycle, SSE: assumed of processors of 2011",
-        "10 Gbit/s: assumed; the paper says nothing of links",
-    ),
-)
-DISTBELIEF_SLOW_LINKS = replace(
-    DISTBELIEF,
-    name="DistBelief's, 1 Gbit/s",
-    link_bytes_per_s=GBIT,
-    sources=(*DISTBELIEF.sources[:2], "1 Gbit/s: assumed, as most machines had it"),
+    sources=tuple(f"{what}: {text}" for what, text in distbelief.ASSUMED.items()),
 )
 
 
