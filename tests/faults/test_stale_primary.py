@@ -49,7 +49,7 @@ async def a_round(fire: Fire, number: int, lease_s: float) -> None:
     finally:
         fire.cluster.go_on(node)
     await asyncio.sleep(AWAKE_S)
-    unanswered = [delivery.unanswered & set(ours) for delivery in behind._deliveries.values()]
+    unanswered = [delivery.unanswered & set(ours) for delivery in behind._session.pushes.values()]
     assert unanswered == [set(ours)] * PUSHES, f"the stale primary {node} acknowledged something"
     await behind.close()
 
