@@ -163,7 +163,7 @@ def test_what_is_there_is_not_trained_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_one_thread_without_servers_has_the_bits_of_one_worker_in_step() -> None:
-    same = {"optimizer.type": "sgd", "optimizer.clip_norm": 1.0, "train.passes": 2}
+    same = {"optimizer.type": "sgd", "optimizer.clip_norm": 1.0, "train.passes": 2, "train.evaluate_every": 1}
     in_step = {"train.consistency": "sync", "train.n_push": 1, "train.n_fetch": 1, "cluster.threads": 1}
     losses = [
         [evaluation["loss"] for evaluation in train(Training(example("digits.toml"), {**same, **mode}))["evaluations"]]
