@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import statistics
 import sys
 import tempfile
@@ -121,12 +122,15 @@ class Copies:
 
 
 @asynccontextmanager
-async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def command(*arguments: str, token: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Runs an `adamctl` command for as long as the block lasts, at most."""
     with tempfile.TemporaryDirectory() as folder:
         quiet = asyncio.subprocess.DEVNULL
         line = (sys.executable, "-m", "adamctl", *arguments)
-        process = await asyncio.create_subprocess_exec(*line, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet)
+        environment = {**os.environ, "ADAMCTL_TOKEN": token}
+        process = await asyncio.create_subprocess_exec(
+            *line, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet, env=environment
+        )
         try:
             yield process
         finally:
@@ -150,9 +154,10 @@ async def fourth_has_its_share(store: ConfigurationStore, job: str) -> None:
 async def moving(run: WatchedRun, store: ConfigurationStore) -> AsyncIterator[None]:
     """A fourth server comes and the first one is drained; it is there for as long as the block lasts."""
     controller = (await run.address("controller")).removeprefix("tcp://")
-    async with command("ps", "start", "--name", FOURTH, "--controller", controller):
+    async with command("ps", "start", "--name", FOURTH, "--controller", controller, token=run.token):
         await fourth_has_its_share(store, run.job)
-        async with command("drain", DRAINED, "--controller", controller) as drain, asyncio.timeout(WAIT_S):
+        drained = command("drain", DRAINED, "--controller", controller, token=run.token)
+        async with drained as drain, asyncio.timeout(WAIT_S):
             if await drain.wait():
                 raise RunFailedError(f"adamctl drain {DRAINED} failed: exit status {drain.returncode}")
         yield
@@ -173,7 +178,7 @@ async def one_run(settings: Settings, passes: int, alone: Windows | None) -> Out
     """Runs once. `alone`: nothing happens to this run, and it is measured at these times."""
     async with WatchedRun(train_arguments(settings, passes)) as run:
         began_s = await run.trains()
-        store = connect_store(await run.address("controller"))
+        store = connect_store(await run.address("controller"), token=run.token)
         copies = Copies(store, run.job)
         try:
             await wait_whole(store, run.job, SERVERS, WAIT_S)

@@ -86,6 +86,10 @@ def role_hello(role: str, node: str, incarnation: int = 0) -> Hello:
     return make_hello(role, node, incarnation, environment_token(os.environ))
 
 
-def connect_store(keeper: str, role: str = "operator", node: str = "bench") -> ControllerClient | EtcdClient:
+def connect_store(
+    keeper: str, role: str = "operator", node: str = "bench", token: str = ""
+) -> ControllerClient | EtcdClient:
     """Returns a client of the configuration service, a controller or an etcd cluster, for the running loop."""
-    return cluster_client(StreamTransport(), [keeper], lambda: role_hello(role, node))
+    return cluster_client(
+        StreamTransport(), [keeper], lambda: make_hello(role, node, 0, token) if token else role_hello(role, node)
+    )
