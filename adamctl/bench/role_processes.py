@@ -81,15 +81,13 @@ class RoleProcesses:
         return "\n".join(lines[-LOG_LINES:])
 
 
-def role_hello(role: str, node: str, incarnation: int = 0) -> Hello:
-    """Returns the identity of a client of these processes, with their token from our environment, if any."""
-    return make_hello(role, node, incarnation, environment_token(os.environ))
+def role_hello(role: str, node: str, incarnation: int = 0, token: str = "") -> Hello:
+    """Returns the identity of a client of these processes, with their token or else the one of our environment."""
+    return make_hello(role, node, incarnation, token or environment_token(os.environ))
 
 
 def connect_store(
     keeper: str, role: str = "operator", node: str = "bench", token: str = ""
 ) -> ControllerClient | EtcdClient:
     """Returns a client of the configuration service, a controller or an etcd cluster, for the running loop."""
-    return cluster_client(
-        StreamTransport(), [keeper], lambda: make_hello(role, node, 0, token) if token else role_hello(role, node)
-    )
+    return cluster_client(StreamTransport(), [keeper], lambda: role_hello(role, node, token=token))
