@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 
+from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.group_book import Ended
 from adamctl.roles.coordinator.core.instructions import TakeSeat
+from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.state import RunState
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.messages import GroupMember, TrainTask
@@ -24,12 +28,23 @@ class GroupLedger(RunLedger):
     formed: dict[int, tuple[GroupMember, ...]]
     dissolved = 0
 
-    def before(self, run: RunState) -> None:
-        """Before each event: who is in which group, and waits for news of it."""
+    def before(self, core: RunCore, named: int, now_s: float) -> None:
+        """Before each event: who is in which group, and waits for news of it. `named`: as for `check_groups`."""
+        run = core.run
         if not hasattr(self, "formed"):
             self.formed, self._seats = {}, Counter[tuple[int, int]]()
         self._groups = {epoch: [member.key for member in group.members] for epoch, group in run.groups.groups.items()}
         self._watching = {seat.member.key for seat in run.groups.seats.values() if seat.member.watch is not None}
+        self._due: dict[int, Ended | None] = {}
+        if named and named not in self._groups and run.wakeup_s() <= now_s:
+            self._due = self._ended_by_time(core, now_s)
+
+    def _ended_by_time(self, core: RunCore, now_s: float) -> dict[int, Ended | None]:
+        """How the groups would end that a tick ends now: deadlines are looked at after every event."""
+        twin = deepcopy(core)
+        twin.step(events.Tick(), now_s)
+        gone = self._groups.keys() - twin.run.groups.groups.keys()
+        return {epoch: twin.run.groups.ended(self._groups[epoch][0], epoch) for epoch in gone}
 
     def seats(self, worker: WorkerKey, seat: TakeSeat) -> None:
         """A worker is told that it is in a group."""
@@ -72,7 +87,8 @@ class GroupLedger(RunLedger):
             raise ViolationError(f"in the lobby and in a group: {both}")
         gone = [epoch for epoch in self._groups if epoch not in groups]
         self.dissolved += len(gone)
-        if named and named not in self._groups and gone:
+        ended = {epoch: run.groups.ended(self._groups[epoch][0], epoch) for epoch in gone}
+        if named and named not in self._groups and ended.items() - self._due.items():
             raise ViolationError(f"what a member says of group {named} ends {gone}")
         heard = {worker: state for worker, state in told if state != "alive"}
         for worker in {worker for epoch in gone for worker in self._groups[epoch]} & self._watching:

@@ -119,12 +119,12 @@ class Coordinator:
         run, ledger = self.core.run, self.ledger
         if isinstance(event, events.WorkerJoins) and not self.core._groups.is_former(event):
             ledger.loses(event.node)
-        ledger.before(run)
+        named = event.request.group_epoch if isinstance(event, events.GroupWatched | events.GroupDropWanted) else 0
+        ledger.before(self.core, named, self.world.now_s)
         instructions = self.core.step(event, self.world.now_s)
         watched = [one for one in instructions if isinstance(one, AnswerWatch) and one.token in self._requests]
         told = [(self._requests[one.token][2], one.reply.state) for one in watched]
         ledger.check(run)
-        named = event.request.group_epoch if isinstance(event, events.GroupWatched | events.GroupDropWanted) else 0
         ledger.check_groups(run, told, named)
         for instruction in instructions:
             self._carry_out(instruction)

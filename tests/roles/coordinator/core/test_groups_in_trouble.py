@@ -18,8 +18,10 @@ from adamctl.roles.coordinator.core.lobby import Guest, Lobby
 from adamctl.roles.coordinator.core.misfits import ATTEMPTS_MAX, Misfits
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.messages import RunJoinRequest
+from tests.roles.coordinator.core.group_ledger import GroupLedger
 from tests.roles.coordinator.core.group_member import Connection, Process
-from tests.roles.coordinator.core.group_world import GroupWorld
+from tests.roles.coordinator.core.group_world import SILENT_AFTER_S, GroupWorld
+from tests.roles.coordinator.core.grouped_run import EXAMPLES, GroupedRun
 from tests.sim.engine import ViolationError
 
 SEEDS = range(1, 13)
@@ -256,3 +258,33 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
             print(f"seed {seed}: {violation}")
             return
     raise AssertionError(f"not found within {FOUND_WITHIN} seeds: {fault}")
+
+
+# --- what a member says of an old group, and the ledger -------------------------------------------------------------
+
+
+def speak_of_an_old_group(now_s: float) -> GroupLedger:
+    """A member drops a group that is no more, and is in another one; nobody has been heard of since second 0."""
+    run = GroupedRun(partitions=2, workers=2, silent_after_s=SILENT_AFTER_S)
+    old = run.grouped("w1", "w2")
+    run.grouped("w3", "w4")
+    run.lose("w2")
+    run.grouped("w1", "w5")
+    ledger = GroupLedger(run.core.run.plan, EXAMPLES)
+    run.now_s = now_s
+    ledger.before(run.core, old, now_s)
+    run.drop("w1", old, -1)
+    ledger.check_groups(run.core.run, [], old)
+    return ledger
+
+
+def test_groups_whose_silence_is_over_the_limit_end_whatever_comes_first() -> None:
+    assert speak_of_an_old_group(SILENT_AFTER_S - 1.0).dissolved == 0
+    assert speak_of_an_old_group(SILENT_AFTER_S).dissolved == 2, "as by a tick, which comes later"
+
+
+@pytest.mark.parametrize("now_s", [1.0, SILENT_AFTER_S])
+def test_a_group_that_ends_otherwise_than_by_time_is_found(now_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GroupBook, "seat", _in_whatever_group)
+    with pytest.raises(ViolationError, match="what a member says of group 1 ends"):
+        speak_of_an_old_group(now_s)
