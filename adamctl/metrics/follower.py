@@ -20,6 +20,7 @@ from adamctl.net.address import prefer
 from adamctl.net.transport import Connection, Transport
 from adamctl.roles.configuration import ConfigurationStore
 from adamctl.roles.controller.client import ControllerClient, cluster_client
+from adamctl.roles.controller.known_addresses import KnownAddresses
 from adamctl.wire.changes import Changes
 from adamctl.wire.messages import Hello, StatusReply, StatusRequest
 
@@ -92,13 +93,13 @@ class ClusterFollower:
             node_deadline_s: how long a reading waits for nodes that do not answer.
         """
         self._transport, self._hello, self._log = transport, hello, log
-        self._addresses = tuple(addresses)
+        self._addresses = KnownAddresses(addresses)
         self._node_deadline_s = node_deadline_s
         self.view = ClusterView()
         self._store: ConfigurationStore | None = None
         self._heard_s = 0.0
         self._questions: dict[tuple[str, str, int], Question] = {}
-        self._controllers: dict[str, str] = dict.fromkeys(self._addresses, "")  # address -> name
+        self._controllers: dict[str, str] = dict.fromkeys(self._addresses.given, "")  # address -> name
         self._tasks: list[asyncio.Task[None]] = []
         self._reading: asyncio.Task[ClusterReading] | None = None
 
@@ -216,10 +217,11 @@ class ClusterFollower:
             found.append(NodeReading("controller", name, status))
             told |= {where: who for who, where in _members((status or {}).get("members"))}
         if told:
+            self._addresses.learn(sorted(told))
             self._controllers = told | {
                 address: name
                 for address, name in self._controllers.items()
-                if address in told or (address in self._addresses and (name == address or name in told.values()))
+                if address in told or (address in self._addresses.given and (name == address or name in told.values()))
             }
             found = [reading for reading in found if reading.node in self._controllers.values()]  # others were replaced
         readings = {reading.node: reading for reading in found}  # one may be known by two addresses

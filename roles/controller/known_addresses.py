@@ -50,8 +50,8 @@ class KnownAddresses:
             self.now = (*members, *(address for address in self.given if address not in members))
 
     def hand_on(self) -> None:
-        """Leaves what was learned to a process that takes this one's place (`execv`)."""
-        if self._members and self._named.issuperset(self._members):
+        """Leaves what is known beyond the flags to a process that takes this one's place (`execv`)."""
+        if self.now != self.given and self._named.issuperset(self._members):
             os.environ[SEEN_VARIABLE] = ",".join(self.now)
 
     def take_over(self) -> None:

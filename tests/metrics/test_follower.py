@@ -13,6 +13,7 @@ from adamctl.metrics.serving import metrics_hello
 from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.context import RoleContext
+from adamctl.roles.controller.client import ControllerClient
 from adamctl.wire.messages import Empty
 from tests.cluster import ClusterInMemory, memory_cluster
 
@@ -141,6 +142,20 @@ def test_a_controller_that_was_replaced_is_not_down_for_ever() -> None:
     readings("ade", "a")
     assert readings("ade", "ade") == {"a": True, "d": True, "e": True} | unanswered
     assert readings("ade", "") == {"a": False, "d": False, "e": False} | unanswered
+
+
+def test_the_configuration_is_read_from_controllers_that_came_later() -> None:
+    given, quiet = ("tcp://a:7070", "tcp://b:7070"), logging.getLogger("quiet")
+    members = [{"name": name, "address": f"tcp://{name}:7070"} for name in "bcd"]
+
+    async def main() -> None:
+        network = MemoryNetwork(Random(1))
+        async with ClusterFollower(network, given, metrics_hello(""), node_deadline_s=0.0, log=quiet) as following:
+            assert isinstance(following._store, ControllerClient) and following._store.addresses == given
+            following._controller_readings({("controller", given[1], 0): {"node": "b", "members": members}})
+            assert following._store.addresses == (*(f"tcp://{name}:7070" for name in "bcd"), given[0])
+
+    run_virtual(main())
 
 
 def test_who_comes_back_has_restarted() -> None:

@@ -130,15 +130,15 @@ def labels_of(column: Any, origin: str) -> NDArray[Any]:
     raise DamagedDataError(f"{origin}: expected whole numbers or texts as labels, found {column.type}")
 
 
-def targets_in(table: Any, origin: str) -> Targets:
-    """Returns the columns of targets as float32 [rows, k].
+def targets_in(table: Any, origin: str, length: int | None = None) -> Targets:
+    """Returns the columns of targets as float32 [rows, k]; `length`: the k of other rows, None while there are none.
 
     Raises:
         DamagedDataError: a row has no number, or one that is not finite, or lists differ in length.
     """
     rows = table.num_rows
     if _is_list(table.column(0).type):
-        flat, length = _flat(table.column(0), origin, np.arange(rows))
+        flat, length = _flat(table.column(0), origin, np.arange(rows), length)
         values = np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(rows, length)
     else:
         for column in table.columns:

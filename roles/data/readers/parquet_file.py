@@ -183,18 +183,19 @@ class ParquetSource:
                         f"{self._shards[shard].origin}: row group {number}: expected at most {GROUP_BYTES_MAX} bytes, "
                         f"found {rows} rows of {size_bytes} bytes; write smaller row groups"
                     )
-                yield _Group(shard, number, start, rows)
+                if rows:
+                    yield _Group(shard, number, start, rows)
                 start += rows
 
     def _sample(self, groups: Sequence[_Group]) -> Any:
         """Returns the inputs of the first row group, by which lengths and encodings are known."""
-        first = next((group for group in groups if group.rows), None)
-        if first is None:
+        if not groups:
             raise ConfigurationError(f"{self.origin}: expected rows, found none")
-        return self._read(first)
+        return self._read(groups[0])
 
     def _answers_of(self, groups: Sequence[_Group]) -> Iterator[NDArray[Any]]:
         """Yields the labels or targets of each row group as they are written; each file is opened once."""
+        length: int | None = None
         for shard, of_shard in groupby(groups, key=lambda group: group.shard):
             with (
                 self._reading(self._shards[shard].origin),
@@ -205,7 +206,9 @@ class ParquetSource:
                         table = file.read_row_group(group.number, columns=self._chosen.answers)
                         place = self._place(group)
                         if self._chosen.targets:
-                            yield targets_in(table.select(self._chosen.targets), place)
+                            targets = targets_in(table.select(self._chosen.targets), place, length)
+                            length = targets.shape[1]
+                            yield targets
                         else:
                             yield labels_of(table.column(0), place)
 

@@ -46,6 +46,10 @@ def test_a_process_that_starts_over_keeps_what_it_has_learned(monkeypatch: pytes
     after = KnownAddresses(GIVEN)
     after.take_over()
     assert after.now == before.now and SEEN_VARIABLE not in os.environ
+    after.hand_on()
+    once_more = KnownAddresses(GIVEN)
+    once_more.take_over()
+    assert once_more.now == before.now, "also if no beacon was answered in between"
     after.learn(("tcp://e:1", "tcp://f:1"))
     assert after.now[:2] == ("tcp://e:1", "tcp://f:1")
     fresh = KnownAddresses(GIVEN)

@@ -172,6 +172,24 @@ def test_targets_that_are_no_numbers_are_named(tmp_path: Path, column: Any, said
         opened(path, targets=("y",))
 
 
+def test_targets_of_another_length_in_another_file_are_named(tmp_path: Path) -> None:
+    for name, length in (("train-0", 2), ("train-1", 3)):
+        write(tmp_path / f"{name}.parquet", {"x": [1.0, 2.0], "y": [[1.0] * length] * 2})
+    with pytest.raises(DamagedDataError, match=r"train-1\.parquet: row group 0, row 0: expected 2 numbers, found 3"):
+        opened(tmp_path, targets=("y",))
+
+
+def test_an_empty_row_group_has_no_targets(tmp_path: Path) -> None:
+    schema = pa.schema({"x": pa.float64(), "y": pa.list_(pa.float64())})
+    with pq.ParquetWriter(tmp_path / "train-0.parquet", schema) as file:
+        for rows in (0, 2, 0):
+            file.write_table(pa.table({"x": [1.0] * rows, "y": [[1.0, 2.0]] * rows}, schema), row_group_size=4)
+    assert pq.read_metadata(tmp_path / "train-0.parquet").num_row_groups == 3
+    write(tmp_path / "test-0.parquet", {"x": [1.0], "y": [[3.0, 4.0]]})
+    found = opened(tmp_path, targets=("y",))
+    assert found.targets("train").tolist() == [[1.0, 2.0]] * 2 and found.targets("test").tolist() == [[3.0, 4.0]]
+
+
 def test_names_of_classes_that_the_writer_left(tmp_path: Path) -> None:
     table = pa.table({"x": [1.0, 2.0], "label": [1, 0]})
     told = {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
