@@ -16,13 +16,12 @@ from typing import Any
 import adamctl
 from adamctl.bench.control_groups import ControlGroups
 from adamctl.bench.figures.machines import BESIDE_CORES, check_machines
-from adamctl.bench.watched_run import WatchedRun
-from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.bench.watched_run import WatchedRun, failure
+from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
 from adamctl.net import loop
 from adamctl.net.address import TRANSPORT_VARIABLE
 
 EVERY_S = 0.5
-LOG_LINES = 10
 TIME, DIVERGED = "time", "diverged"
 NOT_FINITE = "no longer finite"
 """What the error of a run that diverges says (`adamctl.roles.worker.divergence`)."""
@@ -75,8 +74,8 @@ def train(training: Training, groups: ControlGroups | None = None) -> dict[str, 
         groups: for the shares (`adamctl.bench.figures.machines.core_shares`).
 
     Raises:
-        ConfigurationError: machines have more cores than there are for them.
-        RunFailedError: the run fails.
+        ConfigurationError: machines have more cores than there are for them, or the command ends with exit code 2.
+        RunFailedError: the run fails otherwise.
     """
     if training.machines is not None:
         if groups is None:
@@ -91,7 +90,8 @@ def train_several(
     """Trains runs without machines, so many at a time, and tells what `train` returns of each as soon as it has ended.
 
     Raises:
-        RunFailedError: a run fails; those beside it are ended.
+        ConfigurationError: a command ends with exit code 2, such as for want of data; those beside it are ended.
+        RunFailedError: a run fails otherwise; likewise.
     """
     loop.run(_train_several(trainings, at_a_time, ended))
 
@@ -109,7 +109,7 @@ async def _train_several(
         async with asyncio.TaskGroup() as tasks:
             for key, training in trainings.items():
                 tasks.create_task(one(key, training))
-    except* RunFailedError as failures:
+    except* AdamctlError as failures:
         raise failures.exceptions[0] from None
 
 
@@ -161,9 +161,7 @@ def command(arguments: Sequence[str], environment: Mapping[str, str] | None = No
         env={**os.environ, **(environment or {})},
     )  # fmt: skip
     if done.returncode:
-        said = "\n".join(done.stderr.splitlines()[-LOG_LINES:])
-        kind = ConfigurationError if done.returncode == ConfigurationError.exit_code else RunFailedError
-        raise kind(f"adamctl {' '.join(arguments)}: exit status {done.returncode}:\n{said}")
+        raise failure(f"adamctl {' '.join(arguments)}", done.returncode, done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

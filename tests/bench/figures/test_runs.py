@@ -12,7 +12,7 @@ from adamctl.bench.control_groups import ControlGroups, control_groups
 from adamctl.bench.figures import runs
 from adamctl.bench.figures.machines import core_shares
 from adamctl.bench.figures.runs import Training, command, example, train, train_several
-from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
 from adamctl.roles.coordinator.core.progress import RunProgress
 from adamctl.roles.worker.divergence import DivergedError
 
@@ -112,17 +112,20 @@ def test_several_are_trained_so_many_at_a_time_and_told_as_they_end(monkeypatch:
     assert max(at_once) == 2
 
 
-def test_of_several_the_one_that_fails_is_told_and_those_beside_it_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RunFailedError, ConfigurationError])
+def test_of_several_the_one_that_fails_is_told_and_those_beside_it_are_ended(
+    kind: type[AdamctlError], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended: dict[str, Any] = {}
 
     async def trained(training: Training, groups: ControlGroups | None) -> dict[str, Any]:
         if training.seed == 2:
-            raise RunFailedError("the second one")
+            raise kind("the second one")
         await asyncio.sleep(60 if training.seed == 3 else 0)
         return {"seed": training.seed}
 
     monkeypatch.setattr(runs, "_train", trained)
-    with pytest.raises(RunFailedError, match="the second one"):
+    with pytest.raises(kind, match="the second one"):
         train_several({f"{seed}": Training(Path("e.toml"), seed=seed) for seed in (1, 2, 3)}, 1, ended.__setitem__)
     assert list(ended) == ["1"]
 
