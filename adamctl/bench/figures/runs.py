@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from adamctl.net import loop
 from adamctl.net.address import TRANSPORT_VARIABLE
 
 EVERY_S = 0.5
+INTERRUPTED_S, END_S = 1.0, 30.0
+"""That a command has to end once it was interrupted from outside, and by this process."""
 TIME, DIVERGED = "time", "diverged"
 NOT_FINITE = "no longer finite"
 """What the error of a run that diverges says (`adamctl.roles.worker.divergence`)."""
@@ -156,14 +160,32 @@ def command(arguments: Sequence[str], environment: Mapping[str, str] | None = No
         RunFailedError: it ends with another one.
     """
     line = (sys.executable, "-m", "adamctl", *arguments, "--json")
-    done = subprocess.run(
-        line, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
         env={**os.environ, **(environment or {})},
-    )  # fmt: skip
-    if done.returncode:
-        raise failure(f"adamctl {' '.join(arguments)}", done.returncode, done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout)
+    ) as process:  # fmt: skip
+        try:
+            printed, said = process.communicate()
+        except BaseException:
+            _end(process)
+            raise
+    if process.returncode:
+        raise failure(f"adamctl {' '.join(arguments)}", process.returncode, said)
+    found: dict[str, Any] = json.loads(printed)
     return found
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Lets a command take down what it has started: a terminal has interrupted it, too; else it is done here."""
+    try:
+        for wait_s in (INTERRUPTED_S, END_S):
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=wait_s)
+                return
+            process.send_signal(signal.SIGINT)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def example(name: str) -> Path:

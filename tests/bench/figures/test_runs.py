@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import psutil
 import pytest
 
 from adamctl.bench.control_groups import ControlGroups, control_groups
@@ -49,6 +55,45 @@ def test_a_command_that_ends_with_2_is_bad_input_and_says_why() -> None:
         ConfigurationError, match=r"adamctl summary no-such\.toml: exit status 2:\n.*no such experiment"
     ):
         command(("summary", "no-such.toml"))
+
+
+CLEANS_UP = """#!/bin/sh
+trap 'sleep 0.6; echo gone >"$FOLDER/gone"; exit 130' INT
+echo >"$FOLDER/started"
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_an_interrupted_command_takes_down_what_it_has_started(
+    is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "python"
+    script.write_text(CLEANS_UP)
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setattr(runs, "INTERRUPTED_S", 30.0 if is_terminal else 0.1)
+
+    def interrupt() -> None:
+        until_s = time.monotonic() + 20
+        while not (tmp_path / "started").is_file() and time.monotonic() < until_s:
+            time.sleep(0.01)
+        for child in psutil.Process().children() if is_terminal else ():
+            if str(script) in child.cmdline():
+                child.send_signal(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            command(("bench",), {"FOLDER": str(tmp_path)})
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+    assert (tmp_path / "gone").is_file()
+    assert not [child for child in psutil.Process().children() if str(script) in child.cmdline()]
 
 
 class FakeRun:
