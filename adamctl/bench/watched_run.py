@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 import psutil
 
-from adamctl.errors import AdamctlError, RunFailedError
+from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
 from adamctl.launch.run_token import read_token
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
@@ -37,6 +37,7 @@ END_S = 60.0
 LOOK_S = 0.005
 BETWEEN_SIGNALS_S = 0.2
 LOG_LINES = 10
+ERROR = "adamctl: error: "
 _READY = re.compile(r" ready on (tcp://[^\s,]+)")
 
 _SMALL = """\
@@ -90,6 +91,17 @@ def examples_at(samples: Sequence[Sample], at_s: float) -> float:
 def examples_per_s(samples: Sequence[Sample], start_s: float, stop_s: float) -> float:
     """Returns the mean throughput between two times. Raises RunFailedError: the run did not train all that time."""
     return (examples_at(samples, stop_s) - examples_at(samples, start_s)) / (stop_s - start_s)
+
+
+def failure(line: str, code: int, said: str) -> AdamctlError:
+    """Returns what is raised when `line`, a command, has ended with a code other than 0, with the whole of its error.
+
+    Exit code 2 is a ConfigurationError here, too; all others are a RunFailedError.
+    """
+    lines = said.splitlines()
+    first = max((number for number, text in enumerate(lines) if ERROR in text), default=len(lines))
+    kind = ConfigurationError if code == ConfigurationError.exit_code else RunFailedError
+    return kind("\n".join([f"{line}: exit status {code}:", *lines[min(first, max(len(lines) - LOG_LINES, 0)) :]]))
 
 
 class WatchedRun:
@@ -190,11 +202,10 @@ class WatchedRun:
             await asyncio.sleep(self._every_s)
 
     def _check(self) -> None:
-        """Raises RunFailedError if the command has failed."""
+        """Raises ConfigurationError or RunFailedError if the command has failed."""
         code = self._process.poll()
         if code:
-            said = (self._folder / "err").read_text(errors="replace").splitlines()[-LOG_LINES:]
-            raise RunFailedError(f"{' '.join(self._line)}: exit status {code}:\n" + "\n".join(said))
+            raise failure(" ".join(self._line), code, (self._folder / "err").read_text(errors="replace"))
 
     @property
     def pid(self) -> int:
@@ -222,7 +233,8 @@ class WatchedRun:
         """Returns a role's TCP address, once it serves; `node` may be a pattern.
 
         Raises:
-            RunFailedError: the command fails, or the role does not serve in time.
+            ConfigurationError: the command ends with exit code 2.
+            RunFailedError: it fails otherwise, or the role does not serve in time.
         """
         until_s = time.monotonic() + START_S
         while time.monotonic() < until_s:
@@ -244,7 +256,8 @@ class WatchedRun:
         """Returns the time of the first reported steps, by `time.monotonic()`.
 
         Raises:
-            RunFailedError: the command fails, or takes no step in time.
+            ConfigurationError: the command ends with exit code 2.
+            RunFailedError: it fails otherwise, or takes no step in time.
         """
         until_s = time.monotonic() + START_S
         while time.monotonic() < until_s:
@@ -255,7 +268,7 @@ class WatchedRun:
         raise RunFailedError(f"no step was taken within {START_S:g} s")
 
     async def result(self) -> dict[str, Any]:
-        """Waits for the run's end and returns the JSON object that it prints. Raises RunFailedError if it fails."""
+        """Waits for the run's end and returns the JSON object that it prints. Raises as `trains` does."""
         await asyncio.to_thread(self._process.wait)
         self._check()
         result: dict[str, Any] = msgspec.json.decode((self._folder / "out").read_bytes())

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from adamctl.bench.watched_run import Sample, WatchedRun, examples_at, examples_per_s, small_experiment
+from adamctl.bench.watched_run import Sample, WatchedRun, examples_at, examples_per_s, failure, small_experiment
 from adamctl.config.load import load_experiment
-from adamctl.errors import RunFailedError
+from adamctl.errors import ConfigurationError, RunFailedError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DIGITS = str(ROOT / "examples" / "digits.toml")
@@ -55,9 +55,25 @@ async def test_a_run_that_ends_has_a_result() -> None:
 
 
 async def test_a_run_that_fails_says_why() -> None:
-    with pytest.raises(RunFailedError, match=r"train\.passes"):
+    with pytest.raises(ConfigurationError, match=r"train\.passes") as error:
         async with WatchedRun((DIGITS, "--set", "train.passes=-1")):
             pass
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(1, 1), (2, 2), (3, 1), (-9, 1)])
+def test_the_whole_error_of_a_command_is_told(code: int, exit_code: int) -> None:
+    before, after = ["starts"] * 20, [f"file {number}" for number in range(15)]
+    found = failure("adamctl train", code, "\n".join([*before, "adamctl: error: expected 15 files", *after]))
+    assert found.exit_code == exit_code
+    assert str(found).splitlines() == [
+        f"adamctl train: exit status {code}:", "adamctl: error: expected 15 files", *after,
+    ]  # fmt: skip
+
+
+def test_of_a_command_without_an_error_the_last_lines_are_told() -> None:
+    told = str(failure("adamctl train", 1, "\n".join(f"line {number}" for number in range(30))))
+    assert told.splitlines()[1:] == [f"line {number}" for number in range(20, 30)]
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ def run_figures(asked: Asked, progress: Progress = lambda text: None) -> dict[st
 
     Raises:
         ConfigurationError: a figure is not known, or cannot be measured here, which is known before any is begun.
+            Data that are missing are told by the first run that needs them.
         RunFailedError: a run fails; what was finished before is kept, and the same call goes on.
     """
     names = names_of(asked)

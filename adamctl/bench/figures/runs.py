@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,14 @@ from typing import Any
 import adamctl
 from adamctl.bench.control_groups import ControlGroups
 from adamctl.bench.figures.machines import BESIDE_CORES, check_machines
-from adamctl.bench.watched_run import WatchedRun
-from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.bench.watched_run import WatchedRun, failure
+from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
 from adamctl.net import loop
 from adamctl.net.address import TRANSPORT_VARIABLE
 
 EVERY_S = 0.5
-LOG_LINES = 10
+INTERRUPTED_S, END_S = 1.0, 30.0
+"""That a command has to end once it was interrupted from outside, and by this process."""
 TIME, DIVERGED = "time", "diverged"
 NOT_FINITE = "no longer finite"
 """What the error of a run that diverges says (`adamctl.roles.worker.divergence`)."""
@@ -75,8 +78,8 @@ def train(training: Training, groups: ControlGroups | None = None) -> dict[str, 
         groups: for the shares (`adamctl.bench.figures.machines.core_shares`).
 
     Raises:
-        ConfigurationError: machines have more cores than there are for them.
-        RunFailedError: the run fails.
+        ConfigurationError: machines have more cores than there are for them, or the command ends with exit code 2.
+        RunFailedError: the run fails otherwise.
     """
     if training.machines is not None:
         if groups is None:
@@ -91,7 +94,8 @@ def train_several(
     """Trains runs without machines, so many at a time, and tells what `train` returns of each as soon as it has ended.
 
     Raises:
-        RunFailedError: a run fails; those beside it are ended.
+        ConfigurationError: a command ends with exit code 2, such as for want of data; those beside it are ended.
+        RunFailedError: a run fails otherwise; likewise.
     """
     loop.run(_train_several(trainings, at_a_time, ended))
 
@@ -109,7 +113,7 @@ async def _train_several(
         async with asyncio.TaskGroup() as tasks:
             for key, training in trainings.items():
                 tasks.create_task(one(key, training))
-    except* RunFailedError as failures:
+    except* AdamctlError as failures:
         raise failures.exceptions[0] from None
 
 
@@ -156,16 +160,32 @@ def command(arguments: Sequence[str], environment: Mapping[str, str] | None = No
         RunFailedError: it ends with another one.
     """
     line = (sys.executable, "-m", "adamctl", *arguments, "--json")
-    done = subprocess.run(
-        line, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
         env={**os.environ, **(environment or {})},
-    )  # fmt: skip
-    if done.returncode:
-        said = "\n".join(done.stderr.splitlines()[-LOG_LINES:])
-        kind = ConfigurationError if done.returncode == ConfigurationError.exit_code else RunFailedError
-        raise kind(f"adamctl {' '.join(arguments)}: exit status {done.returncode}:\n{said}")
-    found: dict[str, Any] = json.loads(done.stdout)
+    ) as process:  # fmt: skip
+        try:
+            printed, said = process.communicate()
+        except BaseException:
+            _end(process)
+            raise
+    if process.returncode:
+        raise failure(f"adamctl {' '.join(arguments)}", process.returncode, said)
+    found: dict[str, Any] = json.loads(printed)
     return found
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Lets a command take down what it has started: a terminal has interrupted it, too; else it is done here."""
+    try:
+        for wait_s in (INTERRUPTED_S, END_S):
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=wait_s)
+                return
+            process.send_signal(signal.SIGINT)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def example(name: str) -> Path:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import psutil
 import pytest
 
 from adamctl.bench.control_groups import ControlGroups, control_groups
 from adamctl.bench.figures import runs
 from adamctl.bench.figures.machines import core_shares
 from adamctl.bench.figures.runs import Training, command, example, train, train_several
-from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
 from adamctl.roles.coordinator.core.progress import RunProgress
 from adamctl.roles.worker.divergence import DivergedError
 
@@ -49,6 +55,45 @@ def test_a_command_that_ends_with_2_is_bad_input_and_says_why() -> None:
         ConfigurationError, match=r"adamctl summary no-such\.toml: exit status 2:\n.*no such experiment"
     ):
         command(("summary", "no-such.toml"))
+
+
+CLEANS_UP = """#!/bin/sh
+trap 'sleep 0.6; echo gone >"$FOLDER/gone"; exit 130' INT
+echo >"$FOLDER/started"
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_an_interrupted_command_takes_down_what_it_has_started(
+    is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "python"
+    script.write_text(CLEANS_UP)
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setattr(runs, "INTERRUPTED_S", 30.0 if is_terminal else 0.1)
+
+    def interrupt() -> None:
+        until_s = time.monotonic() + 20
+        while not (tmp_path / "started").is_file() and time.monotonic() < until_s:
+            time.sleep(0.01)
+        for child in psutil.Process().children() if is_terminal else ():
+            if str(script) in child.cmdline():
+                child.send_signal(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            command(("bench",), {"FOLDER": str(tmp_path)})
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+    assert (tmp_path / "gone").is_file()
+    assert not [child for child in psutil.Process().children() if str(script) in child.cmdline()]
 
 
 class FakeRun:
@@ -112,17 +157,20 @@ def test_several_are_trained_so_many_at_a_time_and_told_as_they_end(monkeypatch:
     assert max(at_once) == 2
 
 
-def test_of_several_the_one_that_fails_is_told_and_those_beside_it_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RunFailedError, ConfigurationError])
+def test_of_several_the_one_that_fails_is_told_and_those_beside_it_are_ended(
+    kind: type[AdamctlError], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended: dict[str, Any] = {}
 
     async def trained(training: Training, groups: ControlGroups | None) -> dict[str, Any]:
         if training.seed == 2:
-            raise RunFailedError("the second one")
+            raise kind("the second one")
         await asyncio.sleep(60 if training.seed == 3 else 0)
         return {"seed": training.seed}
 
     monkeypatch.setattr(runs, "_train", trained)
-    with pytest.raises(RunFailedError, match="the second one"):
+    with pytest.raises(kind, match="the second one"):
         train_several({f"{seed}": Training(Path("e.toml"), seed=seed) for seed in (1, 2, 3)}, 1, ended.__setitem__)
     assert list(ended) == ["1"]
 
