@@ -155,12 +155,10 @@ def _read(path: Path, columns: ColumnsConfig, texts: dict[str, int]) -> tuple[_V
             f"{path}: expected at most {CLASSES_MAX} classes, found more in the label's column "
             f"{form.names[chosen.answers[0]]!r}; name another with data.columns.label"
         )
-    if problems or not np.isfinite(table[:, (*chosen.inputs, *chosen.targets)]).all():
+    inputs, targets = (np.ascontiguousarray(table[:, places]) for places in (chosen.inputs, chosen.targets))
+    if problems or not np.isfinite(inputs).all() or not np.isfinite(targets).all():
         _raise_first_fault(form)
-    inputs = np.ascontiguousarray(table[:, chosen.inputs])
-    if chosen.label is None:
-        return inputs, np.ascontiguousarray(table[:, chosen.targets])
-    return inputs, table[:, chosen.label].astype(np.int64)
+    return inputs, targets if chosen.label is None else table[:, chosen.label].astype(np.int64)
 
 
 def _ignored(text: str) -> float:
