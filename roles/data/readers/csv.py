@@ -39,6 +39,7 @@ _DELIMITERS: Final = ",;\t"
 _ENCODING: Final = "utf-8-sig"
 _PIECE_BYTES: Final = 1 << 20
 _VALUE_BYTES: Final = 4
+_LARGEST: Final = float(np.finfo(np.float32).max)
 
 _Values = NDArray[np.float32]
 _Answers = NDArray[Any]
@@ -208,6 +209,8 @@ def _raise_first_fault(form: _Form) -> None:
             for place in (*columns.inputs, *columns.targets):
                 if not _is_number(row[place]) or not math.isfinite(float(row[place])):
                     raise _fault(form, line, place, "a finite number", row[place])
+                if abs(float(row[place])) > _LARGEST:
+                    raise _fault(form, line, place, f"a number from {-_LARGEST:.2g} to {_LARGEST:.2g}", row[place])
             if columns.label is not None and not row[columns.label].strip():
                 raise _fault(form, line, columns.label, "a label", "")
     except (UnicodeDecodeError, csv.Error) as error:
