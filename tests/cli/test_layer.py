@@ -42,6 +42,7 @@ def test_one_that_does_not_is_told_and_ends_with_4() -> None:
         ((RELU, "--input", "5,4"), "expected FEATURES or HEIGHT,WIDTH,MAPS"),
         ((RELU, "--input", "5", "--set", "sise=3"), "unknown key sise"),
         (("no_such_module:Own", "--input", "5"), "no module no_such_module on"),
+        ((RELU, "--input", "5", "--seed", "-1"), "-1 is not in the range x>=0"),
     ],
 )
 def test_what_is_wrong_with_the_command_is_said(

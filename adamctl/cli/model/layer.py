@@ -23,7 +23,7 @@ command = TableGroup(
 @click.option("--input", "shape", metavar="SHAPE", required=True, help="Shape of one example, such as 28,28,3 or 100.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A key of the layer; may be repeated.")
 @click.option("--partitions", default="2,3", show_default=True, help="Into how many parts it is cut, in turn.")
-@click.option("--seed", default=1, show_default=True, help="Of the numbers that are drawn.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the numbers that are drawn.")
 @options.json_option
 def check(path: str, shape: str, settings: tuple[str, ...], partitions: str, seed: int, as_json: bool) -> None:
     """Check numerical gradients, parts against the whole, what a node reads, native calls, and what threads share.

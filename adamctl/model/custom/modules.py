@@ -140,6 +140,7 @@ def _is_missing(module: str, error: ModuleNotFoundError) -> bool:
 
 
 def _hint(part: str, inside: Any, kind: Kind) -> str:
-    offered = [key for key, value in vars(inside).items() if isinstance(value, type) and issubclass(value, kind.base)]
+    held = getattr(inside, "__dict__", {})
+    offered = [key for key, value in held.items() if isinstance(value, type) and issubclass(value, kind.base)]
     near = get_close_matches(part, [key for key in offered if key != kind.base.__name__], n=1)
     return f' Did you mean "{near[0]}"?' if near else ""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from adamctl.errors import ConfigurationError
 from adamctl.model.description import Conv2D, Local2D, Model, pair
+from adamctl.model.partition.cuts import even
 from adamctl.model.partition.geometry import Range
 from adamctl.model.partition.plan import EXCHANGED_ELEMENTS, head_kind
 from adamctl.model.partition.stages import Stage, stages_of
@@ -102,20 +103,20 @@ def tile_plan(model: Model, grid: Grid) -> TilePlan:
     return TilePlan(grid, tuple(found), _head(model, found[-1].working, _longest(before[0].made)))
 
 
-def even(extent: int, parts: int) -> tuple[Range, ...]:
+def _ranges(extent: int, parts: int) -> tuple[Range, ...]:
     """Returns ranges that are as equal as can be; some are empty where there are more parts than places."""
-    return tuple(pairwise(number * extent // parts for number in range(parts + 1)))
+    return tuple(pairwise((0, *even(extent, parts), extent)))
 
 
 def _axes(stage: Stage, grid: Grid) -> tuple[_Axis, ...]:
     """Returns the dimensions in which a stage is cut: rows and columns, or units."""
     if len(stage.output) == 1:
-        made = even(stage.output[0], grid.partitions)
+        made = _ranges(stage.output[0], grid.partitions)
         whole = prod(stage.input)
         return (_Axis(made, tuple((0, whole) if start < stop else (0, 0) for start, stop in made)),)
     axes = []
     for dimension, parts in enumerate(grid):
-        made = even(stage.output[dimension], parts)
+        made = _ranges(stage.output[dimension], parts)
         extent = stage.input[dimension]
         read = tuple(stage.window.reads(*one, extent) if one[0] < one[1] else (0, 0) for one in made)
         if parts == 1:  # as in the runtime's plans, also what no window reaches

@@ -39,6 +39,7 @@ _DELIMITERS: Final = ",;\t"
 _ENCODING: Final = "utf-8-sig"
 _PIECE_BYTES: Final = 1 << 20
 _VALUE_BYTES: Final = 4
+_LARGEST: Final = float(np.finfo(np.float32).max)
 
 _Values = NDArray[np.float32]
 _Answers = NDArray[Any]
@@ -155,12 +156,10 @@ def _read(path: Path, columns: ColumnsConfig, texts: dict[str, int]) -> tuple[_V
             f"{path}: expected at most {CLASSES_MAX} classes, found more in the label's column "
             f"{form.names[chosen.answers[0]]!r}; name another with data.columns.label"
         )
-    if problems or not np.isfinite(table[:, (*chosen.inputs, *chosen.targets)]).all():
+    inputs, targets = (np.ascontiguousarray(table[:, places]) for places in (chosen.inputs, chosen.targets))
+    if problems or not np.isfinite(inputs).all() or not np.isfinite(targets).all():
         _raise_first_fault(form)
-    inputs = np.ascontiguousarray(table[:, chosen.inputs])
-    if chosen.label is None:
-        return inputs, np.ascontiguousarray(table[:, chosen.targets])
-    return inputs, table[:, chosen.label].astype(np.int64)
+    return inputs, targets if chosen.label is None else table[:, chosen.label].astype(np.int64)
 
 
 def _ignored(text: str) -> float:
@@ -210,6 +209,8 @@ def _raise_first_fault(form: _Form) -> None:
             for place in (*columns.inputs, *columns.targets):
                 if not _is_number(row[place]) or not math.isfinite(float(row[place])):
                     raise _fault(form, line, place, "a finite number", row[place])
+                if abs(float(row[place])) > _LARGEST:
+                    raise _fault(form, line, place, f"a number from {-_LARGEST:.2g} to {_LARGEST:.2g}", row[place])
             if columns.label is not None and not row[columns.label].strip():
                 raise _fault(form, line, columns.label, "a label", "")
     except (UnicodeDecodeError, csv.Error) as error:

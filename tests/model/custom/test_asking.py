@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
+import numpy as np
 import pytest
 
 from adamctl.errors import CustomError
@@ -20,6 +22,24 @@ def test_the_line_that_failed_is_told() -> None:
     metric = metric_of(Model((3,), (Dense(2),), "tests.losses_for_tests:Fails"))
     with pytest.raises(CustomError, match=rf"^Fails.metric: TypeError: .*losses_for_tests\.py:{line}\)$"):
         metric.value(Tally(4, 1.0, 0, (3.0,)))
+
+
+def shaped(numbers: Any) -> Any:
+    return np.reshape(numbers, (3, 3))
+
+
+def test_what_fails_in_a_library_is_told_with_the_line_of_the_users_file_that_called_it() -> None:
+    line = inspect.getsourcelines(shaped)[1] + 1
+    with pytest.raises(CustomError, match=rf"^Own.upward: ValueError: .*test_asking\.py:{line}\)$"):
+        ask("Own.upward", shaped, np.arange(4))
+
+
+def test_a_method_with_other_arguments_is_told_with_the_line_of_its_definition() -> None:
+    line = inspect.getsourcelines(shaped)[1]
+    with pytest.raises(CustomError, match=rf"takes 1 positional argument .*test_asking\.py:{line}\)$"):
+        ask("Own.upward", shaped, 1, 2)
+    with pytest.raises(CustomError, match=r"^Sum: TypeError: .*not iterable \(.*\.py:\d+\)$"):
+        ask("Sum", sum, 1)
 
 
 def test_sums_of_different_lengths_end_a_run_in_words() -> None:

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
         ("__main__:Relu", 'type = "layers:Relu"'),
         ("no_such_module_here:Relu", f"install it there, for {sys.executable}"),
         ("tests.custom_layers:Rellu", 'has no class Rellu. Did you mean "Relu"?'),
+        ("tests.custom_layers:NOT_A_LAYER.Inner", "has no class NOT_A_LAYER.Inner."),
         ("tests.custom_layers:NOT_A_LAYER", "derived from adam.Layer; found 5"),
         ("pathlib:Path", "derived from adam.Layer"),
     ],

@@ -101,6 +101,17 @@ def test_a_target_that_is_no_finite_number_is_named_with_line_and_column(tmp_pat
         opened(path.parent, columns=ColumnsConfig(targets=("y",)))
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_number_that_float32_does_not_hold_is_named_with_line_and_column(tmp_path: Path, place: int) -> None:
+    cells = ["3", "4"]
+    cells[place] = "-1e39"
+    path = written(tmp_path, f"x,y\n1,2\n{','.join(cells)}\n")
+    with pytest.raises(
+        DamagedDataError, match=rf"line 3, column {place} .*expected a number from -3.4e\+38 .* '-1e39'"
+    ):
+        opened(path.parent, columns=ColumnsConfig(targets=("y",)))
+
+
 def test_one_file_gives_a_fifth_to_tests_and_an_added_line_moves_no_other(tmp_path: Path) -> None:
     lines = [f"{row},{row % 2}\n" for row in range(200)]
     first = opened(written(tmp_path, "".join(lines), "all.csv"))
