@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.durable_file import sync_folder, write_all
+from adamctl.roles.durable_file import replace_file
 
 NAME = "cluster"
 _BYTES_MAX = 64
@@ -43,15 +42,7 @@ def bind(folder: Path, cluster: str) -> None:
         raise ConfigurationError(
             f"{folder} belongs to cluster {before[:8]}, not to {cluster[:8]}; give it another folder"
         )
-    new = folder / f"{NAME}.new"
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            write_all(descriptor, cluster.encode() + b"\n")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(new, folder / NAME)
-        sync_folder(folder)
+        replace_file(folder / NAME, cluster.encode() + b"\n", folder / f"{NAME}.new")
     except OSError as error:
         raise ConfigurationError(f"{folder / NAME}: {error.strerror}") from error

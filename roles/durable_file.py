@@ -13,6 +13,22 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def replace_file(path: Path, data: bytes, temporary: Path) -> None:
+    """Writes or replaces a file, which only its owner can read: whoever sees it sees all of it, whatever happens.
+
+    `temporary`: where it is written first, in the same folder; what was left there is removed. Raises OSError.
+    """
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes sure that files which were created, renamed or removed in a folder stay so. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -39,7 +39,7 @@ class KnownRun:
             summary `failed` if nothing was ever trained, else `crashed`.
         live: whether it is in progress on this machine.
         passes, top1, best_top1, failure: as far as its records tell; so is `batch`, of a batch algorithm, and
-            `metric_value` and `best_metric_value` of the `metric`.
+            `metric_value` and `best_metric_value`, the latest and the best of the `metric`.
         size_bytes, stores_bytes: size on disk; the first includes the second.
         started_at: Unix time in seconds.
     """
@@ -59,16 +59,6 @@ class KnownRun:
     metric: str = TOP_1.name
     metric_value: float | None = None
     best_metric_value: float | None = None
-
-    @property
-    def value(self) -> float | None:
-        """The metric's latest value; earlier versions wrote `top1` alone."""
-        return value_of(self.metric, self.top1, self.metric_value)
-
-    @property
-    def best_value(self) -> float | None:
-        """Likewise the best."""
-        return value_of(self.metric, self.best_top1, self.best_metric_value)
 
     @property
     def name(self) -> str:
@@ -91,8 +81,8 @@ class KnownRun:
             "started_at": self.started_at,
             "batch": None if self.batch is None else msgspec.to_builtins(self.batch),
             "metric": self.metric,
-            "metric_value": self.value,
-            "best_metric_value": self.best_value,
+            "metric_value": self.metric_value,
+            "best_metric_value": self.best_metric_value,
         }
 
 
@@ -109,7 +99,11 @@ def look_at(folder: Path, state: Path) -> KnownRun:
     last = _last_progress(folder / METRICS_NAME)
     summary = _object(folder / SUMMARY_NAME)
     evaluations = [e for e in summary.get("evaluations", ()) if isinstance(e, dict)]
-    top1 = summary.get("top1", last.get("top1"))
+    keys = ("top1", "best_top1", "metric_value", "best_metric_value")
+    top1, best_top1, value, best = (summary.get(key, last.get(key)) for key in keys)
+    if top1 is None and evaluations:
+        top1 = evaluations[-1].get("top1")
+    metric = str(summary.get("metric", last.get("metric", TOP_1.name)))
     passes = summary.get("passes")
     if passes is None and last:
         passes = round(min(last.get("pass_number", 0) + last.get("pass_share", 0.0), last.get("passes_total", 0)), 4)
@@ -123,17 +117,17 @@ def look_at(folder: Path, state: Path) -> KnownRun:
         state=word,
         live=live,
         passes=passes,
-        top1=top1 if top1 is not None else evaluations[-1].get("top1") if evaluations else None,
-        best_top1=summary.get("best_top1", last.get("best_top1")),
+        top1=top1,
+        best_top1=best_top1,
         failure=str(summary.get("failure", "")),
         checkpoints=len(checkpoints(folder)),
         size_bytes=_size(folder),
         stores_bytes=_size(folder / STORES),
         started_at=started_at,
         batch=_batch(summary.get("batch", last.get("batch"))),
-        metric=str(summary.get("metric", last.get("metric", TOP_1.name))),
-        metric_value=summary.get("metric_value", last.get("metric_value")),
-        best_metric_value=summary.get("best_metric_value", last.get("best_metric_value")),
+        metric=metric,
+        metric_value=value_of(metric, top1, value),
+        best_metric_value=value_of(metric, best_top1, best),
     )
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from adamctl.errors import ConfigurationError
-from adamctl.model.metric import TOP_1
+from adamctl.model.metric import TOP_1, value_of
 from adamctl.roles.coordinator.records import METRICS_NAME
 from adamctl.wire.unreadable import UNREADABLE
 
@@ -104,7 +104,7 @@ def _take(curves: Curves, line: _Line) -> None:
         curves.split = line.split or curves.split
         _add(curves.held_out, line.passes, line.train_seconds, line.loss)
         curves.metric = line.metric
-        value = line.top1 if line.metric == TOP_1.name else line.metric_value
+        value = value_of(line.metric, line.top1, line.metric_value)
         _add(curves.metric_values, line.passes, line.train_seconds, value)
     elif line.kind == "iteration":
         _add(curves.training, line.evaluations, line.train_seconds, line.loss)

@@ -30,13 +30,12 @@ from adamctl.roles.controller.log_format import (
     encode_record,
     first_checksum,
 )
-from adamctl.roles.durable_file import sync_folder, write_all
+from adamctl.roles.durable_file import replace_file, write_all
 from adamctl.roles.folder_lock import FolderLock, unusable
 from adamctl.wire.unreadable import UNREADABLE
 
 SNAPSHOT_AFTER_BYTES = 1 << 20
 """A controller that starts reads the whole log at once, and its memory stays as large as that made it."""
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 StructT = TypeVar("StructT")
 _BATCH = msgspec.msgpack.Decoder(list[Entry])
 _SNAPSHOT = msgspec.msgpack.Decoder(PaxosSnapshot)
@@ -305,16 +304,7 @@ class LogStore:
         self._log = os.open(self._log_path(generation), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def _create(self, path: Path, data: bytes) -> None:
-        """Creates a file atomically: temporary name, sync, rename, sync of the folder."""
-        temporary = path.with_name(f"new-{path.name}")
-        descriptor = os.open(temporary, _NEW_FILE, 0o600)
-        try:
-            write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-        sync_folder(self.folder)
+        replace_file(path, data, path.with_name(f"new-{path.name}"))
 
     def _remove_all_but(self, generation: int) -> None:
         keep = {self._log_path(generation), self._snapshot_path(generation)}

@@ -12,6 +12,7 @@ from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX
 DTYPES: Final = ("uint8", "float32")
 LABEL_BYTES: Final = 4  # an int32 label; a target is a float32
 POSITION_BYTES: Final = 4  # an int32
+VALUE_BYTES: Final = 4  # a float32, scaled
 
 
 class BodyLayout(NamedTuple):
@@ -48,6 +49,11 @@ class ExampleForm(NamedTuple):
     @property
     def label_bytes(self) -> int:
         return LABEL_BYTES * max(self.targets, 1)
+
+    @property
+    def scaled_bytes(self) -> int:
+        """What a reader holds of an example: its values as float32, and its label or targets."""
+        return VALUE_BYTES * self.elements + self.label_bytes
 
     def label_shape(self, examples: int) -> tuple[int, ...]:
         """Returns the shape of the labels, or targets, of so many examples."""

@@ -72,6 +72,25 @@ def test_states(base: Path, state: Path) -> None:
     assert look_at(live, state).state == "crashed"
 
 
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        ({"top1": 0.9, "best_top1": 0.95}, ("top-1", 0.9, 0.95)),
+        ({"top1": 0.9, "best_top1": 0.95, "metric": "top-1", "metric_value": 0.9}, ("top-1", 0.9, 0.95)),
+        ({"top1": None, "metric": "rmse", "metric_value": 2.0, "best_metric_value": 1.5}, ("rmse", 2.0, 1.5)),
+    ],
+    ids=["of an earlier version", "top-1", "rmse"],
+)
+def test_the_metric_is_told_as_records_of_each_version_have_it(
+    base: Path, state: Path, records: dict[str, object], told: tuple[str, float, float]
+) -> None:
+    crashed = make(base)
+    progress(crashed, state="training", examples=5, **records)
+    for folder in (make(base, state="ended", **records), crashed):
+        described = look_at(folder, state).described()
+        assert tuple(described[key] for key in ("metric", "metric_value", "best_metric_value")) == told
+
+
 def test_what_a_batch_algorithm_has_done_is_told_of_a_run_in_progress_and_of_one_that_has_ended(
     base: Path, state: Path
 ) -> None:

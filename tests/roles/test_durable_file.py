@@ -10,7 +10,7 @@ import pytest
 from adamctl.launch.run_folder import create_run_folder
 from adamctl.launch.run_token import kept_token, read_token
 from adamctl.roles.cluster_binding import bind, bound_to
-from adamctl.roles.durable_file import sync_folder, write_all
+from adamctl.roles.durable_file import replace_file, sync_folder, write_all
 
 
 @pytest.fixture
@@ -33,6 +33,16 @@ def test_all_is_written(tmp_path: Path, synced: list[str]) -> None:
     assert (tmp_path / "a").read_bytes() == b"seven.."
     sync_folder(tmp_path)
     assert synced == [tmp_path.name]
+
+
+def test_a_file_is_replaced_by_a_whole_one(tmp_path: Path, synced: list[str]) -> None:
+    path, temporary = tmp_path / "a", tmp_path / "b"
+    path.write_bytes(b"before")
+    temporary.write_bytes(b"left by a process that was killed")
+    temporary.chmod(0o644)
+    replace_file(path, b"after..", temporary)
+    assert path.read_bytes() == b"after.." and path.stat().st_mode & 0o777 == 0o600
+    assert synced == ["b", tmp_path.name] and not temporary.exists()
 
 
 def test_a_folder_is_bound_to_the_whole_name_of_its_cluster(tmp_path: Path, synced: list[str]) -> None:

@@ -47,8 +47,8 @@ def _row(run: KnownRun, base: Path) -> tuple[str, ...]:
         run.name if run.folder.absolute().parents[1] == base.absolute() else str(run.folder),
         run.state,
         "-" if run.passes is None else f"{run.passes:.2f}",
-        "-" if run.value is None else printable(f"{run.metric} {measured(run.metric, run.value)}"),
-        measured(run.metric, run.best_value),
+        "-" if run.metric_value is None else printable(f"{run.metric} {measured(run.metric, run.metric_value)}"),
+        measured(run.metric, run.best_metric_value),
         str(run.checkpoints),
         size(run.size_bytes),
         _when(run),
@@ -79,13 +79,13 @@ def show(run: str | None, run_dir: str, as_json: bool) -> None:
     if as_json:
         print_json(found.described())
         return
-    value, best = (measured(found.metric, number) for number in (found.value, found.best_value))
+    value, best = (measured(found.metric, number) for number in (found.metric_value, found.best_metric_value))
     stores = f", {size(found.stores_bytes)} of them parameter servers' stores" if found.stores_bytes else ""
     lines = [
         ("state", f"{found.state}{', in progress' if found.live else ''}"),
         ("why", found.failure),
         ("pass", "" if found.passes is None else f"{found.passes:.2f}"),
-        (printable(found.metric), "" if found.value is None else f"{value}, best {best}"),
+        (printable(found.metric), "" if found.metric_value is None else f"{value}, best {best}"),
         *(batch_closing(found.batch) if found.batch is not None else ()),
         ("checkpoints", str(found.checkpoints)),
         ("size", f"{size(found.size_bytes)}{stores}"),

@@ -15,7 +15,7 @@ from adamctl.net.pool import SIZE_BYTES_MAX, BufferPool, PooledBuffer
 from adamctl.net.transport import Reply
 from adamctl.roles.data.client.data_set import DataSet
 from adamctl.roles.data.core import SKIPPED, Range
-from adamctl.roles.data.form import BodyLayout, ExampleForm
+from adamctl.roles.data.form import VALUE_BYTES, BodyLayout, ExampleForm
 from adamctl.roles.data.scaling import Scaling
 from adamctl.wire.messages import DataReadReply
 
@@ -84,8 +84,8 @@ class BatchMemory:
 
     def take(self, examples: int, data: DataSet) -> tuple[ReadInto, Callable[[], None]]:
         """Returns arrays of undefined content, new ones if the pool has no room, and how to give them back."""
-        form, images_bytes = data.form, 4 * examples * data.form.elements
-        buffer = self._take(images_bytes + examples * form.label_bytes)
+        form, images_bytes = data.form, VALUE_BYTES * examples * data.form.elements
+        buffer = self._take(examples * form.scaled_bytes)
         if buffer is None:
             return new_arrays(examples, data.input_shape, form), nothing
         images = np.frombuffer(buffer.view[:images_bytes], np.float32).reshape(examples, *data.input_shape)

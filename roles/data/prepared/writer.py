@@ -27,6 +27,7 @@ from adamctl.roles.data.prepared.layout import (
     encode_manifest,
 )
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit
+from adamctl.roles.durable_file import sync_folder
 from adamctl.wire.checksum import crc32
 
 _PARTIAL: Final = ".{}.partial"
@@ -151,9 +152,7 @@ class PreparedWriter:
         if self.folder.exists():
             raise ConfigurationError(f"{self.folder} exists already; remove it, or give another folder")
         self._partial.rename(self.folder)
-        above = os.open(self.folder.parent, os.O_RDONLY)
-        os.fsync(above)
-        os.close(above)
+        sync_folder(self.folder.parent)
         return manifest
 
     def __enter__(self) -> PreparedWriter:

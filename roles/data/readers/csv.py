@@ -130,9 +130,8 @@ def _read(path: Path, columns: ColumnsConfig, texts: dict[str, int]) -> tuple[_V
     if not any(True for _ in _rows(form)):
         raise DamagedDataError(f"{path}: expected at least one row, found none")
     check_fits(_lines(path) * len(form.names) * _VALUE_BYTES, str(path))
-    converters: dict[int | str, Callable[[str], float]] = {
-        place: _ignored for place in range(len(form.names)) if place not in (*chosen.answers, *chosen.inputs)
-    }
+    unused = set(range(len(form.names))) - {*chosen.answers, *chosen.inputs}
+    converters: dict[int | str, Callable[[str], float]] = dict.fromkeys(unused, _ignored)
     if chosen.label is not None:
         converters[chosen.label] = number_of
     try:

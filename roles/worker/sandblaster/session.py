@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from math import prod
 from typing import Any
 
 from adamctl.errors import RunFailedError
 from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.operation import Array
-from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.roles.data.client.data_client import new_arrays
 from adamctl.roles.worker.core.bundle_work import PASS, READS_MAX, BundleWork, Held, Pull, portions_of
 from adamctl.roles.worker.core.example_memory import ExampleMemory, Span
@@ -54,8 +52,8 @@ class SandblasterRunner:
         self._loop = asyncio.get_running_loop()
         self._executor: BundleExecutor = WholeExecutor(session) if executor is None else executor
         self._executor.takes(self._put)
-        example_bytes = ELEMENT_BYTES * (1 + prod(session.dataset.input_shape))
-        self._work = BundleWork(self._executor.parallel, ExampleMemory(example_bytes, examples_bytes_max))
+        memory = ExampleMemory(session.dataset.form.scaled_bytes, examples_bytes_max)
+        self._work = BundleWork(self._executor.parallel, memory)
         self._examples: dict[Span, tuple[Array, Answers]] = {}
         self._reading = asyncio.Semaphore(READS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()

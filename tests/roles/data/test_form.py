@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adamctl.roles.data.client.batches import new_arrays
 from adamctl.roles.data.form import ExampleForm
 from adamctl.wire.constants import BODY_BYTES_MAX
 
@@ -32,3 +33,9 @@ def test_the_longest_read_fits_into_a_body_and_no_longer_one_does(elements: int,
 @pytest.mark.parametrize("examples", [1, 20, 256])
 def test_bytes_take_a_quarter_of_what_floats_take(examples: int) -> None:
     assert ExampleForm(784, "uint8").body(examples).size_bytes <= 0.27 * ExampleForm(784).body(examples).size_bytes
+
+
+@pytest.mark.parametrize(("form", "size_bytes"), [(ExampleForm(8, "uint8"), 36), (ExampleForm(8, targets=3), 44)])
+def test_what_a_reader_holds_of_an_example(form: ExampleForm, size_bytes: int) -> None:
+    images, labels = new_arrays(5, (2, 4), form)
+    assert form.scaled_bytes == size_bytes == (images.nbytes + labels.nbytes) // 5
