@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adamctl.bench import namespaces
-from adamctl.bench.figures.linked_cluster import LinkedCluster, predicted
+from adamctl.bench.figures.cluster_prediction import predicted
+from adamctl.bench.figures.linked_cluster import LinkedCluster
 from adamctl.bench.figures.machines import CORES_MOST, core_shares
 from adamctl.bench.partition.prediction import TCP, Slowed
 from adamctl.bench.serving_rates import server_rates
