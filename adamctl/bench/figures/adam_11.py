@@ -245,10 +245,7 @@ def figure_of(rounds: Rounds) -> Figure:
 
 
 def _rates_of(rounds: Rounds, setting: Setting) -> list[float]:
-    found = [float(one["examples_per_s"]) for one in rounds.under(setting.name)]
-    if not found:
-        rounds[f"{setting.name}/round-1"]
-    return found
+    return [float(one["examples_per_s"]) for one in rounds.all_of(setting.name)]
 
 
 def _planned(replicas: int, rates: Rates, serving: ServerRates, core: Core) -> _Planned:
