@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adamctl.bench import namespaces
-from adamctl.bench.control_groups import quotas
-from adamctl.bench.figures.linked_cluster import LinkedCluster, predicted
+from adamctl.bench.figures.cluster_prediction import predicted
+from adamctl.bench.figures.linked_cluster import LinkedCluster
+from adamctl.bench.figures.machines import CORES_MOST, core_shares
 from adamctl.bench.partition.prediction import TCP, Slowed
 from adamctl.bench.serving_rates import server_rates
 from adamctl.bench.slices import measure_rates
@@ -41,7 +42,7 @@ from adamctl.model.scaling.machines import Planner, Size
 from adamctl.model.scaling.rates import ServerRates, ServingRates
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-CORES_MOST, QUOTA = 1.8, 0.4
+QUOTA = 0.4
 TRANSFERS = (0.25, 1.0, 2.0)
 """Time of one push of a whole replica through its link, over the compute time of its batch."""
 WARM_S = 4.0
@@ -110,7 +111,7 @@ def measured(
     """Returns a size's points, one for each link."""
     quota = min(QUOTA, CORES_MOST / (size.machines - size.data_servers))
     links = _links(experiment, rates, quota)
-    with quotas() as groups, LinkedCluster(size, data, groups, quota) as cluster:
+    with core_shares() as groups, LinkedCluster(size, data, groups, quota) as cluster:
         arguments = cluster.arguments(str(Path(path).resolve()), size, settings)
         speeds = asyncio.run(_train(arguments, cluster, links, given.rounds, given.seconds))
     points = []

@@ -40,8 +40,13 @@ def control_groups(controller: Controller) -> Iterator[ControlGroups | None]:
 
 
 @contextmanager
-def quotas() -> Iterator[ControlGroups]:
+def quotas(
+    wanted: str = "--quota", instead: str = "leave --quota out, or run as a user who may"
+) -> Iterator[ControlGroups]:
     """Likewise, for shares of cores.
+
+    Args:
+        wanted, instead: what needs them, and what else can be done, for the error.
 
     Raises:
         ConfigurationError: none can be made here.
@@ -49,8 +54,8 @@ def quotas() -> Iterator[ControlGroups]:
     with control_groups("cpu") as made:
         if made is None:
             raise ConfigurationError(
-                "--quota: expected a control group for processor time that this user may write to (cgroup v1 cpu, or "
-                f"v2); found none under {ROOT}: leave --quota out, or run as a user who may"
+                f"{wanted}: expected a control group for processor time that this user may write to (cgroup v1 cpu, or "
+                f"v2); found none under {ROOT}: {instead}"
             )
         yield made
 
@@ -67,21 +72,11 @@ class ControlGroups:
 
         `before_others`: where others keep all cores busy, it has ten times a thread's share of them.
         """
-        allowed_us = round(cores * PERIOD_US)
-        new: dict[str, int | str] = {"cpu.max": f"{allowed_us} {PERIOD_US}"}
-        old = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": allowed_us}
-        if before_others:
-            new["cpu.weight"], old["cpu.shares"] = WEIGHT, SHARES
-        self._put(name, (pid,), new, old)
+        self._share(name, (pid,), cores, before_others=before_others)
 
     def share_together(self, pids: Sequence[int], cores: float) -> None:
         """Gives several processes so many cores together, in a group without a name; at least CORES_LEAST."""
-        allowed_us = round(cores * PERIOD_US)
-        new, old = (
-            {"cpu.max": f"{allowed_us} {PERIOD_US}"},
-            {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": allowed_us},
-        )
-        self._put(str(next(self._numbers)), pids, new, old)
+        self._share(str(next(self._numbers)), pids, cores)
 
     def give(self, pid: int, cores: float) -> None:
         """Gives a process cores before others, in a group without a name; may be called again, with other shares."""
@@ -90,6 +85,14 @@ class ControlGroups:
     def limit_memory(self, name: str, pid: int, limit_bytes: int) -> None:
         """Has the kernel kill a process that needs more memory than that."""
         self._put(name, (pid,), {"memory.max": limit_bytes}, {"memory.limit_in_bytes": limit_bytes})
+
+    def _share(self, name: str, pids: Sequence[int], cores: float, *, before_others: bool = False) -> None:
+        allowed_us = round(cores * PERIOD_US)
+        new: dict[str, int | str] = {"cpu.max": f"{allowed_us} {PERIOD_US}"}
+        old = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": allowed_us}
+        if before_others:
+            new["cpu.weight"], old["cpu.shares"] = WEIGHT, SHARES
+        self._put(name, pids, new, old)
 
     def _put(self, name: str, pids: Sequence[int], new: Mapping[str, int | str], old: Mapping[str, int]) -> None:
         """Moves processes to a group with these settings of version 2, or else of version 1."""

@@ -266,14 +266,11 @@ def _found(machines: int, speeds: Mapping[float, Sequence[float]], connections: 
 
 
 def _images_per_s(rounds: Rounds, size: Size) -> list[float]:
-    found = [float(one["images_per_s"]) for one in rounds.under(size.name)]
-    if not found:
-        rounds[f"{size.name}/round-1"]
-    return found
+    return [float(one["images_per_s"]) for one in rounds.all_of(size.name)]
 
 
 def _peak_of(rounds: Rounds, size: Size) -> int:
-    return max(int(peak) for one in rounds.under(size.name) for peak in one["peak_bytes"])
+    return max(int(peak) for one in rounds.all_of(size.name) for peak in one["peak_bytes"])
 
 
 def _over_planned(rounds: Rounds, size: Size, rates: Rates, core: Core) -> float:

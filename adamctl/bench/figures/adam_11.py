@@ -25,9 +25,10 @@ from adamctl.bench.figures.adam_networks import (
     said_of_machines,
     settings_of,
 )
+from adamctl.bench.figures.cluster_prediction import predicted
 from adamctl.bench.figures.figure import Figure, Line, Panel, Point, Table, measured, planned
 from adamctl.bench.figures.judging import at_least, median_point, near
-from adamctl.bench.figures.linked_cluster import LinkedCluster, predicted
+from adamctl.bench.figures.linked_cluster import LinkedCluster
 from adamctl.bench.figures.machines import BESIDE_CORES, check_machines, core_here, core_shares
 from adamctl.bench.figures.paper_machines import ADAM, Core
 from adamctl.bench.figures.rounds import Rounds
@@ -244,10 +245,7 @@ def figure_of(rounds: Rounds) -> Figure:
 
 
 def _rates_of(rounds: Rounds, setting: Setting) -> list[float]:
-    found = [float(one["examples_per_s"]) for one in rounds.under(setting.name)]
-    if not found:
-        rounds[f"{setting.name}/round-1"]
-    return found
+    return [float(one["examples_per_s"]) for one in rounds.all_of(setting.name)]
 
 
 def _planned(replicas: int, rates: Rates, serving: ServerRates, core: Core) -> _Planned:

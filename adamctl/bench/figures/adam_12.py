@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from adamctl.bench.figures.figure import Figure, Line, Panel, Point, Table, measured
-from adamctl.bench.figures.judging import Mean, above, mean_of, paired
+from adamctl.bench.figures.judging import Mean, above, differences, mean_of, paired
 from adamctl.bench.figures.rounds import Rounds
 from adamctl.bench.figures.runs import Training, example
 from adamctl.bench.figures.session import Session
-from adamctl.bench.figures.trained import compared_seeds, differences, key_of_seed, last_percents, take_trainings
+from adamctl.bench.figures.trained import compared_seeds, key_of_seed, last_percents, take_trainings
 
 SEEDS, SEEDS_QUICK = tuple(range(1, 9)), (1,)
 CONNECTIONS: Mapping[float, int] = {0.25: 745_792, 0.5: 2_060_928, 1.0: 6_399_232}

@@ -128,8 +128,7 @@ def together_s(rounds: Rounds, which: str) -> float:
 
 def _of(rounds: Rounds, which: str, batches: int, fraction: float) -> list[dict[str, Any]]:
     """Returns the runs of a setting, by seed. Raises MissingRoundError: there are none."""
-    setting = f"{which}/{batches}/{fraction}"
-    return rounds.under(setting) or [rounds[f"{setting}/seed-1"]]
+    return rounds.all_of(f"{which}/{batches}/{fraction}", "seed-1")
 
 
 def _pass_s(rounds: Rounds, which: str, batches: int, fraction: float) -> list[float]:

@@ -112,12 +112,12 @@ class _Case:
 
     def __init__(self, rounds: Rounds, name: str, batch: int) -> None:
         self.name, self.batch = name, batch
-        self._rounds = rounds.under(f"{name}, batch {batch}")
+        self._rounds = rounds.all_of(f"{name}, batch {batch}")
         self._threads = sorted(int(count) for count in self._rounds[0]["connections_per_s"])
         settings = rounds[SETTINGS]
         parameters_bytes = settings["parameters"][name] * ELEMENT_BYTES
         self.fits_the_cache = parameters_bytes <= settings["cache_bytes"]
-        steps_per_s = statistics.median(rounds.under(MEMORY)) / (PASSES * parameters_bytes)
+        steps_per_s = statistics.median(rounds.all_of(MEMORY)) / (PASSES * parameters_bytes)
         self._memory_allows = steps_per_s * batch * self._rounds[0]["connections"]
 
     def _rates(self, threads: int) -> list[float]:
@@ -174,10 +174,10 @@ def _sentences(settings: Mapping[str, Any], cases: Sequence[_Case], rounds: Roun
             f"{most} threads, {linear}."
         )
     yield (
-        f"Measured: medians of {len(rounds.under(MEMORY))} rounds of {settings['seconds']:g} s in turn, with the "
+        f"Measured: medians of {len(rounds.all_of(MEMORY))} rounds of {settings['seconds']:g} s in turn, with the "
         "smallest and the largest; one replica, threads without locks, synthetic examples, nothing sent to servers."
     )
-    bandwidth = statistics.median(rounds.under(MEMORY)) / 1e9
+    bandwidth = statistics.median(rounds.all_of(MEMORY)) / 1e9
     cached = ", ".join(dict.fromkeys(case.name for case in cases if case.fits_the_cache)) or "none"
     yield (
         "Planned, beyond the cores of this machine: what the interpreter lock allows (a queue of threads for it) or, "

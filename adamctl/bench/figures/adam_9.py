@@ -104,7 +104,7 @@ Rates = dict[int, list[float]]
 
 def _rates(rounds: Rounds, case: Case) -> Rates:
     found: Rates = {}
-    for rows in rounds.under(case.run):
+    for rows in rounds.all_of(case.run):
         for row in rows:
             if row["mode"] == case.mode:
                 found.setdefault(row["apply_threads"], []).append(row["g_updates_per_s"])
@@ -113,7 +113,7 @@ def _rates(rounds: Rounds, case: Case) -> Rates:
 
 def _memory_bytes_per_s(rounds: Rounds) -> float:
     """Returns memory bandwidth with all cores: the median of what stood beside deltas."""
-    local = [row for rows in rounds.under(SERVERS) for row in rows if row["mode"] == "local, 1 delta"]
+    local = [row for rows in rounds.all_of(SERVERS) for row in rows if row["mode"] == "local, 1 delta"]
     most = max(row["apply_threads"] for row in local)
     return 1e9 * statistics.median(float(row["limit_gb_per_s"]) for row in local if row["apply_threads"] == most)
 
@@ -162,7 +162,7 @@ def _sentences(settings: Mapping[str, Any], rounds: Rounds, memory_bytes_per_s: 
         f"{size.examples} times less."
     )
     yield (
-        f"Measured: medians of {len(rounds.under(LINK))} rounds of {settings['seconds']:g} s, with the smallest and "
+        f"Measured: medians of {len(rounds.all_of(LINK))} rounds of {settings['seconds']:g} s, with the smallest and "
         "the largest; one server, one client, all on this machine, no share of cores; weights of "
         f"{settings['megabytes']:g} MB in blocks of 1 MiB, float32. The paper's "
         "traffic of ImageNet is emulated by these sizes."

@@ -142,7 +142,7 @@ class _Measured:
 
     def __init__(self, rounds: Rounds, network: Network) -> None:
         self.network = network
-        self.settings = _settings(rounds.under(network.name))
+        self.settings = _settings(rounds.all_of(network.name))
         self.predicted: list[float] = rounds[_key(network.name, "predicted")]
         (_, self._alone) = self.settings[0]
 

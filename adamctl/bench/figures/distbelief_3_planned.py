@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 
 from adamctl.bench.figures.figure import Claim, Judged, Line, Panel, Point
-from adamctl.bench.figures.judging import between
+from adamctl.bench.figures.judging import between, judged
 from adamctl.bench.figures.paper_machines import GBIT
 from adamctl.model.layout import tensors_of
 from adamctl.model.scaling.distbelief import (
@@ -86,19 +86,18 @@ def planned_bars() -> Iterator[Judged]:
     peak = max(words, key=lambda count: words[count])
     at = SAID_OF_IMAGES[0]
     yield between(f"{SPEECH}, planned, is fastest at", peak, *SPEECH_PEAK, " machines")
-    yield Judged(
-        f"{SPEECH}, planned, at its peak: below {SPEECH_MOST:g}", f"{words[peak]:.3g}",
-        "met" if words[peak] < SPEECH_MOST else "missed",
-    )  # fmt: skip
-    rising = largest[MACHINES[MACHINES.index(at) + 1]] > largest[at] > largest[MACHINES[MACHINES.index(at) - 1]]
+    yield judged(
+        f"{SPEECH}, planned, at its peak: below {SPEECH_MOST:g}", f"{words[peak]:.3g}", words[peak] < SPEECH_MOST
+    )
     before, after = (MACHINES[MACHINES.index(at) + step] for step in (-1, 1))
+    rising = largest[after] > largest[at] > largest[before]
     found = ", ".join(f"{largest[count]:.3g} at {count}" for count in (before, at, after))
-    yield Judged(f"{LARGEST}, planned: still rises at {at}", found, "met" if rising else "missed")
+    yield judged(f"{LARGEST}, planned: still rises at {at}", found, rising)
     yield between(f"{LARGEST}, planned, at {at}", largest[at], LARGEST_LEAST, LARGEST_MOST, " times")
     order = [planned_curve(name)[at] for name in sorted(NAMES, key=_millions)]
     is_rising = all(one < other for one, other in pairwise(order))
     shown = ", ".join(f"{value:.3g}" for value in order)
-    yield Judged(f"planned, at {at}: more parameters gain more", shown, "met" if is_rising else "missed")
+    yield judged(f"planned, at {at}: more parameters gain more", shown, is_rising)
 
 
 def planned_rows() -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

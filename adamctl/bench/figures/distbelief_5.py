@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from adamctl.bench.figures.figure import Figure, Judged, Line, Outcome, Panel, Point, Table, measured, planned
-from adamctl.bench.figures.judging import mean_of, near
+from adamctl.bench.figures.figure import Figure, Judged, Line, Panel, Point, Table, measured, planned
+from adamctl.bench.figures.judging import judged, mean_of, near
 from adamctl.bench.figures.rounds import Rounds
 from adamctl.bench.figures.session import Session
 from adamctl.bench.figures.speech_methods import (
@@ -125,7 +125,7 @@ def _least_time(found: Runs) -> Judged:
     first = {replicas: _first(found, replicas) for replicas in adagrad}
     others = [f"{name} with {replicas}" for replicas, name in first.items() if found.get(name) is not adagrad]
     text = "all" if not others else f"the least has {', '.join(others)}"
-    return Judged("Adagrad needs the least time with any number of replicas", text, _outcome(not others))
+    return judged("Adagrad needs the least time with any number of replicas", text, not others)
 
 
 def _first(found: Runs, replicas: int) -> str:
@@ -140,11 +140,8 @@ def _fixed_rate(downpour: Mapping[int, Sequence[Found]]) -> Judged:
     four_s, eight_s = seconds_of(downpour[4]), seconds_of(downpour[8])
     missed = sum(run.curve.seconds_to(TARGET) is None for run in downpour[8])
     text = f"{eight_s:.0f} s with 8, {four_s:.0f} s with 4, {missed} of {len(downpour[8])} missed it with 8"
-    return Judged(
-        "a fixed rate misses the target with 8 replicas, or is slower than with 4",
-        text,
-        _outcome(bool(missed) or eight_s > four_s),
-    )
+    what = "a fixed rate misses the target with 8 replicas, or is slower than with 4"
+    return judged(what, text, bool(missed) or eight_s > four_s)
 
 
 def _gains_most(found: Runs) -> Judged:
@@ -152,11 +149,7 @@ def _gains_most(found: Runs) -> Judged:
     gains = {name: seconds_of(runs[4]) / seconds_of(runs[8]) for name, runs in found.items()}
     text = ", ".join(f"{name} {gain:.2f} times" for name, gain in gains.items())
     best = max(gains, key=lambda name: gains[name])
-    return Judged("L-BFGS gains most from 4 to 8 replicas", text, _outcome(best == "Sandblaster L-BFGS"))
-
-
-def _outcome(is_met: bool) -> Outcome:
-    return "met" if is_met else "missed"
+    return judged("L-BFGS gains most from 4 to 8 replicas", text, best == "Sandblaster L-BFGS")
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------

@@ -41,7 +41,12 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 def paired(ones: Sequence[float], others: Sequence[float]) -> Mean:
     """Returns the mean of the differences of two methods, seed by seed."""
-    return mean_of([one - other for one, other in zip(ones, others, strict=True)])
+    return mean_of(differences(ones, others))
+
+
+def differences(ones: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Returns how much the first are above the second, seed by seed."""
+    return [one - other for one, other in zip(ones, others, strict=True)]
 
 
 def median_point(x: float, rounds: Sequence[float]) -> Point:
@@ -80,8 +85,13 @@ def near(what: str, ratios: Sequence[float], within: float, share: float = 1.0) 
     bar = f"{what}: within {within:.0%}" + ("" if share == 1 else f" of {share:.0%} of the points")
     furthest = max(ratios, key=lambda ratio: abs(ratio - 1), default=1.0)
     found = f"{hit} of {len(ratios)}, the furthest at {furthest:.3g}"
-    return Judged(bar, found, "met" if ratios and hit >= share * len(ratios) else "missed")
+    return judged(bar, found, bool(ratios) and hit >= share * len(ratios))
+
+
+def judged(what: str, found: str, is_met: bool) -> Judged:
+    """Judges what is no single number: met or missed."""
+    return Judged(what, found, "met" if is_met else "missed")
 
 
 def _judged(what: str, bar: str, value: float, is_met: bool, unit: str) -> Judged:
-    return Judged(f"{what}: {bar}", f"{value:.3g}{unit}", "met" if is_met else "missed")
+    return judged(f"{what}: {bar}", f"{value:.3g}{unit}", is_met)

@@ -1,7 +1,7 @@
 """A cluster whose workers and parameter servers are emulated machines: each a share of a core, and a link of its own.
 
-Controller and data server are beside them. `adamctl train --join` trains on it; what it should do is planned from rates
-of this machine as it is. Only inside a namespace (`adamctl.bench.namespaces`).
+Controller and data server are beside them. `adamctl train --join` trains on it; what it should do is planned by
+`adamctl.bench.figures.cluster_prediction`. Only inside a namespace (`adamctl.bench.namespaces`).
 """
 
 from __future__ import annotations
@@ -10,30 +10,14 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from math import prod
 
 from adamctl.bench import namespaces
 from adamctl.bench.control_groups import ControlGroups
 from adamctl.bench.failover.cluster import TOO_LONG_FOR_A_SOCKET, RoleInside
-from adamctl.bench.namespaces import HUB, TCP_SHARE, Namespaces
-from adamctl.bench.partition.machines import Machines
-from adamctl.bench.partition.prediction import TCP, Slowed, on_shares
+from adamctl.bench.namespaces import HUB, Namespaces
 from adamctl.bench.role_processes import CONTROLLER, RoleProcesses
-from adamctl.cli.model.scaling_figures import training_of
-from adamctl.config.experiment import Experiment
-from adamctl.config.partitioning import plan_of
-from adamctl.model.layout import ELEMENT_BYTES
-from adamctl.model.partition.rates import Rates
-from adamctl.model.scaling.choosing import binding, run
-from adamctl.model.scaling.machines import Planner, Size
-from adamctl.model.scaling.rates import DataRates, ServerRates, ServingRates
+from adamctl.model.scaling.machines import Size
 from adamctl.roles.role_process import RoleCommand
-
-DATA_PER_S = 1e6
-"""Examples that the data server decodes each second: it has them in memory, and is not what is measured."""
-EXAMPLES = 60_000
-"""Of a pass, where nothing else is said."""
 
 
 class LinkedCluster(RoleProcesses):
@@ -105,31 +89,3 @@ class LinkedCluster(RoleProcesses):
             *(part for folder in self._data for part in ("--data", folder)),
             *(part for one in (*settings, f"cluster.partitions={size.partitions}") for part in ("--set", one)),
         )  # fmt: skip
-
-
-def predicted(
-    experiment: Experiment, size: Size, rates: Rates, serving: ServerRates, quota_cores: float,
-    link_bytes_per_s: float | None, examples: int = EXAMPLES,
-) -> tuple[float, str]:  # fmt: skip
-    """Returns the examples per second of a size on machines with a share of a core each, and what binds.
-
-    Args:
-        rates, serving: of this machine, as it is.
-        link_bytes_per_s: None: no limit.
-        examples: of a pass.
-    """
-    machines = Machines(quota_cores=quota_cores)
-    link = TCP if link_bytes_per_s is None else replace(TCP, bytes_per_s=link_bytes_per_s * TCP_SHARE)
-    training = training_of(experiment, link)
-    slowed = Slowed(rates, quota_cores)
-    conditions = on_shares(training.conditions, plan_of(experiment, size.partitions), slowed, machines)
-    training = replace(
-        training, conditions=conditions, apply_threads=1, decode_threads=1, server_cores=quota_cores,
-        core_share=quota_cores,
-    )  # fmt: skip
-    example_bytes = prod(experiment.model.input) + ELEMENT_BYTES  # pixels as bytes, and a label
-    served = ServingRates(serving, DataRates(DATA_PER_S, example_bytes, examples))
-    cluster = Planner(training, slowed, served).cluster(size)
-    cluster = replace(cluster, latency_s=TCP.latency_s + machines.idle_s())  # of pushes, of which a flight has one
-    outcome = run(cluster, experiment.seed)
-    return outcome.examples_per_s, binding(cluster, outcome)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from math import inf
 from pathlib import Path
 
-from adamctl.bench.control_groups import CORES_LEAST, ControlGroups, control_groups
+from adamctl.bench.control_groups import CORES_LEAST, ControlGroups, quotas
 from adamctl.bench.figures.paper_machines import Core, operations_per_cycle
 from adamctl.bench.kernels.measuring import product_limit
 from adamctl.errors import ConfigurationError
@@ -28,20 +28,13 @@ CHAINS, CHAIN_TURNS, CHAIN_CYCLES = 20, 2_000_000, 6
 """Chains, turns of each, and cycles of a turn: three shifts and three exclusive ors, each on what came before."""
 
 
-@contextmanager
-def core_shares() -> Iterator[ControlGroups]:
-    """Yields control groups for shares of cores, and removes them.
+def core_shares() -> AbstractContextManager[ControlGroups]:
+    """Returns a context with control groups for shares of cores, which removes them.
 
     Raises:
-        ConfigurationError: none can be made here.
+        ConfigurationError: on entering, none can be made here.
     """
-    with control_groups("cpu") as groups:
-        if groups is None:
-            raise ConfigurationError(
-                "emulated machines: expected a control group for processor time that this user may write to (cgroup v1 "
-                "cpu, or v2); found none: run as a user who may, in a container with its own groups mounted to write"
-            )
-        yield groups
+    return quotas("emulated machines", "run as a user who may, in a container with its own groups mounted to write")
 
 
 def check_core_shares() -> None:

@@ -54,6 +54,10 @@ class Rounds:
         """Returns all rounds whose key is `prefix/...`, in the order in which they were finished."""
         return [value for key, value in self._values.items() if key.startswith(f"{prefix}/")]
 
+    def all_of(self, prefix: str, first: str = "round-1") -> list[Value]:
+        """Likewise, of what the figure needs. Raises MissingRoundError: not even `prefix/FIRST` is there."""
+        return self.under(prefix) or [self[f"{prefix}/{first}"]]
+
     def take(self, key: str, measure: Callable[[], Value]) -> Value:
         """Returns a round that is there, or else measures it and writes it down."""
         if key not in self._values:

@@ -5,11 +5,11 @@ Accuracy is not planned: no planner knows what asynchrony of so many replicas do
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import ceil, prod
+from math import ceil
 
 import msgspec
 
+from adamctl.bench.figures.cluster_prediction import predicted
 from adamctl.bench.figures.rounds import Rounds
 from adamctl.bench.figures.runs import example
 from adamctl.bench.figures.session import Session
@@ -22,19 +22,15 @@ from adamctl.bench.figures.speech_methods import (
     at_replicas,
     experiment_of,
 )
-from adamctl.bench.partition.machines import Machines
-from adamctl.bench.partition.prediction import TCP, Slowed, on_shares
 from adamctl.bench.serving_rates import server_rates
 from adamctl.bench.slices import measure_rates
-from adamctl.cli.model.scaling_figures import training_of
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment
 from adamctl.config.partitioning import plan_of
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.model.partition.rates import Rates
-from adamctl.model.scaling.choosing import run
-from adamctl.model.scaling.machines import Planner, Size
-from adamctl.model.scaling.rates import DataRates, ServerRates, ServingRates
+from adamctl.model.scaling.machines import Size
+from adamctl.model.scaling.rates import ServerRates
 
 BEYOND = (16, 32, 64, 128, 200)
 """Replicas: as many as the paper's 200."""
@@ -42,8 +38,6 @@ REPLICAS_PER_SERVER = 8
 """As many for each server as here, where eight replicas have one."""
 FRAMES = 112_911
 """Of a pass."""
-DATA_PER_S = 1e6
-"""Frames that the data server decodes each second: it has them in memory, and is not what is planned."""
 RATES, SERVER_RATES = "rates", "server-rates"
 
 
@@ -63,15 +57,9 @@ def experiment_with(replicas: int) -> Experiment:
 def planned_frames_per_s(rounds: Rounds, replicas: int) -> float:
     """Returns what Downpour with Adagrad trains on as many machines as replicas, and a server for every eight."""
     rates, serving = msgspec.convert(rounds[RATES], Rates), msgspec.convert(rounds[SERVER_RATES], ServerRates)
-    experiment, machines = experiment_with(replicas), Machines(quota_cores=MACHINE_CORES)
-    training, slowed = training_of(experiment, TCP), Slowed(rates, MACHINE_CORES)
-    training = replace(
-        training, conditions=on_shares(training.conditions, plan_of(experiment, 1), slowed, machines),
-        server_cores=SERVER_CORES, core_share=MACHINE_CORES,
-    )  # fmt: skip
-    frame_bytes = ELEMENT_BYTES * prod(experiment.model.input) + ELEMENT_BYTES  # log-energies, and a label
-    served = ServingRates(serving, DataRates(DATA_PER_S, frame_bytes, FRAMES))
     size = Size(1, replicas, ceil(replicas / REPLICAS_PER_SERVER), 1)
-    cluster = Planner(training, slowed, served).cluster(size)
-    cluster = replace(cluster, latency_s=TCP.latency_s + machines.idle_s())
-    return run(cluster, experiment.seed).examples_per_s
+    frames_per_s, _ = predicted(
+        experiment_with(replicas), size, rates, serving, MACHINE_CORES, None, FRAMES, server_cores=SERVER_CORES,
+        input_bytes=ELEMENT_BYTES,
+    )  # fmt: skip
+    return frames_per_s

@@ -172,8 +172,7 @@ class SpeechRuns:
 
 def runs_of(rounds: Rounds, method: Method) -> list[Found]:
     """Returns the runs of a method, by seed. Raises MissingRoundError: there are none."""
-    found = [Found.from_json(one) for one in rounds.under(method.name)]
-    return found or [Found.from_json(rounds[f"{method.name}/seed-1"])]
+    return [Found.from_json(one) for one in rounds.all_of(method.name, "seed-1")]
 
 
 @contextmanager

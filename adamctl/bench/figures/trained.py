@@ -64,8 +64,3 @@ def last_percents(rounds: Rounds, setting: str, seeds: Sequence[int]) -> list[fl
 def of_results(rounds: Rounds, setting: str, seeds: Sequence[int], name: str) -> list[Any]:
     """Returns a field of what each run printed."""
     return [rounds[key_of_seed(setting, seed)]["result"][name] for seed in seeds]
-
-
-def differences(ones: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Returns how much the first are above the second, seed by seed."""
-    return [one - other for one, other in zip(ones, others, strict=True)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adamctl.bench.figures import adam_8
-from adamctl.bench.figures.rounds import Rounds
+from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
 
 LOCK = {"predicted_speed_up": {"2": 2.0, "4": 3.9, "8": 7.5, "16": 14.0}, "held_share": 0.01}
@@ -64,3 +64,11 @@ def test_a_bar_is_missed_below_its_limit(rounds: Rounds) -> None:
         one["connections_per_s"]["2"] = 37e9
     figure = adam_8.figure_of(rounds)
     assert [bar.outcome for bar in figure.bars] == ["met", "met", "missed"] and "1.85" in figure.bars[2].found
+
+
+def test_rounds_that_are_not_there_are_told(rounds: Rounds) -> None:
+    fewer = Rounds()
+    for key in rounds.to_json()["rounds"].keys() - {"mnist, batch 32/round-1", "mnist, batch 32/round-2"}:
+        fewer.take(key, lambda key=key: rounds[key])
+    with pytest.raises(MissingRoundError, match="expected the round mnist, batch 32/round-1"):
+        adam_8.figure_of(fewer)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adamctl.bench.figures import adam_9
-from adamctl.bench.figures.rounds import Rounds
+from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
 
 RATES = {"push": 0.5, "local, 1 delta": 2.0, "factors": 40.0, "local, factors": 45.0}
@@ -67,3 +67,11 @@ def test_bars(rounds: Rounds) -> None:
 
 def test_it_says_how_updates_are_counted(rounds: Rounds) -> None:
     assert "128 examples to 4096 x 4096 weights is 2.1 billion" in adam_9.figure_of(rounds).sentences[0]
+
+
+def test_rounds_that_are_not_there_are_told(rounds: Rounds) -> None:
+    fewer = Rounds()
+    for key in rounds.to_json()["rounds"].keys() - {"servers/round-1", "servers/round-2"}:
+        fewer.take(key, lambda key=key: rounds[key])
+    with pytest.raises(MissingRoundError, match="expected the round servers/round-1"):
+        adam_9.figure_of(fewer)

@@ -11,7 +11,7 @@ import pytest
 from adamctl.bench.figures import distbelief_3
 from adamctl.bench.figures.figure import Figure
 from adamctl.bench.figures.paper_machines import Core
-from adamctl.bench.figures.rounds import Rounds
+from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
 from adamctl.model.partition.rates import Rate, Rates
 
@@ -88,3 +88,11 @@ def test_every_measured_point_is_held_to_its_prediction(rounds: Rounds, figure: 
 
 def test_links_have_the_paper_s_ratio_of_transfer_to_compute(rounds: Rounds) -> None:
     assert rounds["settings"]["link_bytes_per_s"] == pytest.approx(125e6 * 0.4 * 4e9 * 64 / (16 * 2.3e9 * 8), rel=0.01)
+
+
+def test_rounds_that_are_not_there_are_told(rounds: Rounds) -> None:
+    fewer = Rounds()
+    for key in rounds.to_json()["rounds"].keys() - {"speech/round-1", "speech/round-2"}:
+        fewer.take(key, lambda key=key: rounds[key])
+    with pytest.raises(MissingRoundError, match="expected the round speech/round-1"):
+        distbelief_3.figure_of(fewer)

@@ -1,4 +1,4 @@
-"""A cluster of machines with links: what it is planned to do, and, where namespaces can be made, that it trains."""
+"""A cluster of machines with links trains, where namespaces can be made."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ import pytest
 
 from adamctl.bench import namespaces
 from adamctl.bench.control_groups import control_groups
-from adamctl.bench.figures.adam_11 import CORES, experiment
-from adamctl.bench.figures.linked_cluster import predicted
-from adamctl.model.scaling.machines import Size
-from tests.bench.figures.test_adam_11 import SERVING, rates
 
 TRAINS = """
 import asyncio
@@ -35,21 +31,6 @@ with core_shares() as groups, LinkedCluster(size, (), groups, 0.3) as cluster:
     cluster.limit(None)
 print(result["passes"], result["roles"]["worker"])
 """
-
-
-def planned(replicas: int, link_bytes_per_s: float | None) -> tuple[float, str]:
-    return predicted(experiment(), Size(1, replicas, 1, 1), rates(), SERVING, CORES, link_bytes_per_s)
-
-
-def test_a_slow_link_binds_and_a_fast_one_does_not() -> None:
-    free, slow = planned(2, None), planned(2, 4e5)
-    assert free[1] == "compute"
-    assert "links" in slow[1]
-    assert slow[0] < free[0] / 2
-
-
-def test_two_replicas_without_a_limit_are_nearly_twice_as_fast_as_one() -> None:
-    assert planned(2, None)[0] == pytest.approx(2 * planned(1, None)[0], rel=0.1)
 
 
 @pytest.mark.slow

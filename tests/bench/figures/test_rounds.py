@@ -25,7 +25,11 @@ def test_rounds_of_one_setting_are_found_by_it(tmp_path: Path) -> None:
     rounds = Rounds()
     for key, value in (("a/round-1", 1), ("ab/round-1", 2), ("a/round-2", 3)):
         rounds.take(key, lambda value=value: value)
-    assert rounds.under("a") == [1, 3]
+    assert rounds.under("a") == rounds.all_of("a") == [1, 3] and rounds.under("b") == []
+    with pytest.raises(MissingRoundError, match="expected the round b/round-1"):
+        rounds.all_of("b")
+    with pytest.raises(MissingRoundError, match="expected the round b/seed-1"):
+        rounds.all_of("b", "seed-1")
     with pytest.raises(MissingRoundError, match="expected the round a/round-3; found a/round-1, ab/round-1"):
         rounds["a/round-3"]
 
