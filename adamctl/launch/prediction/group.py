@@ -164,12 +164,17 @@ class PartitionGroup:
 
     def _drain(self, processes: _Processes) -> None:
         """Waits for flights whose outputs nobody wants, so that the next prediction can use the same processes."""
-        while processes.order.next is not None:
+        while processes is self._processes and processes.order.next is not None:
             self._wait(processes)
             processes.order.take()
 
     def _wait(self, processes: _Processes) -> None:
-        """Returns when the flight whose outputs come next is done."""
+        """Returns when the flight whose outputs come next is done.
+
+        Raises ConfigurationError: `close` has ended the processes meanwhile.
+        """
+        if processes is not self._processes:
+            raise ConfigurationError("this model was closed before all outputs of its prediction were taken")
         while not processes.order.is_next_done:
             for partition, message in processes.receive():
                 assert isinstance(message, Done)

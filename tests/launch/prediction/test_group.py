@@ -99,6 +99,19 @@ def test_outputs_that_nobody_takes_leave_the_processes_as_they_were(group: Parti
     assert group.pids == pids
 
 
+def test_outputs_that_nobody_takes_need_no_processes_once_the_group_is_closed(group: PartitionGroup) -> None:
+    """As where a command cannot print them: it ends the processes first."""
+    given_up, left = group.outputs(parts_of(*[BATCH] * 5)), group.outputs(parts_of(*[BATCH] * 5))
+    next(given_up)
+    group.close()
+    given_up.close()
+    next(left)
+    group.close()
+    with pytest.raises(ConfigurationError, match="closed before all outputs of its prediction were taken"):
+        next(left)
+    assert len(list(group.outputs(parts_of(1)))) == 1
+
+
 def test_parts_that_cannot_be_read_leave_the_processes_as_they_were(group: PartitionGroup) -> None:
     def parts() -> Iterator[Array]:
         yield from parts_of(BATCH, 1, BATCH)
