@@ -151,6 +151,37 @@ def test_a_process_that_is_killed_is_named_and_the_next_prediction_starts_all_ag
     np.testing.assert_allclose(outputs, expected, atol=2e-5)
 
 
+def test_a_process_that_stays_stopped_is_named_and_one_that_goes_on_is_waited_for(
+    group: PartitionGroup, whole: WholeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, looks = parts_of(*[BATCH] * 6), list[int]()
+    status = psutil.Process.status
+
+    def goes_on(process: psutil.Process) -> str:
+        found = status(process)
+        if found == psutil.STATUS_STOPPED:
+            looks.append(process.pid)
+            process.resume()
+        return str(found)
+
+    monkeypatch.setattr("adamctl.launch.prediction.group.SILENT_S", 0.05)
+    found = group.outputs(parts)
+    outputs, pids = [next(found)], group.pids
+    with monkeypatch.context() as patched:
+        patched.setattr(psutil.Process, "status", goes_on)
+        os.kill(pids[0], signal.SIGSTOP)
+        outputs.extend(found)
+    for one, expected in zip(outputs, whole.outputs(parts), strict=True):
+        np.testing.assert_allclose(one, expected, atol=2e-5)
+    assert looks == [pids[0]]
+    found = group.outputs(parts)
+    next(found)
+    os.kill(pids[1], signal.SIGSTOP)
+    with pytest.raises(RunFailedError, match=rf"partition 1 of 2 \(process {pids[1]}\) is stopped"):
+        list(found)
+    assert are_gone(pids)
+
+
 def test_a_layer_of_the_users_own_that_fails_is_named(group: PartitionGroup) -> None:
     with pytest.raises(CustomError, match=r"(?s)partition \d of 2: .*Failing.*upward.*too large for this layer"):
         list(group.outputs([part + 1e9 for part in parts_of(BATCH)]))
