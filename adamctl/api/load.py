@@ -76,7 +76,8 @@ class TrainedModel:
         Raises:
             ConfigurationError: the examples have another shape, the scaling needs training data that are missing, or
                 processes of this model are still at another prediction.
-            RunFailedError: a process ended; the message names it. The next call starts all of them again.
+            RunFailedError: a process ended, or stays stopped; the message names it. The next call starts all of them
+                again.
         """
         (outputs,) = self.predict_each([examples])
         return outputs

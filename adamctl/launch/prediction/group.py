@@ -1,7 +1,8 @@
 """Predicts with a model of which several processes hold the parts: they are started, given examples, watched, ended.
 
 Processes are this command's children, in a session of their own: Ctrl-C reaches the command alone, which then ends
-them. One that dies ends the prediction with a message that names it; the next prediction starts them all again.
+them. One that dies, or stays stopped, ends the prediction with a message that names it; the next prediction starts
+them all again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
+import psutil
 
 from adamctl import errors
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
@@ -49,6 +51,8 @@ from adamctl.roles.role_process import role_environment
 
 STOP_S = 5.0
 """How long a process may take to end by itself."""
+SILENT_S = 5.0
+"""After how long without a message it is looked whether processes are stopped; twice in a row fails."""
 OUTPUT_BYTES_MAX = 2000
 OUTPUT_LINES_MAX = 6
 
@@ -95,7 +99,7 @@ class PartitionGroup:
 
         Raises:
             DamagedDataError: a file of the checkpoint is damaged.
-            RunFailedError: a process cannot be started, or ended; the message names it.
+            RunFailedError: a process cannot be started, ended, or stays stopped; the message names it.
         """
         if self._processes is not None:
             return
@@ -113,7 +117,7 @@ class PartitionGroup:
         Raises:
             ConfigurationError: another prediction is not finished.
             CustomError: a layer of the user's own failed.
-            RunFailedError: a process ended; the message names it.
+            RunFailedError: a process ended, or stays stopped; the message names it.
         """
         if not self._busy.acquire(blocking=False):
             raise ConfigurationError(
@@ -164,12 +168,17 @@ class PartitionGroup:
 
     def _drain(self, processes: _Processes) -> None:
         """Waits for flights whose outputs nobody wants, so that the next prediction can use the same processes."""
-        while processes.order.next is not None:
+        while processes is self._processes and processes.order.next is not None:
             self._wait(processes)
             processes.order.take()
 
     def _wait(self, processes: _Processes) -> None:
-        """Returns when the flight whose outputs come next is done."""
+        """Returns when the flight whose outputs come next is done.
+
+        Raises ConfigurationError: `close` has ended the processes meanwhile.
+        """
+        if processes is not self._processes:
+            raise ConfigurationError("this model was closed before all outputs of its prediction were taken")
         while not processes.order.is_next_done:
             for partition, message in processes.receive():
                 assert isinstance(message, Done)
@@ -201,6 +210,13 @@ class _Process:
     process: subprocess.Popen[bytes]
     connection: Connection
     output: IO[bytes]
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it, and none has let it go on; False if it has ended."""
+        with suppress(psutil.Error):
+            return bool(psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
+        return False
 
 
 class _Processes:
@@ -288,9 +304,17 @@ class _Processes:
         """Returns messages and the partitions that sent them, at least one.
 
         Raises:
-            AdamctlError: a process failed, or ended.
+            AdamctlError: a process failed, ended, or stays stopped, as by SIGSTOP.
         """
-        ready = wait([one.connection for one in self._started])
+        connections, stopped = [one.connection for one in self._started], list[_Process]()
+        while not (ready := wait(connections, SILENT_S)):  # computing may take any time
+            before, stopped = stopped, [one for one in self._started if one.is_stopped]
+            for one in stopped:
+                if one in before:
+                    raise RunFailedError(
+                        f"{self._name(one.partition)} (process {one.process.pid}) is stopped, as by SIGSTOP, and the "
+                        f"others wait for it: it is ended with them; predict again"
+                    )
         found: list[tuple[int, FromMember]] = []
         for one in self._started:
             if one.connection in ready:

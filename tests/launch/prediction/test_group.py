@@ -99,6 +99,19 @@ def test_outputs_that_nobody_takes_leave_the_processes_as_they_were(group: Parti
     assert group.pids == pids
 
 
+def test_outputs_that_nobody_takes_need_no_processes_once_the_group_is_closed(group: PartitionGroup) -> None:
+    """As where a command cannot print them: it ends the processes first."""
+    given_up, left = group.outputs(parts_of(*[BATCH] * 5)), group.outputs(parts_of(*[BATCH] * 5))
+    next(given_up)
+    group.close()
+    given_up.close()
+    next(left)
+    group.close()
+    with pytest.raises(ConfigurationError, match="closed before all outputs of its prediction were taken"):
+        next(left)
+    assert len(list(group.outputs(parts_of(1)))) == 1
+
+
 def test_parts_that_cannot_be_read_leave_the_processes_as_they_were(group: PartitionGroup) -> None:
     def parts() -> Iterator[Array]:
         yield from parts_of(BATCH, 1, BATCH)
@@ -136,6 +149,37 @@ def test_a_process_that_is_killed_is_named_and_the_next_prediction_starts_all_ag
     assert are_gone(pids)
     (outputs,), (expected,) = group.outputs(parts_of(3)), whole.outputs(parts_of(3))
     np.testing.assert_allclose(outputs, expected, atol=2e-5)
+
+
+def test_a_process_that_stays_stopped_is_named_and_one_that_goes_on_is_waited_for(
+    group: PartitionGroup, whole: WholeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, looks = parts_of(*[BATCH] * 6), list[int]()
+    status = psutil.Process.status
+
+    def goes_on(process: psutil.Process) -> str:
+        found = status(process)
+        if found == psutil.STATUS_STOPPED:
+            looks.append(process.pid)
+            process.resume()
+        return str(found)
+
+    monkeypatch.setattr("adamctl.launch.prediction.group.SILENT_S", 0.05)
+    found = group.outputs(parts)
+    outputs, pids = [next(found)], group.pids
+    with monkeypatch.context() as patched:
+        patched.setattr(psutil.Process, "status", goes_on)
+        os.kill(pids[0], signal.SIGSTOP)
+        outputs.extend(found)
+    for one, expected in zip(outputs, whole.outputs(parts), strict=True):
+        np.testing.assert_allclose(one, expected, atol=2e-5)
+    assert looks == [pids[0]]
+    found = group.outputs(parts)
+    next(found)
+    os.kill(pids[1], signal.SIGSTOP)
+    with pytest.raises(RunFailedError, match=rf"partition 1 of 2 \(process {pids[1]}\) is stopped"):
+        list(found)
+    assert are_gone(pids)
 
 
 def test_a_layer_of_the_users_own_that_fails_is_named(group: PartitionGroup) -> None:
