@@ -126,7 +126,7 @@ class _Check:
                 raise self._refuse("evaluate", f"[{row}]: the loss of an example {what}, {losses[row]:g} and {alone:g}")
 
     def _derivative(self, error: NDArray[np.float64]) -> None:
-        """Compares with differences on both sides, of float64 outputs where the loss computes in these."""
+        """Compares with differences on both sides, of float32 outputs, as a step has them."""
         largest = max(float(np.abs(error).max()), 1e-12)
         for place in np.ndindex(*self._outputs.shape):
             values = []

@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from adamctl.kernels.backend import installed
+from adamctl.kernels.layers.losses import Answers
 from adamctl.kernels.numeric.mix import set_key, step_key
-from adamctl.kernels.operation import Buffers, Operation
+from adamctl.kernels.operation import Array, Buffers, Operation
 from adamctl.kernels.slicing import OutputSlice, region_shape
+from adamctl.kernels.step.network import Network, StepResult
 
 BACKENDS = installed()
 BATCH_MAX = 5
@@ -76,6 +79,22 @@ def check_gradients(build: Build, batch: int = 2, seed: int = 3, tolerance: floa
             array[place] = kept
         scale = max(np.abs(numerical).max(), 1.0)
         np.testing.assert_allclose(analytic, numerical, atol=tolerance * scale * 10, rtol=0)
+
+
+def check_step_gradient(
+    network: Network, flat: Array, images: Array, answers: Answers, every: int, tolerance: float
+) -> StepResult:
+    """Makes a step, and compares one in `every` elements of its gradient with central differences of `evaluate`."""
+    context = network.context()
+    made = network.step(context, flat, images, answers)
+    for place in range(0, network.flat_size, every):
+        values = []
+        for step in (1e-2, -1e-2):
+            moved = flat.copy()
+            moved[place] += np.float32(step)
+            values.append(network.evaluate(context, moved, images, answers)[0] / len(images))
+        assert context.gradient[place] == pytest.approx((values[0] - values[1]) / 2e-2, abs=tolerance)
+    return made
 
 
 def check_implementations(build: Build, batch: int, tolerance: float = 2e-5) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +25,7 @@ def ask(where: str, method: Callable[..., Any], *arguments: Any) -> Any:
 def _line(method: Callable[..., Any], error: Exception) -> str:
     """Returns the line of the method's own file that was reached last, since the last of all may be a library's."""
     frames = traceback.extract_tb(error.__traceback__)
-    code = getattr(method, "__code__", None)
+    code = getattr(inspect.unwrap(method), "__code__", None)
     if code is None:
         return f"{frames[-1].filename}:{frames[-1].lineno}"
     lines = [frame.lineno for frame in frames if frame.filename == code.co_filename]
