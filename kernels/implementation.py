@@ -18,16 +18,20 @@ from typing import Any
 import numpy as np
 
 from adamctl import __version__
-from adamctl.kernels.backend import choose
+from adamctl.kernels.backend import Backend, choose
 
 PROCESSOR = "processor"
 """The entry whose words are features: what differs is said word by word."""
 
 
-@cache
 def implementation() -> Mapping[str, str]:
     """Returns it, in the order in which differences are told. Loads the compiler if kernels are compiled."""
-    kernels = choose()
+    return with_kernels(choose())
+
+
+@cache
+def with_kernels(kernels: Backend) -> Mapping[str, str]:
+    """Returns what it is with these kernels; kept for each of them, since a process may be told to use others."""
     compiled = _compiler() if kernels == "numba" else {}
     packages = {"numpy": np.__version__}
     if kernels != "numpy":

@@ -7,7 +7,7 @@ import pytest
 
 from adamctl import __version__
 from adamctl.kernels import backend
-from adamctl.kernels.implementation import PROCESSOR, implementation
+from adamctl.kernels.implementation import PROCESSOR, implementation, with_kernels
 
 
 def test_it_names_kernels_packages_blas_and_processor() -> None:
@@ -32,5 +32,14 @@ def test_what_a_user_forces_is_part_of_it(
 ) -> None:
     if variable != "ADAMCTL_KERNELS" and backend.choose() != "numba":
         pytest.skip("kernels are not compiled")
+    before = implementation()
     monkeypatch.setenv(variable, value)
-    assert implementation.__wrapped__()[entry] == value != implementation().get(entry)
+    assert with_kernels.__wrapped__(backend.choose())[entry] == value != before.get(entry)
+
+
+def test_kernels_that_were_forced_before_are_not_told_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_kernels.cache_clear()
+    with monkeypatch.context() as forced:
+        forced.setenv(backend.VARIABLE, "numpy")
+        assert implementation()["kernels"] == "numpy"
+    assert implementation()["kernels"] == backend.choose()
