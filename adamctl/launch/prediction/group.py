@@ -101,15 +101,11 @@ class PartitionGroup:
             DamagedDataError: a file of the checkpoint is damaged.
             RunFailedError: a process cannot be started, ended, or stays stopped; the message names it.
         """
-        if self._processes is not None:
-            return
-        processes = _Processes(self._setting, self._network)
-        try:
-            processes.begin()
-        except BaseException:
-            processes.close()
-            raise
-        self._processes = processes
+        if self._processes is None:
+            try:
+                self._processes = _started(self._setting, self._network)
+            except (OSError, MemoryError) as error:
+                raise RunFailedError(f"processes to predict with cannot be started: {error}") from error
 
     def outputs(self, parts: Iterable[Array]) -> Iterator[Array]:
         """See `Forward`.
@@ -271,8 +267,8 @@ class _Processes:
                 waited.remove(partition)
 
     def _start(self, begin: Begin) -> _Process:
-        ours, theirs = Pipe()
         output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        ours, theirs = Pipe()
         environment = role_environment(environment_for(self._setting.plan.model, os.environ))
         try:
             process = subprocess.Popen(
@@ -349,6 +345,17 @@ class _Processes:
         """Ends all processes, whatever they are doing."""
         self._end()
         self._region.close()
+
+
+def _started(setting: Setting, network: CutNetwork) -> _Processes:
+    """Returns processes that can predict. Raises as `PartitionGroup.start`, and OSError, MemoryError."""
+    processes = _Processes(setting, network)
+    try:
+        processes.begin()
+    except BaseException:
+        processes.close()
+        raise
+    return processes
 
 
 def _end(started: Sequence[_Process]) -> None:

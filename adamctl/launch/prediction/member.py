@@ -42,7 +42,7 @@ from adamctl.model.custom.plain import experiment_from_user
 from adamctl.model.partition.prediction import prediction_plan
 from adamctl.roles.ps.checkpoint_files import read_manifest
 from adamctl.roles.worker.partition.sleeping import Sleeping
-from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
+from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads, laid_out
 
 
 class Member:
@@ -81,7 +81,9 @@ class Member:
             if other != begin.own
         }
         neighbours = Neighbours(begin.own, memory.partitions, wakes)
-        predictor = Predictor(network, neighbours, begin.batch, begin.flights, weights, memory.outputs)
+        predictor = laid_out(
+            lambda: Predictor(network, neighbours, begin.batch, begin.flights, weights, memory.outputs), begin.batch
+        )
         ends = socket.socket(fileno=begin.sleepers), socket.socket(fileno=begin.wakers[begin.own])
         sleeping = Sleeping(memory.partitions[begin.own].sleepers, ends=ends)
         self._threads = FlightThreads(

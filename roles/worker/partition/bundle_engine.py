@@ -7,7 +7,6 @@ bits whatever the number of threads and of open flights.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
 
@@ -76,7 +75,7 @@ class BundleEngine(FlightEngine):
                 accruing=accruing, snapshot=self._snapshot,
             )  # fmt: skip
 
-        self._run(await asyncio.to_thread(make), self)
+        await self._run(make, self)
 
     # --- portions -----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ many steps. A partition pushes the rows that it alone holds or owns, and fetches
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection
 
 import msgspec
@@ -114,7 +113,7 @@ class PartitionEngine(FlightEngine):
                 snapshot=self.replica.snapshot,
             )
 
-        self._run(await asyncio.to_thread(make), self)
+        await self._run(make, self)
 
     def begin(self, context: int, flight: Flight) -> SlotPlace | None:
         """See `adamctl.roles.worker.partition.threads.Slots`."""

@@ -23,7 +23,7 @@ from adamctl.roles.worker.core.open_flights import SERVERS, Standing
 from adamctl.roles.worker.core.waiting import Waiting
 from adamctl.roles.worker.partition.group import Group
 from adamctl.roles.worker.partition.links import Links
-from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads, Slots
+from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads, Slots, laid_out
 
 ALL_FLIGHTS = sys.maxsize
 JOIN_S = 30.0
@@ -93,6 +93,7 @@ class FlightEngine(ABC):
 
         Raises:
             NeighbourError: a member cannot be reached or used.
+            RunFailedError: flights do not fit in memory.
         """
 
     @abstractmethod
@@ -124,9 +125,10 @@ class FlightEngine(ABC):
             self._parts.log.info("run %s: blocks to and from %s go by %s", group.job, group.name(one), how)
         return neighbours
 
-    def _run(self, member: Member, slots: Slots) -> None:
-        """Starts the threads."""
+    async def _run(self, make: Callable[[], Member], slots: Slots) -> None:
+        """Starts the threads. Raises RunFailedError: there is not enough memory for flights."""
         parts = self._parts
+        member = await asyncio.to_thread(lambda: laid_out(make, parts.group.batch))
         self._threads = FlightThreads(
             member, parts.group.flights, parts.threads, self._links.sleeping, self._finished, slots, spins=parts.spins
         )

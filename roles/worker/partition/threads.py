@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from adamctl.errors import RunFailedError
 from adamctl.kernels.partition.accruing import SlotPlace
 from adamctl.kernels.partition.program import Batch, Program, Row
 from adamctl.kernels.threads import Binder
@@ -54,6 +56,21 @@ class FlightDone(NamedTuple):
     compute_s: float
     wait_s: float
     failure: BaseException | None = None
+
+
+Made = TypeVar("Made")
+
+
+def laid_out(make: Callable[[], Made], examples: int) -> Made:
+    """Returns what `make` lays out for flights of so many examples. Raises RunFailedError: memory does not suffice."""
+    try:
+        return make()
+    except MemoryError as error:
+        why = str(error) or "none is left"
+        raise RunFailedError(
+            f"a flight of {examples} examples does not fit in memory: {why}; take smaller batches, fewer threads, more "
+            "partitions, or a machine with more memory"
+        ) from error
 
 
 class Slots(Protocol):
@@ -218,15 +235,17 @@ class FlightThreads:
 
     def _go_on(self, spins: int) -> bool:
         """Advances the oldest flight that can go on; returns whether there was one."""
+        if (unopened := self._begin_waiting()) is not None:
+            self._fail(*unopened)
+            return True
         for one in self._candidates():
             if not self._take(one):
                 continue
             finished = went_on = False
             try:
                 finished, went_on = self._advance(one, spins)
-            except BaseException as failure:  # reported: the event loop ends the worker with it
-                self._stopping = True
-                self._done(FlightDone(one.flight, Row(), 0.0, 0.0, failure))
+            except BaseException as failure:
+                self._fail(one.flight, failure)
                 return True
             finally:
                 one.taken = finished  # nobody else may take it any more
@@ -236,14 +255,27 @@ class FlightThreads:
                 return True
         return False
 
-    def _candidates(self) -> list[_Open]:
-        """Returns the open flights, oldest first, after opening those whose context is free."""
+    def _fail(self, flight: Flight, failure: BaseException) -> None:
+        """Reports a failure, with which whoever is told ends this process's part; the threads end with it."""
+        self._stopping = True
+        self._done(FlightDone(flight, Row(), 0.0, 0.0, failure))
+
+    def _begin_waiting(self) -> tuple[Flight, BaseException] | None:
+        """Opens the flights whose context is free; returns one that cannot be laid out, and why."""
         with self._lock:
             while self._waiting and self._waiting[0].number % self._flights not in self._open:
                 flight = self._waiting.pop(0)
-                context = flight.number % self._flights
-                program = self._member.program_of(context, flight.batch, flight.trains)
-                self._open[context] = _Open(flight, program)
+                context, batch = flight.number % self._flights, flight.batch
+                make = partial(self._member.program_of, context, batch, flight.trains)
+                try:
+                    self._open[context] = _Open(flight, laid_out(make, len(batch.images)))
+                except BaseException as failure:  # it does not fit, or a layer of the user's own refuses so many
+                    return flight, failure
+        return None
+
+    def _candidates(self) -> list[_Open]:
+        """Returns the open flights, oldest first."""
+        with self._lock:
             return sorted(self._open.values(), key=lambda one: one.flight.number)
 
     def _take(self, one: _Open) -> bool:

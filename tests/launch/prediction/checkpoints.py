@@ -11,6 +11,7 @@ from adamctl.config.experiment import Experiment
 from adamctl.model.description import Model
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import tensors_of
+from tests.custom_layers import NativeRelu
 
 
 class Failing(adam.Layer):
@@ -30,6 +31,17 @@ class Failing(adam.Layer):
     def downward(self, part, error, inputs, parameters, gradients, state, out):
         if out is not None:
             out[...] = error
+
+
+class WholeBatches(NativeRelu):
+    """Refuses to lay out batches of fewer than `smallest` examples, where kernels are compiled."""
+
+    smallest: int
+
+    def native_upward(self, part, inputs, parameters, state, out):
+        if len(inputs) < self.smallest:
+            raise ValueError(f"laid out for {len(inputs)} examples")
+        return super().native_upward(part, inputs, parameters, state, out)
 
 
 def write_checkpoint(folder: Path, model: Model, seed: int = 3) -> Path:

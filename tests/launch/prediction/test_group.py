@@ -12,6 +12,8 @@ import psutil
 import pytest
 
 from adamctl.errors import ConfigurationError, CustomError, DamagedDataError, RunFailedError
+from adamctl.kernels.backend import installed
+from adamctl.kernels.native import can_compile
 from adamctl.kernels.operation import Array
 from adamctl.launch.prediction.forward import WholeNetwork
 from adamctl.launch.prediction.group import PartitionGroup, Setting
@@ -20,7 +22,7 @@ from adamctl.model.description import Conv2D, Dense, MaxPool2D, Model, Softmax
 from adamctl.model.partition.prediction import prediction_plan
 from adamctl.model.partition.work import held_elements
 from tests.custom_layers import NativeRelu, RowSums
-from tests.launch.prediction.checkpoints import Failing, write_checkpoint
+from tests.launch.prediction.checkpoints import Failing, WholeBatches, write_checkpoint
 
 MODEL = Model(
     (11, 9, 2),
@@ -185,6 +187,34 @@ def test_a_process_that_stays_stopped_is_named_and_one_that_goes_on_is_waited_fo
 def test_a_layer_of_the_users_own_that_fails_is_named(group: PartitionGroup) -> None:
     with pytest.raises(CustomError, match=r"(?s)partition \d of 2: .*Failing.*upward.*too large for this layer"):
         list(group.outputs([part + 1e9 for part in parts_of(BATCH)]))
+    assert group.pids == ()
+
+
+@pytest.mark.skipif("numba" not in installed() or not can_compile(), reason="native calls are laid out")
+def test_a_layer_that_cannot_be_laid_out_for_a_part_is_named(tmp_path: Path) -> None:
+    model = Model((6, 5, 1), (described(WholeBatches(BATCH)), Dense(4, "relu"), Softmax(3)))
+    folder = write_checkpoint(tmp_path / "000001", model)
+    group = PartitionGroup(Setting(folder, prediction_plan(model, 2, {}), BATCH, 2, 1, 0))
+    parts = [np.ones((size, *model.input), np.float32) for size in (BATCH, BATCH - 1)]
+    with pytest.raises(CustomError, match=r"(?s)partition \d of 2: .*WholeBatches.*native_upward.*for 3 examples"):
+        list(group.outputs(parts))
+    assert group.pids == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("SharedMemory", MemoryError("cannot get 9 bytes")), ("Pipe", OSError(24, "Too many open files"))],
+)
+def test_what_the_system_refuses_is_said_and_leaves_nothing(
+    folder: Path, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise error
+
+    monkeypatch.setattr(f"adamctl.launch.prediction.group.{name}", refuse)
+    group = PartitionGroup(setting_of(folder))
+    with pytest.raises(RunFailedError, match=f"processes to predict with cannot be started: .*{error.args[-1]}"):
+        group.start()
     assert group.pids == ()
 
 

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from adamctl.errors import RunFailedError
 from adamctl.kernels.partition.program import Batch
 from adamctl.roles.worker.core.open_flights import SERVERS
 from adamctl.roles.worker.partition.flight_engine import Counts, FlightEngine, Parts
@@ -93,3 +95,11 @@ async def test_before_it_has_begun_a_flight_waits_for_servers() -> None:
     await engine.close()
     await asyncio.gather(engine.snapshots, return_exceptions=True)  # type: ignore[attr-defined]
     assert engine.snapshots.cancelled(), "who waits for parameters does not for ever"  # type: ignore[attr-defined]
+
+
+async def test_flights_that_do_not_fit_are_said_in_words() -> None:
+    def make() -> Any:
+        raise MemoryError("cannot get 9 bytes")
+
+    with pytest.raises(RunFailedError, match="a flight of 2 examples does not fit in memory: cannot get 9 bytes; take"):
+        await Engine()._run(make, NOTHING)

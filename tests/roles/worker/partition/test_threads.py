@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adamctl.errors import CustomError, RunFailedError
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
-from adamctl.kernels.partition.program import Batch
+from adamctl.kernels.partition.program import Batch, Program
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, StageCut, cut_network
 from adamctl.roles.worker.core.open_flights import DONE, SERVERS, who_hangs
 from adamctl.roles.worker.partition.sleeping import NAMELESS, Sleeping, Waker, unique_name
@@ -127,6 +128,37 @@ def test_a_failure_is_reported_and_ends_the_threads() -> None:
         for found in made.done:
             with pytest.raises(ValueError, match="labels"):
                 raise found[1].failure or AssertionError
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (
+            MemoryError("cannot get 9 bytes"),
+            RunFailedError("a flight of 4 examples does not fit in memory: cannot get 9"),
+        ),
+        (CustomError("own1: whole batches alone"), CustomError("own1: whole batches alone")),
+    ],
+)
+def test_a_flight_that_cannot_be_laid_out_is_reported_and_ends_the_threads(
+    why: Exception, told: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = cut_network(IMAGES, ROWS_AND_UNITS, BACKENDS[-1])
+    weights, batch = small_integers(IMAGES, 3)
+    with partitions(network, 2, 1, weights) as made:
+
+        def refuse(context: int, batch: Batch, trains: bool) -> Program:
+            raise why
+
+        monkeypatch.setattr(made.members[1], "program_of", refuse)
+        for own in made.threads:
+            own.submit(Flight(1, batch))
+        while 1 not in made.done[1]:
+            assert made.all_done.acquire(timeout=WAIT_S)
+        with pytest.raises(type(told), match=f"^{told}"):
+            raise made.done[1][1].failure or AssertionError
+        made.threads[1].join(WAIT_S)
+        assert not made.threads[1].running
 
 
 def test_threads_stop_in_the_middle_of_a_flight() -> None:
