@@ -299,6 +299,19 @@ def test_predictions_of_several_processes_are_those_of_one(run: Path, tmp_path: 
         np.testing.assert_array_equal(model.parameters()["softmax1.bias"], np.zeros(CLASSES))
 
 
+@pytest.mark.parametrize("flags", [[], ["--partitions", "2"]])
+def test_csv_of_a_damaged_checkpoint_is_an_error_and_no_header(run: Path, tmp_path: Path, flags: list[str]) -> None:
+    np.savez(tmp_path / "new.npz", x=np.zeros((1, SIDE, SIDE, 1)))
+    predict = ("predict", str(run), str(tmp_path / "new.npz"), "--csv", *flags)
+    assert invoke(*predict).stdout.startswith("image,class_1,score_1,")
+    file = run / "checkpoints" / "000001" / "shards-ps-1.adam"
+    content = bytearray(file.read_bytes())
+    content[-60] ^= 4
+    file.write_bytes(content)
+    found = invoke(*predict)
+    assert isinstance(found.exception, DamagedDataError) and found.stdout == ""
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,11 @@ def _classes(shown: int) -> list[str]:
 
 
 def _print_csv(columns: Sequence[str], predictions: Iterable[dict[str, Any]]) -> None:
-    """Prints a line for each example as soon as it is computed."""
+    """Prints a line for each example as soon as it is computed; no header alone where the first one fails."""
+    computed = iter(predictions)
+    first = list(islice(computed, 1))
     echo(_line(*columns), nl=False)
-    for one in predictions:
+    for one in chain(first, computed):
         values = one.get("outputs") or (each[key] for each in one["classes"] for key in ("class", "score"))
         echo(_line(one["image"], *values), nl=False)
 
