@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, CustomError
 from adamctl.kernels.backend import installed
 from adamctl.kernels.custom_kernel import checked_calls
 from adamctl.kernels.native import address_of, can_compile
 from adamctl.kernels.native_function import compile_calls
 from adamctl.model.custom.asking import ask
-from adamctl.model.custom.loss import Loss, custom_loss
+from adamctl.model.custom.loss import Loss, custom_loss, made
 from adamctl.model.tally import Tally, added
 
 Array = NDArray[np.float32]
@@ -46,24 +46,39 @@ def check_loss(
         outputs, targets: in their place, where a loss takes only certain numbers.
 
     Raises:
-        ConfigurationError: something differs; the message says what, at which index, and both values.
+        CustomError: the loss breaks a promise, or a method failed; the message says which one, at which index, and both
+            values.
+        ConfigurationError: there is no such loss, or it cannot be made.
     """
-    own = custom_loss(loss) if isinstance(loss, str) else loss() if isinstance(loss, type) else loss
+    own = custom_loss(loss) if isinstance(loss, str) else _made(loss) if isinstance(loss, type) else loss
     random = np.random.default_rng(seed)
     given = random.standard_normal((batch, units)).astype(np.float32) if outputs is None else outputs
     answers = _answers(own, random, *given.shape) if targets is None else targets
-    _Check(own, given, answers).run()
+    between = -given[::-1].copy() if outputs is None else (given[::-1] + given.mean(axis=0)) / 2
+    _Check(own, given, answers, between).run()
+
+
+def _made(loss: type[Loss]) -> Loss:
+    try:
+        return made(loss)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{loss.__name__}: {error}") from error
 
 
 def _answers(own: Loss, random: np.random.Generator, batch: int, units: int) -> Answers:
     if own.answers == "labels":
         return random.integers(0, units, batch).astype(np.int32)
-    return random.standard_normal((batch, own.target_numbers(units))).astype(np.float32)
+    where = f"{type(own).__name__}.target_numbers"
+    numbers = ask(where, own.target_numbers, units)
+    if not isinstance(numbers, int) or numbers < 1:
+        raise CustomError(f"{where}: expected a whole number of at least 1; found {numbers!r:.80}")
+    return random.standard_normal((batch, numbers)).astype(np.float32)
 
 
 class _Check:
-    def __init__(self, own: Loss, outputs: Array, answers: Answers) -> None:
-        self._own, self._outputs, self._answers = own, outputs, answers
+    def __init__(self, own: Loss, outputs: Array, answers: Answers, between: Array) -> None:
+        """`between`: other outputs that the loss takes, by which it is seen what it keeps."""
+        self._own, self._outputs, self._answers, self._between = own, outputs, answers, between
         self._name = type(own).__name__
 
     def run(self) -> None:
@@ -74,12 +89,17 @@ class _Check:
         self._metric()
         self._native(losses, error)
 
-    def _refuse(self, method: str, what: str) -> ConfigurationError:
-        return ConfigurationError(f"{self._name}.{method}: {what}")
+    def _refuse(self, method: str, what: str) -> CustomError:
+        return CustomError(f"{self._name}.{method}: {what}")
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return ask(f"{self._name}.{method}", getattr(self._own, method), *arguments)
 
     def _losses(self, outputs: Array, answers: Answers | None = None) -> NDArray[np.float64]:
         answers = self._answers if answers is None else answers
-        losses = np.asarray(self._own.evaluate(outputs, answers))
+        losses = np.asarray(self._ask("evaluate", outputs, answers))
+        if losses.dtype.kind not in "fiu":
+            raise self._refuse("evaluate", f"expected real numbers; found {losses.dtype}")
         if losses.shape != outputs.shape[:1]:
             shapes = f"[{len(outputs)}]; found {list(losses.shape)}"
             raise self._refuse("evaluate", f"expected the loss of each example, shape {shapes}")
@@ -91,7 +111,7 @@ class _Check:
 
     def _error(self) -> NDArray[np.float64]:
         out = np.full(self._outputs.shape, np.nan, np.float32)
-        self._own.error(self._outputs, self._answers, out)
+        self._ask("error", self._outputs, self._answers, out)
         bad = np.argwhere(~np.isfinite(out))
         if len(bad):
             place = bad[0].tolist()
@@ -105,7 +125,7 @@ class _Check:
         for before, now, name in ((outputs, self._outputs, "outputs"), (answers, self._answers, "targets")):
             self._equal(method, before, now, f"{name} are to be read only: before and after")
         kept = self._outputs
-        self._outputs = -kept[::-1].copy()
+        self._outputs = self._between
         call()
         self._outputs = kept
         self._equal(method, first, call(), "the same examples give other results: at first and again")
@@ -148,9 +168,9 @@ class _Check:
         if "numba" not in installed() or not can_compile():
             return
         outputs, answers = np.ascontiguousarray(self._outputs), np.ascontiguousarray(self._answers)
-        made = np.full(len(outputs), np.nan, np.float32), np.full(outputs.shape, np.nan, np.float32)
-        where = f"{self._name}.native_error"
-        calls = checked_calls(where, ask(where, self._own.native_error, outputs, answers, made[1], made[0]))
+        losses_made, out = np.full(len(outputs), np.nan, np.float32), np.full(outputs.shape, np.nan, np.float32)
+        asked = self._ask("native_error", outputs, answers, out, losses_made)
+        calls = checked_calls(f"{self._name}.native_error", asked)
         if calls is None:
             return
         kept, kept_answers, row = outputs.copy(), answers.copy(), np.zeros(1, np.int64)
@@ -158,7 +178,7 @@ class _Check:
             raise self._refuse("native_error", f"a kernel failed with status {status}")
         for before, now, name in ((kept, outputs, "outputs"), (kept_answers, answers, "targets")):
             self._equal("native_error", before, now, f"{name} are to be read only: before and after")
-        for name, expected, found in (("losses", losses, made[0]), ("out", error, made[1])):
+        for name, expected, found in (("losses", losses, losses_made), ("out", error, out)):
             close = np.isclose(found, expected, rtol=NATIVE, atol=NATIVE * max(float(np.abs(expected).max()), 1e-12))
             if len(places := np.argwhere(~close)):
                 place = tuple(places[0].tolist())
@@ -178,11 +198,15 @@ class _Check:
             if not np.isclose(one, other, rtol=1e-4, atol=1e-6):
                 what = "sums of two halves must add up to that of the whole"
                 raise self._refuse("measure", f"[{place}]: {what}, {other:g}; found {one:g}")
-        value = self._own.metric(whole)
+        value = self._ask("metric", whole)
         if not isinstance(value, (int, float, np.floating)) or not np.isfinite(value):
             raise self._refuse("metric", f"expected a finite number; found {value!r}")
 
     def _tally(self, part: slice, losses: NDArray[np.float64]) -> Tally:
         outputs, answers = self._outputs[part], self._answers[part]
-        sums: Sequence[float] = self._own.measure(outputs, answers) if len(outputs) else ()
-        return Tally(len(outputs), float(losses[part].sum()), 0, tuple(map(float, sums)))
+        sums = self._ask("measure", outputs, answers) if len(outputs) else ()
+        try:
+            numbers = tuple(map(float, sums))
+        except (TypeError, ValueError):
+            raise self._refuse("measure", f"expected a list of numbers; found {sums!r:.80}") from None
+        return Tally(len(outputs), float(losses[part].sum()), 0, numbers)

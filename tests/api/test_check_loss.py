@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import adamctl as adam
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, CustomError
 from adamctl.kernels.backend import installed
 from adamctl.kernels.native import can_compile
 from tests import losses_for_tests as losses
@@ -35,7 +35,7 @@ def test_losses_that_keep_their_promises_pass(loss: type[adam.Loss]) -> None:
     ],
 )
 def test_each_fault_is_named(loss: type[adam.Loss], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{loss.__name__}.{said}"):
+    with pytest.raises(CustomError, match=f"^{loss.__name__}.{said}"):
         adam.check_loss(loss)
 
 
@@ -49,7 +49,7 @@ def test_each_fault_is_named(loss: type[adam.Loss], said: str) -> None:
     ],
 )
 def test_native_calls_are_compared_with_numpy(loss: type[adam.Loss], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{loss.__name__}.{said}"):
+    with pytest.raises(CustomError, match=f"^{loss.__name__}.{said}"):
         adam.check_loss(loss)
     for good in (losses.NativeAbsolute, losses.NativeMargin):
         adam.check_loss(good)
@@ -59,3 +59,31 @@ def test_native_calls_are_compared_with_numpy(loss: type[adam.Loss], said: str) 
 def test_numbers_of_ones_own_are_taken_where_a_loss_needs_them() -> None:
     outputs = np.array([[0.5, 2.0], [3.0, -1.0]], np.float32)
     adam.check_loss(losses.Absolute, outputs=outputs, targets=outputs + 2)
+
+
+def test_only_numbers_that_a_loss_takes_are_given_to_it() -> None:
+    """Where outputs are given, all of them above 0, no other sign is tried."""
+    outputs = np.array([[0.5, 2.0], [3.0, 1.0], [0.7, 0.6]], np.float32)
+    adam.check_loss(losses.Logarithms, outputs=outputs, targets=outputs[::-1] + 2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (losses.Logarithms, r"evaluate: ValueError: expected outputs above 0 \(.*losses_for_tests\.py:\d+\)"),
+        (losses.Fails, r"measure: expected always as many numbers; found 2 of 3 examples and 1 of 6"),
+        (losses.Texts, r"evaluate: expected real numbers; found <U3"),
+        (losses.OfNothing, r"measure: expected a list of numbers; found None"),
+        (losses.NoTargets, r"target_numbers: expected a whole number of at least 1; found 0"),
+    ],
+)
+def test_methods_that_fail_or_return_something_else_are_named(loss: type[adam.Loss], said: str) -> None:
+    with pytest.raises(CustomError, match=f"^{loss.__name__}.{said}"):
+        adam.check_loss(loss)
+
+
+def test_a_loss_that_cannot_be_made_is_the_users_configuration() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^Needs: cannot be made: .*width.*; write all its methods, and no arg"
+    ):
+        adam.check_loss(losses.Needs)

@@ -88,16 +88,19 @@ def custom_loss(name: str) -> Loss:
     """
     where = f"model.loss: {name}"
     try:
-        found: type[Loss] = class_at(name, _LOSSES)
+        return made(class_at(name, _LOSSES))
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
+
+
+def made(found: type[Loss]) -> Loss:
+    """Returns an object of a class. Raises ConfigurationError: it cannot be made, or compares with nothing known."""
     if found.answers not in ("targets", "labels"):
-        raise ConfigurationError(f'{where}: answers: expected "targets" or "labels"; found {found.answers!r}')
+        raise ConfigurationError(f'answers: expected "targets" or "labels"; found {found.answers!r}')
     try:
         return found()
     except TypeError as error:
-        why = f"cannot be made: {error}; write all its methods, and no arguments"
-        raise ConfigurationError(f"{where}: {why}") from error
+        raise ConfigurationError(f"cannot be made: {error}; write all its methods, and no arguments") from error
 
 
 def has_native(loss: str) -> bool:
