@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -127,7 +128,9 @@ def _read(path: Path, columns: ColumnsConfig, texts: dict[str, int]) -> tuple[_V
             problems.append(text)
         return float(texts.setdefault(text, len(texts)))
 
-    if not any(True for _ in _rows(form)):
+    with _read_as_text(path):
+        has_rows = any(True for _ in _rows(form))
+    if not has_rows:
         raise DamagedDataError(f"{path}: expected at least one row, found none")
     check_fits(_lines(path) * len(form.names) * _VALUE_BYTES, str(path))
     unused = set(range(len(form.names))) - {*chosen.answers, *chosen.inputs}
@@ -166,16 +169,13 @@ def _ignored(text: str) -> float:
 
 
 def _form(path: Path, columns: ColumnsConfig) -> _Form:
-    try:
-        with path.open(encoding=_ENCODING, newline="") as file:
-            first = next((line for line in file if line.strip()), "")
-            delimiter = max(_DELIMITERS, key=first.count)
-            file.seek(0)
-            rows = csv.reader(file, delimiter=delimiter)
-            cells = next((row for row in rows if row), [])
-            line = rows.line_num
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DamagedDataError(f"{path}: expected a table as text in UTF-8, found: {error}") from error
+    with _read_as_text(path), path.open(encoding=_ENCODING, newline="") as file:
+        first = next((line for line in file if line.strip()), "")
+        delimiter = max(_DELIMITERS, key=first.count)
+        file.seek(0)
+        rows = csv.reader(file, delimiter=delimiter)
+        cells = next((row for row in rows if row), [])
+        line = rows.line_num
     if len(cells) < 2:
         raise DamagedDataError(f"{path}: expected columns with commas, semicolons or tabs between them, found {cells}")
     known = {*LABEL_NAMES, *(str(one).lower() for one in (columns.label, *columns.targets) if isinstance(one, str))}
@@ -200,7 +200,7 @@ def _is_number(text: str) -> bool:
 def _raise_first_fault(form: _Form) -> None:
     """Raises DamagedDataError at the first cell that is not what it should be; returns if there is none."""
     columns = form.columns
-    try:
+    with _read_as_text(form.path):
         for line, row in _rows(form):
             if len(row) != len(form.names):
                 wanted = f"expected {len(form.names)} columns, as in the first line"
@@ -212,8 +212,15 @@ def _raise_first_fault(form: _Form) -> None:
                     raise _fault(form, line, place, f"a number from {-_LARGEST:.2g} to {_LARGEST:.2g}", row[place])
             if columns.label is not None and not row[columns.label].strip():
                 raise _fault(form, line, columns.label, "a label", "")
+
+
+@contextmanager
+def _read_as_text(path: Path) -> Iterator[None]:
+    """Raises DamagedDataError for what `_rows` cannot read, such as a quote that is never closed."""
+    try:
+        yield
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DamagedDataError(f"{form.path}: expected a table as text in UTF-8, found: {error}") from error
+        raise DamagedDataError(f"{path}: expected a table as text in UTF-8, found: {error}") from error
 
 
 def _rows(form: _Form) -> Iterator[tuple[int, list[str]]]:

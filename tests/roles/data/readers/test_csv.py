@@ -154,6 +154,14 @@ def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
+@pytest.mark.parametrize("cell", [b'"' + b"x" * 140_000, b"1" * 20_000 + b"\xff"])
+def test_a_first_row_that_cannot_be_read_is_damage(tmp_path: Path, cell: bytes) -> None:
+    """A quote that is never closed takes more for its cell than there may be; the other byte comes after many good."""
+    (tmp_path / "train.csv").write_bytes(b"a,b\n" + cell + b",1\n")
+    with pytest.raises(DamagedDataError, match=r"train\.csv: expected a table as text in UTF-8, found: "):
+        opened(tmp_path / "train.csv")
+
+
 def test_folders_must_hold_what_they_should_and_tables_be_alike(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"expected files that end in \.csv or \.tsv, found none"):
         opened(tmp_path)
