@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -86,5 +87,5 @@ def _name_of(file: Path, archive: zipfile.ZipFile) -> str:
 def _damage_named(file: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
+    except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise DamagedDataError(f"{file}: expected an .npz archive of plain arrays, found: {error}") from error

@@ -46,6 +46,9 @@ def test_what_is_no_archive_of_plain_arrays_is_named(tmp_path: Path) -> None:
     with zipfile.ZipFile(file) as given, zipfile.ZipFile(tmp_path / "c.npz", "w") as archive:
         archive.writestr("x.npy", given.read("arr_0.npy")[:-32])
     contents["rows missing"] = (tmp_path / "c.npz").read_bytes()
+    np.savez_compressed(file, np.arange(4000.0).reshape(1000, 4))
+    packed = file.read_bytes()
+    contents["badly compressed"] = packed[:600] + b"\xff" * 200 + packed[800:]
     for what, content in contents.items():
         file.write_bytes(content)
         with pytest.raises(DamagedDataError, match=r"a\.npz: expected an \.npz archive of plain arrays"):
