@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from adamctl.roles.controller.etcd.client import EtcdClient
 
 REAP_S = 10.0
+RETIRE_AFTER_S = 86_400.0
+"""Clients here have no node, so the controller would have their pushes refused ten minutes after it begins to lead."""
 TOO_LONG_FOR_A_SOCKET = "x" * 100  # no Unix sockets, so that everything goes through the links that can be cut
 
 
@@ -92,8 +94,8 @@ class FailoverCluster(RoleProcesses):
         common = ("--socket-folder", str(sockets), "--log-level", "info", "--port", "0")
         if name == CONTROLLER:
             bind = ("--bind", HUB) if self.links is not None else ()
-            lease = ("--lease", f"{self.lease_s:g}", "--dir", str(self.folder / CONTROLLER))
-            return RoleCommand(CONTROLLER, name, (*lease, *bind, *common))
+            times = ("--lease", f"{self.lease_s:g}", "--retire-after", f"{RETIRE_AFTER_S:g}")
+            return RoleCommand(CONTROLLER, name, (*times, "--dir", str(self.folder / CONTROLLER), *bind, *common))
         member = (*common, *self._keeper_flag(), "--apply-threads", "1")
         if self.links is None:
             return RoleCommand("ps", name, member)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from adamctl.bench import namespaces
+from adamctl.bench.failover.cluster import FailoverCluster
 from adamctl.bench.failover.failover import FAULTS, FailoverSettings, bar_s
+from adamctl.bench.role_processes import CONTROLLER
 from adamctl.cli.bench import failover as bench_failover
 from adamctl.errors import ConfigurationError
 from tests.roles.controller.etcd_server import etcd_cluster
@@ -31,6 +33,15 @@ def test_pushes_go_on_after_a_kill() -> None:
     result = run("--fault", "kill")
     assert result["rounds"] == 1
     assert result["pushes_applied"] == result["pushes_acknowledged"] > 0
+
+
+def test_clients_are_not_retired_however_long_it_lasts(tmp_path: Path) -> None:
+    """They have no node; a block of 25 faults took more than the ten minutes after which such ones are."""
+    cluster = FailoverCluster(1, 1.0)
+    cluster.folder = tmp_path
+    command = cluster._command(CONTROLLER).arguments
+    options = dict(zip(command[::2], command[1::2], strict=True))
+    assert float(options["--retire-after"]) >= 24 * 3600
 
 
 @pytest.mark.slow
