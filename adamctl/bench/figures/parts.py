@@ -65,7 +65,7 @@ PARTS: Mapping[str, Part] = {
     "adam-10": Part("Adam figure 10: networks that machines train well", 30, "adam_10", has_links=True),
     "adam-11": Part("Adam figure 11: replicas, with servers and without", 40, "adam_11", has_links=True),
     "adam-12": Part("Adam figure 12: accuracy over the size of a network", 30, "adam_12", has_machines=False),
-    "table-1": Part(
+    "adam-table-1": Part(
         "Adam table 1: MNIST, threads without locks and one thread", 75, "adam_table_1", has_machines=False
     ),
 }

@@ -168,3 +168,9 @@ def test_every_figure_has_its_module() -> None:
         module = part.load()
         assert callable(module.measure) and callable(module.figure_of), name
         assert part.title and part.minutes > 0
+
+
+def test_a_name_says_which_paper_and_is_that_of_its_module() -> None:
+    for name, part in parts.PARTS.items():
+        assert name.startswith(("adam-", "distbelief-"))
+        assert part.module == name.replace("-", "_").replace(".", "_")
