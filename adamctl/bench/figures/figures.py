@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -69,7 +69,8 @@ def names_of(asked: Asked) -> tuple[str, ...]:
     Raises:
         ConfigurationError: one is not known, or cannot be measured here.
     """
-    names = asked.names or tuple(dict.fromkeys(one["name"] for path in asked.found for one in _results(path)))
+    found = (one["name"] for path in asked.found for one in _results(path))
+    names = tuple(dict.fromkeys(asked.names or found))
     _check_known(names)
     if asked.output is not None and len(names) > 1:
         raise ConfigurationError(f"--output: expected one figure; found {', '.join(names)}; see {PICTURE} in --folder")
@@ -105,24 +106,49 @@ def _place(name: str, asked: Asked) -> Path:
 def _take_over(path: Path, asked: Asked) -> None:
     results = _results(path)
     _check_known([one["name"] for one in results], f"--from {path}: ")
+    if any(one["quick"] != asked.settings.is_quick for one in results):
+        wanted = "with" if asked.settings.is_quick else "without"
+        raise ConfigurationError(f"--from {path}: expected rounds {wanted} --quick; found others")
     for one in results:
-        if one["quick"] != asked.settings.is_quick:
-            wanted = "with" if asked.settings.is_quick else "without"
-            raise ConfigurationError(f"--from {path}: expected rounds {wanted} --quick; found others")
         rounds_of(one["name"], asked).take_over(one)
 
 
+class _Machine(msgspec.Struct):
+    cores: int
+    processor: str
+
+
+class _Start(msgspec.Struct):
+    date: str
+    load_1_minute: float
+    commit: str
+    machine: _Machine
+
+
+class _Result(msgspec.Struct):
+    name: str
+    quick: bool
+    done: bool
+    rounds: dict[str, Any]
+    starts: list[_Start]
+
+
+class _Report(msgspec.Struct):
+    """What is read of a report of `bench figures --json`."""
+
+    bench: Literal["figures"]
+    results: list[_Result]
+
+
 def _results(path: Path) -> list[dict[str, Any]]:
+    """Returns the figures of a report. Raises ConfigurationError: it is none, or cannot be read."""
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-        results = [dict(one) for one in report["results"]]
-        if report["bench"] == "figures" and all(
-            {"name", "quick", "done", "rounds", "starts"} <= {*one} for one in results
-        ):
-            return results
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        report = json.loads(path.read_bytes())
+        msgspec.convert(report, _Report)
+    except (OSError, ValueError, msgspec.ValidationError) as error:
         raise ConfigurationError(f"--from {path}: expected what `bench figures --json` prints; found {error}") from None
-    raise ConfigurationError(f"--from {path}: expected what `bench figures --json` prints; found another object")
+    results: list[dict[str, Any]] = report["results"]
+    return results
 
 
 def _check_known(names: Sequence[str], what: str = "") -> None:

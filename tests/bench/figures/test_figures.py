@@ -145,14 +145,33 @@ def test_a_report_with_a_figure_that_is_not_known_writes_nothing(tmp_path: Path,
     assert module.measured == [] and [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
+START = {"date": "2026-11-26", "load_1_minute": 1, "commit": "abc", "machine": {"cores": 2, "processor": "one"}}
+RESULT = {"name": "fake", "quick": False, "done": True, "rounds": {}, "starts": [START]}
+
+
 @pytest.mark.parametrize(
-    "content", ["nothing", "[]", '{"results": [{"name": "fake"}], "bench": "figures"}', '{"bench": 1}']
-)
-def test_a_report_of_something_else_is_refused(tmp_path: Path, use: Use, content: str) -> None:
+    "content",
+    [
+        "nothing", "[]", '{"results": [{"name": "fake"}], "bench": "figures"}', '{"bench": 1}', "\xff",
+        *(
+            json.dumps({"bench": "figures", "results": [RESULT | wrong]})
+            for wrong in ({"name": ["fake"]}, {"rounds": 3}, {"starts": [3]}, {"starts": [START | {"machine": {}}]})
+        ),
+    ],
+)  # fmt: skip
+def test_a_report_of_something_else_is_refused_and_writes_nothing(tmp_path: Path, use: Use, content: str) -> None:
+    use(FakeModule())
     file = tmp_path / "report.json"
-    file.write_text(content)
-    with pytest.raises(ConfigurationError, match="expected what `bench figures --json` prints"):
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(ConfigurationError, match=r"--from .*expected what `bench figures --json` prints"):
         run_figures(asked(tmp_path, names=(), found=(file,)))
+    assert not (tmp_path / "figures").exists()
+
+
+def test_a_name_that_is_given_twice_is_one_figure(tmp_path: Path, use: Use) -> None:
+    module = use(FakeModule())
+    assert len(run_figures(asked(tmp_path, names=("fake", "fake"), output=tmp_path / "p.svg"))["results"]) == 1
+    assert len(module.measured) == 6
 
 
 def test_a_high_load_is_told_and_measured_under(tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
