@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from adamctl.bench.figures.picture import check, draw
 from adamctl.bench.figures.rounds import NAME, MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Progress, Session
 from adamctl.bench.report import describe_machine, describe_versions, make_report
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, RunFailedError
 
 PACKAGES = ("adamctl", "numpy", "numba")
 REPORT, PICTURE = "report.json", "figure.svg"
@@ -188,15 +187,16 @@ def _shown(
         "name": name, "title": part.title, "quick": asked.settings.is_quick, **rounds.to_json(),
         **msgspec.to_builtins(figure),
     }  # fmt: skip
-    place.mkdir(parents=True, exist_ok=True)
     picture = place / PICTURE
-    draw(figure, part.title, picture, is_quick=asked.settings.is_quick)
-    if asked.output is not None:
-        if asked.output.suffix == picture.suffix:
-            shutil.copyfile(picture, asked.output)
-        else:
-            draw(figure, part.title, asked.output, is_quick=asked.settings.is_quick)
-    (place / REPORT).write_text(json.dumps(make_report("figures", PACKAGES, [result]), indent=1) + "\n")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / REPORT).write_text(json.dumps(make_report("figures", PACKAGES, [result]), indent=1) + "\n")
+    except OSError as error:
+        raise RunFailedError(
+            f"{place / REPORT} cannot be written ({error.strerror}); rounds are kept, and the same call goes on"
+        ) from None
+    for path in (picture, *([] if asked.output is None else [asked.output])):
+        draw(figure, part.title, path, is_quick=asked.settings.is_quick)
     progress(f"{name}: picture: {asked.output or picture}")
     return result
 

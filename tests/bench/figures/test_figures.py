@@ -15,7 +15,7 @@ from adamctl.bench.figures.figures import Asked, run_figures
 from adamctl.bench.figures.machines import LOAD_MOST
 from adamctl.bench.figures.picture import QUICK, words_of
 from adamctl.bench.figures.session import FigureSettings
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, RunFailedError
 from tests.bench.figures.fake_part import PART, FakeModule
 
 pytest.importorskip("matplotlib")
@@ -82,6 +82,26 @@ def test_one_that_is_done_is_drawn_again_and_not_measured(tmp_path: Path, use: U
     module, picture = use(FakeModule()), tmp_path / "again.png"
     assert run_figures(asked(tmp_path, output=picture))["results"] == first["results"]
     assert module.measured == [] and picture.read_text().startswith(PART.title)
+
+
+def test_a_picture_may_be_drawn_where_it_is(tmp_path: Path, use: Use) -> None:
+    use(FakeModule())
+    picture = tmp_path / "figures" / "fake" / "figure.svg"
+    for output in (None, picture):
+        run_figures(asked(tmp_path, output=output))
+        assert picture.read_text().startswith(PART.title)
+
+
+def test_a_report_that_cannot_be_written_is_told_and_rounds_are_kept(tmp_path: Path, use: Use) -> None:
+    use(FakeModule())
+    report = tmp_path / "figures" / "fake" / "report.json"
+    report.mkdir(parents=True)
+    with pytest.raises(RunFailedError, match=r"report\.json cannot be written .* the same call goes on"):
+        run_figures(asked(tmp_path))
+    report.rmdir()
+    module = use(FakeModule())
+    run_figures(asked(tmp_path))
+    assert module.measured == [] and report.is_file()
 
 
 def test_a_report_is_drawn_elsewhere_and_an_unfinished_one_goes_on(tmp_path: Path, use: Use) -> None:
