@@ -27,6 +27,10 @@ PACKAGES = ("adamctl", "numpy", "numba")
 REPORT, PICTURE = "report.json", "figure.svg"
 
 
+class NotInsideError(ConfigurationError):
+    """Machines with links of their own are measured only inside a namespace (`namespaces.go_inside`)."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """What was asked for.
@@ -51,9 +55,10 @@ def run_figures(asked: Asked, progress: Progress = lambda text: None) -> dict[st
     Raises:
         ConfigurationError: a figure is not known, or cannot be measured here, which is known before any is begun.
             Data that are missing are told by the first run that needs them.
+        NotInsideError: a figure has to be measured inside a namespace; those before it have been made.
         RunFailedError: a run fails; what was finished before is kept, and the same call goes on.
     """
-    names = names_of(asked)
+    names = _names_of(asked)
     if namespaces.is_inside():
         namespaces.bring_up_loopback()
     for path in asked.found:
@@ -62,7 +67,7 @@ def run_figures(asked: Asked, progress: Progress = lambda text: None) -> dict[st
     return make_report("figures", PACKAGES, results)
 
 
-def names_of(asked: Asked) -> tuple[str, ...]:
+def _names_of(asked: Asked) -> tuple[str, ...]:
     """Returns which figures are made: those that were named, or those in the reports.
 
     Raises:
@@ -74,17 +79,12 @@ def names_of(asked: Asked) -> tuple[str, ...]:
     if asked.output is not None and len(names) > 1:
         raise ConfigurationError(f"--output: expected one figure; found {', '.join(names)}; see {PICTURE} in --folder")
     check()
-    if any(PARTS[name].has_machines for name in _left(names, asked)):
+    left = [PARTS[name] for name in _left(names, asked)]
+    if any(part.has_machines for part in left):
         check_core_shares()
-    runs_links = any(PARTS[name].runs_links for name in _left(names, asked))
-    if (runs_links or need_links(names, asked)) and (problem := namespaces.missing()):
+    if any(part.has_links or part.runs_links for part in left) and (problem := namespaces.missing()):
         raise ConfigurationError(problem)
     return names
-
-
-def need_links(names: Sequence[str], asked: Asked) -> bool:
-    """Whether something is left to be measured on machines with links of their own, which are only inside."""
-    return any(PARTS[name].has_links for name in _left(names, asked))
 
 
 def _left(names: Sequence[str], asked: Asked) -> list[str]:
@@ -168,6 +168,8 @@ def _run(name: str, part: Part, asked: Asked, progress: Progress) -> dict[str, A
         except MissingRoundError as error:  # it was measured by an earlier version
             progress(f"{name}: {error}")
     if figure is None:
+        if part.has_links and not namespaces.is_inside():
+            raise NotInsideError(f"{name}: expected a network namespace to measure it in; found none")
         minutes = "a try of tiny size" if asked.settings.is_quick else f"about {part.minutes:g} minutes"
         load = load_1_minute()
         progress(f"{name}: {part.title}; {minutes}; {said_of_load(load)}")

@@ -47,15 +47,16 @@ def figures(
         _list(as_json)
         return
     from adamctl.bench import namespaces
-    from adamctl.bench.figures.figures import Asked, names_of, need_links, run_figures
+    from adamctl.bench.figures.figures import Asked, NotInsideError, run_figures
     from adamctl.bench.figures.session import FigureSettings
     from adamctl.config.load import data_folders
 
     settings = FigureSettings((*data, *data_folders(os.environ)), is_quick, searches)
     asked = Asked(names, folder, settings, found, output)
-    if need_links(names_of(asked), asked) and not namespaces.is_inside():
+    try:
+        report = run_figures(asked, lambda line: echo(line, err=True))
+    except NotInsideError:
         namespaces.go_inside(sys.argv[1:])
-    report = run_figures(asked, lambda line: echo(line, err=True))
     if as_json:
         print_json(report)
         return
