@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ import adamctl
 from adamctl.bench import namespaces
 from adamctl.bench.figures.figure import Figure
 from adamctl.bench.figures.machines import check_core_shares, load_1_minute, said_of_load
-from adamctl.bench.figures.parts import PARTS, Part
+from adamctl.bench.figures.parts import PARTS, Module, Part
 from adamctl.bench.figures.picture import check, draw
 from adamctl.bench.figures.rounds import NAME, MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Progress, Session
@@ -78,6 +79,10 @@ def _names_of(asked: Asked) -> tuple[str, ...]:
     _check_known(names)
     if asked.output is not None and len(names) > 1:
         raise ConfigurationError(f"--output: expected one figure; found {', '.join(names)}; see {PICTURE} in --folder")
+    fixed = [name for name in names if not PARTS[name].has_rates]
+    if asked.settings.searches and fixed:
+        able = ", ".join(name for name, part in PARTS.items() if part.has_rates)
+        raise ConfigurationError(f"--search: expected figures with rates to choose, {able}; found {', '.join(fixed)}")
     check()
     left = [PARTS[name] for name in _left(names, asked)]
     if any(part.has_machines for part in left):
@@ -88,9 +93,11 @@ def _names_of(asked: Asked) -> tuple[str, ...]:
 
 
 def _left(names: Sequence[str], asked: Asked) -> list[str]:
-    """Returns which figures have rounds left to take."""
+    """Returns which figures may have rounds left to take: a search may choose rates that were not measured with."""
     done = {one["name"] for path in asked.found for one in _results(path) if one["done"]}
-    return [name for name in names if name not in done and not rounds_of(name, asked).is_done]
+    return [
+        name for name in names if asked.settings.searches or (name not in done and not rounds_of(name, asked).is_done)
+    ]
 
 
 def rounds_of(name: str, asked: Asked) -> Rounds:
@@ -157,28 +164,38 @@ def _check_known(names: Sequence[str], what: str = "") -> None:
 
 
 def _run(name: str, part: Part, asked: Asked, progress: Progress) -> dict[str, Any]:
-    place, rounds, module = _place(name, asked), rounds_of(name, asked), part.load()
-    session = Session(
-        asked.settings, rounds, lambda other: rounds_of(other, asked), lambda text: progress(f"{name}: {text}")
-    )
+    rounds, module = rounds_of(name, asked), part.load()
     figure = None
-    if rounds.is_done:
+    if rounds.is_done and not asked.settings.searches:
         try:
             figure = module.figure_of(rounds)
         except MissingRoundError as error:  # it was measured by an earlier version
             progress(f"{name}: {error}")
     if figure is None:
-        if part.has_links and not namespaces.is_inside():
-            raise NotInsideError(f"{name}: expected a network namespace to measure it in; found none")
+        figure = _measured(name, part, module, rounds, asked, progress)
+    figure = replace(figure, sentences=(*figure.sentences, *said_of_starts(rounds.starts)))
+    return _shown(name, part, figure, rounds, _place(name, asked), asked, progress)
+
+
+def _measured(name: str, part: Part, module: Module, rounds: Rounds, asked: Asked, progress: Progress) -> Figure:
+    """Measures what is not there yet, and returns the figure."""
+    if part.has_links and not namespaces.is_inside():
+        raise NotInsideError(f"{name}: expected a network namespace to measure it in; found none")
+
+    @cache
+    def begin() -> None:
         minutes = "a try of tiny size" if asked.settings.is_quick else f"about {part.minutes:g} minutes"
         load = load_1_minute()
         progress(f"{name}: {part.title}; {minutes}; {said_of_load(load)}")
         rounds.start(start_of(load))
-        module.measure(session)
+
+    session = Session(
+        asked.settings, rounds, lambda other: rounds_of(other, asked), lambda text: progress(f"{name}: {text}"), begin
+    )
+    module.measure(session)
+    if not rounds.is_done:
         rounds.finish()
-        figure = module.figure_of(rounds)
-    figure = replace(figure, sentences=(*figure.sentences, *said_of_starts(rounds.starts)))
-    return _shown(name, part, figure, rounds, place, asked, progress)
+    return module.figure_of(rounds)
 
 
 def _shown(

@@ -30,7 +30,10 @@ _OLD_REPORT = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Take the rounds of this report of --json: draw its figures again, or go on with them; repeatable.",
 )  # fmt: skip
 @click.option("--output", type=options.Picture(), metavar="FILE", help="Write the picture here, too: .svg, .png, .pdf.")
-@click.option("--search", "searches", is_flag=True, help="Choose rates again, on a validation part.")
+@click.option(
+    "--search", "searches", is_flag=True,
+    help="Choose rates again, on a validation part: of distbelief-4, distbelief-5 and adam-table-1.",
+)  # fmt: skip
 @click.option("--quick", "is_quick", is_flag=True, help="A tiny size, for trying: the numbers mean nothing.")
 @options.data_option
 @options.json_option

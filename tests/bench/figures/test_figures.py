@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ Use = Callable[[FakeModule], FakeModule]
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
     """Makes the figure `fake` of a module."""
-    monkeypatch.setattr(figures, "PARTS", {"fake": PART, "other": PART})
+    monkeypatch.setattr(figures, "PARTS", {"fake": PART, "other": replace(PART, has_rates=False)})
     monkeypatch.setattr(figures, "draw", drawn_fast)
 
     def use(module: FakeModule) -> FakeModule:
@@ -41,7 +42,7 @@ def drawn_fast(figure: Figure, title: str, path: Path, *, is_quick: bool) -> Non
 
 
 def asked(tmp_path: Path, **given: Any) -> Asked:
-    settings = FigureSettings(is_quick=given.pop("is_quick", False))
+    settings = FigureSettings(is_quick=given.pop("is_quick", False), searches=given.pop("searches", False))
     return Asked(given.pop("names", ("fake",)), tmp_path / "figures", settings, **given)
 
 
@@ -82,6 +83,16 @@ def test_one_that_is_done_is_drawn_again_and_not_measured(tmp_path: Path, use: U
     module, picture = use(FakeModule()), tmp_path / "again.png"
     assert run_figures(asked(tmp_path, output=picture))["results"] == first["results"]
     assert module.measured == [] and picture.read_text().startswith(PART.title)
+
+
+def test_a_search_is_made_of_one_that_is_done_and_only_once(tmp_path: Path, use: Use) -> None:
+    use(FakeModule())
+    run_figures(asked(tmp_path))
+    module = use(FakeModule())
+    (result,) = run_figures(asked(tmp_path, searches=True))["results"]
+    assert module.measured == ["search/round-1"] and len(result["starts"]) == 2
+    (again,) = run_figures(asked(tmp_path, searches=True))["results"]
+    assert module.measured == ["search/round-1"] and again == result
 
 
 def test_a_picture_may_be_drawn_where_it_is(tmp_path: Path, use: Use) -> None:
@@ -144,6 +155,10 @@ def test_a_quick_one_is_kept_apart_and_says_so(tmp_path: Path, use: Use) -> None
     [
         ({"names": ("no-such",)}, "expected some of fake, other; found no-such"),
         ({"names": ()}, "found none"),
+        (
+            {"names": ("fake", "other"), "searches": True},
+            "--search: expected figures with rates to choose, fake; found other",
+        ),
         ({"names": ("fake", "other"), "output": Path("p.svg")}, "--output: expected one figure; found fake, other"),
     ],
 )
