@@ -265,9 +265,7 @@ def _sentences(rounds: Rounds, found: Sequence[_Trained]) -> Iterator[str]:
 
 
 def _said_of(gain: Mean) -> str:
-    if abs(gain.value) <= SETTLED * gain.error:
-        return "Not settled"
-    return "Yes" if gain.value > 0 else "No"
+    return {"met": "Yes", "missed": "No", "not settled": "Not settled"}[above("asynchrony helps", gain, 0.0).outcome]
 
 
 def _error_of(gain: Mean) -> str:
