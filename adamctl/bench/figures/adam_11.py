@@ -234,7 +234,7 @@ def figure_of(rounds: Rounds) -> Figure:
     bars = (
         at_least(f"{counts[-1]} replicas over {counts[-1]} times one, no limit of links", linear, SHARE_LEAST),
         near("measured over planned", ratios, 0.2),
-        at_least("without servers over with them, at least of all points", over, 1.0),
+        at_least("without servers over with them, the smallest of all points", over, 1.0),
     )
     return Figure(
         (_panel(found, own), _paper_panel(beyond)),

@@ -6,14 +6,16 @@ What was chosen once is fixed in a figure's module, with the date; `--search` ch
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from adamctl.bench.figures.rounds import Rounds
 
 SEED = 0
 """Of runs that choose; seeds from 1 on are measured."""
-VALIDATION: dict[str, Any] = {"data.validation": 0.1}
+VALIDATION = 0.1
+"""The part of the training examples that choices are made on."""
+ChoiceT = TypeVar("ChoiceT")
 
 
 class Choice(NamedTuple):
@@ -37,17 +39,26 @@ def around(lr: float, clip_norms: Sequence[float]) -> tuple[Choice, ...]:
     return tuple(Choice(float(f"{rate:.3g}"), clip) for clip in clip_norms for rate in (lr / 3, lr, lr * 3))
 
 
-def key_of(method: str, choice: Choice, mode: str) -> str:
+def key_of(method: str, choice: str, *modes: str) -> str:
     """Returns the key of a run that chooses."""
-    return f"search/{method}/{choice.name}/{mode}"
+    return "/".join(("search", method, choice, *modes))
 
 
-def chosen(rounds: Rounds, method: str, choices: Iterable[Choice], modes: Sequence[str], fixed: Choice) -> Choice:
-    """Returns what a method trains with: what was best in a finished search, or else what is fixed.
+def is_searched(rounds: Rounds, tried: Mapping[Any, Sequence[str]]) -> bool:
+    """Whether all runs of a search have ended; `tried`: the keys of those of each choice."""
+    return all(key in rounds for keys in tried.values() for key in keys)
 
-    The mean over all modes counts, so that no mode gets a rate that suits it and not the others.
+
+def chosen(rounds: Rounds, tried: Mapping[ChoiceT, Sequence[str]], fixed: ChoiceT) -> ChoiceT:
+    """Returns what a method trains with: the first of what was best in a finished search, or else what is fixed.
+
+    The mean over all runs of a choice counts, so that no mode gets a rate that suits it and not the others. A run
+    that diverged has no result, and counts as 0.
     """
-    tried = [(choice, [key_of(method, choice, mode) for mode in modes]) for choice in choices]
-    if any(key not in rounds for _, keys in tried for key in keys):
+    if not is_searched(rounds, tried):
         return fixed
-    return max(tried, key=lambda one: statistics.fmean(rounds[key]["result"]["top1"] for key in one[1]))[0]
+
+    def mean(choice: ChoiceT) -> float:
+        return statistics.fmean(rounds[key]["result"].get("top1", 0.0) for key in tried[choice])
+
+    return max(tried, key=mean)

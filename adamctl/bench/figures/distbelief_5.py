@@ -51,8 +51,7 @@ def measure(session: Session) -> None:
                     key = f"{method.name}/seed-{seed}"
                     if key in before and before[key]["rate"] == method.rate:
                         session.rounds.take(key, partial(before.__getitem__, key))
-                    else:
-                        runs.take(method, seed, EVALUATE_EVERY[method.algorithm][1], TARGET)
+                    runs.take(method, seed, EVALUATE_EVERY[method.algorithm][1], TARGET)
 
 
 def figure_of(rounds: Rounds) -> Figure:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,15 +17,19 @@ import adamctl
 from adamctl.bench import namespaces
 from adamctl.bench.figures.figure import Figure
 from adamctl.bench.figures.machines import check_core_shares, load_1_minute, said_of_load
-from adamctl.bench.figures.parts import PARTS, Part
+from adamctl.bench.figures.parts import PARTS, Module, Part
 from adamctl.bench.figures.picture import check, draw
 from adamctl.bench.figures.rounds import NAME, MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Progress, Session
 from adamctl.bench.report import describe_machine, describe_versions, make_report
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, RunFailedError
 
 PACKAGES = ("adamctl", "numpy", "numba")
 REPORT, PICTURE = "report.json", "figure.svg"
+
+
+class NotInsideError(ConfigurationError):
+    """Machines with links of their own are measured only inside a namespace (`namespaces.go_inside`)."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,10 @@ def run_figures(asked: Asked, progress: Progress = lambda text: None) -> dict[st
     Raises:
         ConfigurationError: a figure is not known, or cannot be measured here, which is known before any is begun.
             Data that are missing are told by the first run that needs them.
+        NotInsideError: a figure has to be measured inside a namespace; those before it have been made.
         RunFailedError: a run fails; what was finished before is kept, and the same call goes on.
     """
-    names = names_of(asked)
+    names = _names_of(asked)
     if namespaces.is_inside():
         namespaces.bring_up_loopback()
     for path in asked.found:
@@ -63,34 +68,36 @@ def run_figures(asked: Asked, progress: Progress = lambda text: None) -> dict[st
     return make_report("figures", PACKAGES, results)
 
 
-def names_of(asked: Asked) -> tuple[str, ...]:
+def _names_of(asked: Asked) -> tuple[str, ...]:
     """Returns which figures are made: those that were named, or those in the reports.
 
     Raises:
         ConfigurationError: one is not known, or cannot be measured here.
     """
-    names = asked.names or tuple(dict.fromkeys(one["name"] for path in asked.found for one in _results(path)))
+    found = (one["name"] for path in asked.found for one in _results(path))
+    names = tuple(dict.fromkeys(asked.names or found))
     _check_known(names)
     if asked.output is not None and len(names) > 1:
         raise ConfigurationError(f"--output: expected one figure; found {', '.join(names)}; see {PICTURE} in --folder")
+    fixed = [name for name in names if not PARTS[name].has_rates]
+    if asked.settings.searches and fixed:
+        able = ", ".join(name for name, part in PARTS.items() if part.has_rates)
+        raise ConfigurationError(f"--search: expected figures with rates to choose, {able}; found {', '.join(fixed)}")
     check()
-    if any(PARTS[name].has_machines for name in _left(names, asked)):
+    left = [PARTS[name] for name in _left(names, asked)]
+    if any(part.has_machines for part in left):
         check_core_shares()
-    runs_links = any(PARTS[name].runs_links for name in _left(names, asked))
-    if (runs_links or need_links(names, asked)) and (problem := namespaces.missing()):
+    if any(part.has_links or part.runs_links for part in left) and (problem := namespaces.missing()):
         raise ConfigurationError(problem)
     return names
 
 
-def need_links(names: Sequence[str], asked: Asked) -> bool:
-    """Whether something is left to be measured on machines with links of their own, which are only inside."""
-    return any(PARTS[name].has_links for name in _left(names, asked))
-
-
 def _left(names: Sequence[str], asked: Asked) -> list[str]:
-    """Returns which figures have rounds left to take."""
+    """Returns which figures may have rounds left to take: a search may choose rates that were not measured with."""
     done = {one["name"] for path in asked.found for one in _results(path) if one["done"]}
-    return [name for name in names if name not in done and not rounds_of(name, asked).is_done]
+    return [
+        name for name in names if asked.settings.searches or (name not in done and not rounds_of(name, asked).is_done)
+    ]
 
 
 def rounds_of(name: str, asked: Asked) -> Rounds:
@@ -105,24 +112,49 @@ def _place(name: str, asked: Asked) -> Path:
 def _take_over(path: Path, asked: Asked) -> None:
     results = _results(path)
     _check_known([one["name"] for one in results], f"--from {path}: ")
+    if any(one["quick"] != asked.settings.is_quick for one in results):
+        wanted = "with" if asked.settings.is_quick else "without"
+        raise ConfigurationError(f"--from {path}: expected rounds {wanted} --quick; found others")
     for one in results:
-        if one["quick"] != asked.settings.is_quick:
-            wanted = "with" if asked.settings.is_quick else "without"
-            raise ConfigurationError(f"--from {path}: expected rounds {wanted} --quick; found others")
         rounds_of(one["name"], asked).take_over(one)
 
 
+class _Machine(msgspec.Struct):
+    cores: int
+    processor: str
+
+
+class _Start(msgspec.Struct):
+    date: str
+    load_1_minute: float
+    commit: str
+    machine: _Machine
+
+
+class _Result(msgspec.Struct):
+    name: str
+    quick: bool
+    done: bool
+    rounds: dict[str, Any]
+    starts: list[_Start]
+
+
+class _Report(msgspec.Struct):
+    """What is read of a report of `bench figures --json`."""
+
+    bench: Literal["figures"]
+    results: list[_Result]
+
+
 def _results(path: Path) -> list[dict[str, Any]]:
+    """Returns the figures of a report. Raises ConfigurationError: it is none, or cannot be read."""
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-        results = [dict(one) for one in report["results"]]
-        if report["bench"] == "figures" and all(
-            {"name", "quick", "done", "rounds", "starts"} <= {*one} for one in results
-        ):
-            return results
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        report = json.loads(path.read_bytes())
+        msgspec.convert(report, _Report)
+    except (OSError, ValueError, msgspec.ValidationError) as error:
         raise ConfigurationError(f"--from {path}: expected what `bench figures --json` prints; found {error}") from None
-    raise ConfigurationError(f"--from {path}: expected what `bench figures --json` prints; found another object")
+    results: list[dict[str, Any]] = report["results"]
+    return results
 
 
 def _check_known(names: Sequence[str], what: str = "") -> None:
@@ -132,26 +164,38 @@ def _check_known(names: Sequence[str], what: str = "") -> None:
 
 
 def _run(name: str, part: Part, asked: Asked, progress: Progress) -> dict[str, Any]:
-    place, rounds, module = _place(name, asked), rounds_of(name, asked), part.load()
-    session = Session(
-        asked.settings, rounds, lambda other: rounds_of(other, asked), lambda text: progress(f"{name}: {text}")
-    )
+    rounds, module = rounds_of(name, asked), part.load()
     figure = None
-    if rounds.is_done:
+    if rounds.is_done and not asked.settings.searches:
         try:
             figure = module.figure_of(rounds)
         except MissingRoundError as error:  # it was measured by an earlier version
             progress(f"{name}: {error}")
     if figure is None:
+        figure = _measured(name, part, module, rounds, asked, progress)
+    figure = replace(figure, sentences=(*figure.sentences, *said_of_starts(rounds.starts)))
+    return _shown(name, part, figure, rounds, _place(name, asked), asked, progress)
+
+
+def _measured(name: str, part: Part, module: Module, rounds: Rounds, asked: Asked, progress: Progress) -> Figure:
+    """Measures what is not there yet, and returns the figure."""
+    if part.has_links and not namespaces.is_inside():
+        raise NotInsideError(f"{name}: expected a network namespace to measure it in; found none")
+
+    @cache
+    def begin() -> None:
         minutes = "a try of tiny size" if asked.settings.is_quick else f"about {part.minutes:g} minutes"
         load = load_1_minute()
         progress(f"{name}: {part.title}; {minutes}; {said_of_load(load)}")
         rounds.start(start_of(load))
-        module.measure(session)
+
+    session = Session(
+        asked.settings, rounds, lambda other: rounds_of(other, asked), lambda text: progress(f"{name}: {text}"), begin
+    )
+    module.measure(session)
+    if not rounds.is_done:
         rounds.finish()
-        figure = module.figure_of(rounds)
-    figure = replace(figure, sentences=(*figure.sentences, *said_of_starts(rounds.starts)))
-    return _shown(name, part, figure, rounds, place, asked, progress)
+    return module.figure_of(rounds)
 
 
 def _shown(
@@ -162,15 +206,16 @@ def _shown(
         "name": name, "title": part.title, "quick": asked.settings.is_quick, **rounds.to_json(),
         **msgspec.to_builtins(figure),
     }  # fmt: skip
-    place.mkdir(parents=True, exist_ok=True)
     picture = place / PICTURE
-    draw(figure, part.title, picture, is_quick=asked.settings.is_quick)
-    if asked.output is not None:
-        if asked.output.suffix == picture.suffix:
-            shutil.copyfile(picture, asked.output)
-        else:
-            draw(figure, part.title, asked.output, is_quick=asked.settings.is_quick)
-    (place / REPORT).write_text(json.dumps(make_report("figures", PACKAGES, [result]), indent=1) + "\n")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / REPORT).write_text(json.dumps(make_report("figures", PACKAGES, [result]), indent=1) + "\n")
+    except OSError as error:
+        raise RunFailedError(
+            f"{place / REPORT} cannot be written ({error.strerror}); rounds are kept, and the same call goes on"
+        ) from None
+    for path in (picture, *([] if asked.output is None else [asked.output])):
+        draw(figure, part.title, path, is_quick=asked.settings.is_quick)
     progress(f"{name}: picture: {asked.output or picture}")
     return result
 

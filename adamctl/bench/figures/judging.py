@@ -11,6 +11,8 @@ from adamctl.bench.figures.figure import Judged, Outcome, Point
 
 SETTLED = 2.0
 """Standard errors that a mean must be away from a limit to be on one side of it, where nothing else is said."""
+DIGITS = 4
+"""Of what was found: one more than limits have, so that a bar that is missed by little is not shown at its limit."""
 
 
 class Mean(NamedTuple):
@@ -75,7 +77,7 @@ def above(what: str, mean: Mean, limit: float, errors: float = SETTLED) -> Judge
     outcome: Outcome = "met" if away > 0 else "missed"
     if abs(away) <= errors * mean.error:
         outcome = "not settled"
-    found = f"{mean.value:.3g}" + (f" ± {mean.error:.2g}" if mean.seeds > 1 else ", one value")
+    found = f"{mean.value:.{DIGITS}g}" + (f" ± {mean.error:.2g}" if mean.seeds > 1 else ", one value")
     return Judged(f"{what}: above {limit:g}", found, outcome)
 
 
@@ -84,7 +86,7 @@ def near(what: str, ratios: Sequence[float], within: float, share: float = 1.0) 
     hit = sum(abs(ratio - 1) <= within for ratio in ratios)
     bar = f"{what}: within {within:.0%}" + ("" if share == 1 else f" of {share:.0%} of the points")
     furthest = max(ratios, key=lambda ratio: abs(ratio - 1), default=1.0)
-    found = f"{hit} of {len(ratios)}, the furthest at {furthest:.3g}"
+    found = f"{hit} of {len(ratios)}, the furthest at {furthest:.{DIGITS}g}"
     return judged(bar, found, bool(ratios) and hit >= share * len(ratios))
 
 
@@ -94,4 +96,4 @@ def judged(what: str, found: str, is_met: bool) -> Judged:
 
 
 def _judged(what: str, bar: str, value: float, is_met: bool, unit: str) -> Judged:
-    return judged(f"{what}: {bar}", f"{value:.3g}{unit}", is_met)
+    return judged(f"{what}: {bar}", f"{value:.{DIGITS}g}{unit}", is_met)

@@ -38,6 +38,7 @@ class Part:
         has_machines: it emulates machines with shares of cores, which need control groups.
         has_links: its machines have links of their own, which need network namespaces: all of it runs inside one.
         runs_links: the commands that it runs make such links; it stays outside itself.
+        has_rates: they are chosen anew by `--search`.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Part:
     has_machines: bool = True
     has_links: bool = False
     runs_links: bool = False
+    has_rates: bool = False
 
     def load(self) -> Module:
         return cast("Module", importlib.import_module(f"adamctl.bench.figures.{self.module}"))
@@ -55,8 +57,10 @@ PARTS: Mapping[str, Part] = {
     "distbelief-3": Part(
         "DistBelief figure 3: speed-up of a mini-batch over machines", 40, "distbelief_3", runs_links=True
     ),
-    "distbelief-4": Part("DistBelief figure 4: accuracy over time", 60, "distbelief_4"),
-    "distbelief-5": Part("DistBelief figure 5: time to an accuracy over machines and cores", 40, "distbelief_5"),
+    "distbelief-4": Part("DistBelief figure 4: accuracy over time", 60, "distbelief_4", has_rates=True),
+    "distbelief-5": Part(
+        "DistBelief figure 5: time to an accuracy over machines and cores", 40, "distbelief_5", has_rates=True
+    ),
     "adam-3.2.5": Part("Adam 3.2.5: passes that end early, with one slow worker", 35, "adam_3_2_5"),
     "adam-8": Part("Adam figure 8: compute threads of one machine", 5, "adam_8", has_machines=False),
     "adam-9": Part(
@@ -65,7 +69,8 @@ PARTS: Mapping[str, Part] = {
     "adam-10": Part("Adam figure 10: networks that machines train well", 30, "adam_10", has_links=True),
     "adam-11": Part("Adam figure 11: replicas, with servers and without", 40, "adam_11", has_links=True),
     "adam-12": Part("Adam figure 12: accuracy over the size of a network", 30, "adam_12", has_machines=False),
-    "table-1": Part(
-        "Adam table 1: MNIST, threads without locks and one thread", 75, "adam_table_1", has_machines=False
+    "adam-table-1": Part(
+        "Adam table 1: MNIST, threads without locks and one thread", 75, "adam_table_1", has_machines=False,
+        has_rates=True,
     ),
-}
+}  # fmt: skip

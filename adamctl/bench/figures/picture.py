@@ -60,7 +60,7 @@ def draw(figure: Figure, title: str, path: Path, *, is_quick: bool = False) -> N
     for one in tables:
         _write(next(places), [one.title, *text_of(one).splitlines()], family="monospace", fontsize=8)
     _write(next(places), below, fontsize=7.5)
-    save_figure(made, path, f"--output {path}")
+    save_figure(made, path, str(path))
 
 
 def words_of(figure: Figure) -> Iterator[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, RunFailedError
 
 NAME = "rounds.jsonl"
 Value = Any
@@ -59,7 +61,11 @@ class Rounds:
         return self.under(prefix) or [self[f"{prefix}/{first}"]]
 
     def take(self, key: str, measure: Callable[[], Value]) -> Value:
-        """Returns a round that is there, or else measures it and writes it down."""
+        """Returns a round that is there, or else measures it and writes it down.
+
+        Raises:
+            RunFailedError: it cannot be written.
+        """
         if key not in self._values:
             self._add({"round": key, "value": measure()})
         return self._values[key]
@@ -77,29 +83,19 @@ class Rounds:
         return {"starts": self.starts, "rounds": dict(self._values), "done": self.is_done}
 
     def take_over(self, found: Mapping[str, Any]) -> None:
-        """Adds what `to_json` has made and is not here yet.
-
-        Raises:
-            ConfigurationError: it is none of that.
-        """
-        try:
-            starts, rounds, is_done = list(found["starts"]), dict(found["rounds"]), bool(found["done"])
-        except (KeyError, TypeError, ValueError):
-            raise ConfigurationError("expected `starts` and `rounds`; found another object") from None
-        new = {key: value for key, value in rounds.items() if key not in self._values}
-        for start in starts if new else ():
+        """Adds what `to_json` has made and is not here yet."""
+        new = {key: value for key, value in found["rounds"].items() if key not in self._values}
+        for start in found["starts"] if new else ():
             self.start(start)
         for key, value in new.items():
             self._add({"round": key, "value": value})
-        if is_done and not self.is_done:
+        if found["done"] and not self.is_done:
             self.finish()
 
     def _add(self, line: dict[str, Any]) -> None:
         text = json.dumps(line)
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as stream:
-                stream.write(text + "\n")
+            _append(self._path, text + "\n")
         self._hold(json.loads(text))  # as it will be read: no tuples, all keys are text
 
     def _hold(self, line: dict[str, Any]) -> None:
@@ -112,16 +108,33 @@ class Rounds:
 
     def _read(self, path: Path) -> None:
         try:
-            content = path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
+            whole, newline, cut_off = path.read_bytes().rpartition(b"\n")
+            if cut_off:  # this process was killed while it wrote
+                os.truncate(path, len(whole + newline))
+        except OSError as error:
             raise ConfigurationError(f"{path} cannot be read ({error}); give another --folder") from None
-        whole, _, cut_off = content.rpartition("\n")
-        if cut_off:  # this process was killed while it wrote
-            path.write_text(whole + "\n" if whole else "", encoding="utf-8")
         for number, text in enumerate(whole.splitlines(), 1):
             try:
                 self._hold(json.loads(text))
             except (KeyError, TypeError, ValueError):
+                found = text[:60].decode(errors="replace")
                 raise ConfigurationError(
-                    f"{path}, line {number}: expected a round; found {text[:60]!r}; give another --folder"
+                    f"{path}, line {number}: expected a round; found {found!r}; give another --folder"
                 ) from None
+
+
+def _append(path: Path, text: str) -> None:
+    """Writes a line as a whole, or nothing of it."""
+    before_bytes = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before_bytes = path.stat().st_size if path.exists() else 0
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        if before_bytes is not None:
+            with suppress(OSError):
+                os.truncate(path, before_bytes)
+        raise RunFailedError(
+            f"{path} cannot be written ({error.strerror}); what was finished before is kept, and the same call goes on"
+        ) from None

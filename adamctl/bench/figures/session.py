@@ -36,12 +36,14 @@ class Session:
     Attributes:
         rounds: its own; what is there is not measured again.
         others: finished rounds of other figures, by name, which a figure may use.
+        begin: called before anything is measured, may be called again.
     """
 
     settings: FigureSettings
     rounds: Rounds
     others: Callable[[str], Rounds] = field(default=lambda name: Rounds())
     progress: Progress = lambda text: None
+    begin: Callable[[], None] = lambda: None
 
     def sized(self, full: ValueT, quick: ValueT) -> ValueT:
         """Returns a size: the figure's, or that for trying."""
@@ -50,6 +52,7 @@ class Session:
     def take(self, key: str, measure: Callable[[], Any]) -> Any:
         """Returns a round that is there, or else tells its key, measures it and writes it down."""
         if key not in self.rounds:
+            self.begin()
             self.progress(key)
         return self.rounds.take(key, measure)
 

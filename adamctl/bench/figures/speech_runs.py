@@ -13,10 +13,11 @@ from typing import Any
 from msgspec import structs
 
 from adamctl.bench.control_groups import ControlGroups
+from adamctl.bench.figures.choosing import SEED, VALIDATION, chosen, is_searched, key_of
 from adamctl.bench.figures.curves import Curve, curve_of, from_json, to_json
 from adamctl.bench.figures.machines import BESIDE_CORES, core_shares
 from adamctl.bench.figures.rounds import Rounds
-from adamctl.bench.figures.runs import DIVERGED, Training, example, train
+from adamctl.bench.figures.runs import Training, example, train
 from adamctl.bench.figures.session import Session
 from adamctl.bench.figures.speech_methods import (
     BATCH,
@@ -39,9 +40,7 @@ from adamctl.errors import ConfigurationError
 LIMIT_QUICK_S = 30.0
 LEFT_OUT_QUICK = 0.8
 """Of the training examples, so that a pass is short."""
-SEARCH_SEED, SEARCH_PASSES = 0, 4
-VALIDATION = 0.1
-"""The part of the training examples that rates are chosen on: test examples are not looked at for that."""
+SEARCH_PASSES = 4
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,8 @@ class SpeechRuns:
         self.limit_s = session.sized(LIMIT_S, LIMIT_QUICK_S)
 
     def methods(self, methods: Sequence[Method]) -> tuple[Method, ...]:
-        """Returns methods with their rates: those of the module, or, where that was asked for, those of a search."""
-        if not self._session.settings.searches:
-            return tuple(methods)
-        return tuple(method if method.rate is None else self._searched(method) for method in methods)
+        """Returns methods with their rates: those of a search, if one was asked for or has been made, or else fixed."""
+        return tuple(method if method.rate is None else self._searched(method, method.rate) for method in methods)
 
     def take(self, method: Method, seed: int, evaluate_every: float, target: float | None = None) -> Found:
         """Returns the run of a method with a seed, which is measured if it is not there; its warm start likewise.
@@ -149,25 +146,30 @@ class SpeechRuns:
 
     # --- the search of rates ------------------------------------------------------------------------------------------
 
-    def _searched(self, method: Method) -> Method:
-        """Returns a method with the best of its three rates.
+    def _searched(self, method: Method, fixed: float) -> Method:
+        """Returns a method with the best of its three rates, or the fixed one if these were not searched.
 
         Accuracy over passes does not depend on speed, so machines have no shares of cores here.
         """
-        scores = {
-            rate: float(self._session.take(f"search/{method.name}/{rate:g}", partial(self._score, method, rate)))
-            for rate in TRIED[method.name]
-        }
-        return method.with_rate(best_rate(scores))
+        tried = tried_of(method.name)
+        if self._session.settings.searches:
+            for rate, (key,) in tried.items():
+                self._session.take(key, partial(self._try, method.with_rate(rate)))
+        return method.with_rate(chosen(self._session.rounds, tried, fixed))
 
-    def _score(self, method: Method, rate: float) -> float:
-        """Returns the accuracy of a run's last evaluation on the validation part; nothing if it diverged."""
+    def _try(self, method: Method) -> dict[str, Any]:
+        """Returns what a run of a search has come to on the validation part; nothing if it diverged."""
         held_out = structs.replace(self._base, data=structs.replace(self._base.data, validation=VALIDATION))
         passes = self._session.sized(SEARCH_PASSES, 1)
-        start = {"warmstart_from": str(self._checkpoint(SEARCH_SEED, held_out))} if method.begins_warm else {}
-        file = self._file(method.with_rate(rate), float(passes), held_out, passes=passes, **start)
-        found = train(Training(file, seed=SEARCH_SEED, data=self._data, may_diverge=True))
-        return 0.0 if found["ended"] == DIVERGED else float(found["result"]["top1"])
+        start = {"warmstart_from": str(self._checkpoint(SEED, held_out))} if method.begins_warm else {}
+        file = self._file(method, float(passes), held_out, passes=passes, **start)
+        found = train(Training(file, seed=SEED, data=self._data, may_diverge=True))
+        return {"result": found["result"]}
+
+
+def tried_of(method: str) -> dict[float, list[str]]:
+    """Returns the rates that a search tries of a method, with the key of its run."""
+    return {rate: [key_of(method, f"lr-{rate:g}")] for rate in TRIED[method]}
 
 
 def runs_of(rounds: Rounds, method: Method) -> list[Found]:
@@ -182,11 +184,6 @@ def speech_runs(session: Session) -> Iterator[SpeechRuns]:
         yield SpeechRuns(session, groups, Path(folder))
 
 
-def best_rate(scores: Mapping[float, float]) -> float:
-    """Returns the rate with the best score; of equal ones the lowest."""
-    return max(sorted(scores), key=lambda rate: scores[rate])
-
-
 def _found(trained: Mapping[str, Any], method: Method, warm_s: float, limit_s: float) -> Found:
     last = trained["progress"][-1] if trained["progress"] else {}
     curve = curve_of(trained, warm_s, limit_s, trained["ended"])
@@ -196,7 +193,8 @@ def _found(trained: Mapping[str, Any], method: Method, warm_s: float, limit_s: f
 def what_was_emulated(rounds: Rounds) -> tuple[str, ...]:
     """Returns what figures 4 and 5 have in common, in words."""
     warm = [value["seconds"] for value in rounds.under(WARM)]
-    rates = "chosen by this run" if rounds.under("search") else f"of {SEARCHED}"
+    searched = [name for name in TRIED if is_searched(rounds, tried_of(name))]
+    here = f"; those of {', '.join(searched)} by this run" if searched else ""
     return (
         f"Machines: of {MACHINE_CORES:g} core, a replica each, and one parameter server of {SERVER_CORES:g} core; data "
         f"server, coordinator and controller share {BESIDE_CORES:g}. TCP on loopback, links without a limit.",
@@ -206,8 +204,8 @@ def what_was_emulated(rounds: Rounds) -> tuple[str, ...]:
         f"All but plain SGD begin with one pass of it by the same seed, which took {_range(warm)} s and is added to "
         "their time. Of several replicas one evaluates while the others train; of one, and under L-BFGS, evaluations "
         "take no time.",
-        f"Rates: {rates}, of three a factor of three apart, by the last accuracy after {SEARCH_PASSES} passes on a "
-        f"validation part of {VALIDATION:.0%}, seed {SEARCH_SEED}; L-BFGS needs none.",
+        f"Rates: of three a factor of three apart, by the last accuracy after {SEARCH_PASSES} passes on a validation "
+        f"part of {VALIDATION:.0%}, seed {SEED} (chosen on {SEARCHED}{here}); L-BFGS needs none.",
     )
 
 

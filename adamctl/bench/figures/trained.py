@@ -28,6 +28,7 @@ def take_trainings(session: Session, trainings: Mapping[str, Training], at_a_tim
         session.take(key, lambda: kept_of(found))
 
     if missing:
+        session.begin()
         session.progress(f"trains {', '.join(missing)}: {at_a_time} at a time; told when one has ended")
         train_several(missing, at_a_time, ended)
 

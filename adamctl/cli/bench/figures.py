@@ -30,7 +30,10 @@ _OLD_REPORT = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Take the rounds of this report of --json: draw its figures again, or go on with them; repeatable.",
 )  # fmt: skip
 @click.option("--output", type=options.Picture(), metavar="FILE", help="Write the picture here, too: .svg, .png, .pdf.")
-@click.option("--search", "searches", is_flag=True, help="Choose rates again, on a validation part.")
+@click.option(
+    "--search", "searches", is_flag=True,
+    help="Choose rates again, on a validation part: of distbelief-4, distbelief-5 and adam-table-1.",
+)  # fmt: skip
 @click.option("--quick", "is_quick", is_flag=True, help="A tiny size, for trying: the numbers mean nothing.")
 @options.data_option
 @options.json_option
@@ -47,15 +50,16 @@ def figures(
         _list(as_json)
         return
     from adamctl.bench import namespaces
-    from adamctl.bench.figures.figures import Asked, names_of, need_links, run_figures
+    from adamctl.bench.figures.figures import Asked, NotInsideError, run_figures
     from adamctl.bench.figures.session import FigureSettings
     from adamctl.config.load import data_folders
 
     settings = FigureSettings((*data, *data_folders(os.environ)), is_quick, searches)
     asked = Asked(names, folder, settings, found, output)
-    if need_links(names_of(asked), asked) and not namespaces.is_inside():
+    try:
+        report = run_figures(asked, lambda line: echo(line, err=True))
+    except NotInsideError:
         namespaces.go_inside(sys.argv[1:])
-    report = run_figures(asked, lambda line: echo(line, err=True))
     if as_json:
         print_json(report)
         return

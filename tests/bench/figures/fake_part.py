@@ -8,11 +8,14 @@ from adamctl.bench.figures.parts import Part
 from adamctl.bench.figures.rounds import Rounds
 from adamctl.bench.figures.session import Session
 
-PART = Part("Speed over machines, made up", 1, "fake", has_machines=False)
+PART = Part("Speed over machines, made up", 1, "fake", has_machines=False, has_rates=True)
 
 
 class FakeModule:
-    """Two settings in turn; `fail_at`: the key of a round that fails, as when somebody interrupts it."""
+    """Two settings in turn; `fail_at`: the key of a round that fails, as when somebody interrupts it.
+
+    A search takes one more round before them.
+    """
 
     def __init__(self, fail_at: str = "") -> None:
         self.fail_at = fail_at
@@ -23,8 +26,10 @@ class FakeModule:
             if f"{name}/round-{number}" == self.fail_at:
                 raise KeyboardInterrupt
             self.measured.append(f"{name}/round-{number}")
-            return float(name) + number / 100
+            return (0 if name == "search" else float(name)) + number / 100
 
+        if session.settings.searches:
+            session.take("search/1", lambda: one("search", 1))
         session.in_turn(("1", "2"), one, count=3)
 
     def figure_of(self, rounds: Rounds) -> Figure:

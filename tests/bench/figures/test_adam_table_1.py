@@ -140,9 +140,21 @@ def test_a_search_looks_at_a_validation_part_and_its_rate_is_measured(monkeypatc
     searched = [one for key, one in fake.ran.items() if key.startswith("search/")]
     assert len(searched) == 6 * 2 * len(VARIANTS)
     assert {(one.settings["data.validation"], one.seed) for one in searched} == {(0.1, 0)}
+    assert all(one.may_diverge == (one in searched) for one in fake.ran.values())
     assert all("data.validation" not in one.settings for key, one in fake.ran.items() if "seed-" in key)
     assert "valid/lr-0.45-clip-1/free/seed-1" in rounds
-    assert "chosen by --search" in said(adam_table_1.figure_of(rounds))
+    words = said(adam_table_1.figure_of(rounds))
+    assert words.count("chosen by --search") == len(VARIANTS) and adam_table_1.FIXED_SAID not in words
+
+
+def test_a_search_that_finds_what_is_fixed_has_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def top1(key: str, training: Training) -> float:
+        return 0.95 if training.settings["optimizer.lr"] == adam_table_1.FIXED.lr else 0.9
+
+    _, rounds = measured(monkeypatch, top1, searches=True)
+    assert said(adam_table_1.figure_of(rounds)).count("chosen by --search") == len(VARIANTS)
+    _, rounds = measured(monkeypatch, top1)
+    assert adam_table_1.FIXED_SAID in said(adam_table_1.figure_of(rounds))
 
 
 def test_rounds_of_another_rate_are_not_taken_for_those_of_the_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +162,7 @@ def test_rounds_of_another_rate_are_not_taken_for_those_of_the_chosen_one(monkey
     for choice in adam_table_1.TRIED:
         for mode in (FREE, IN_STEP):
             better = 0.9 + 0.05 * (choice.lr == 0.05)
-            keep(rounds, key_of("valid", choice, mode), {"result": {"top1": better}})
+            keep(rounds, key_of("valid", choice.name, mode), {"result": {"top1": better}})
     with pytest.raises(MissingRoundError, match=r"valid/lr-0\.05"):
         adam_table_1.figure_of(rounds)
 

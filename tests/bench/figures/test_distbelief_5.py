@@ -8,6 +8,7 @@ from adamctl.bench.figures import distbelief_4, distbelief_5
 from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
 from adamctl.bench.figures.speech_methods import ADAGRAD, ADAGRAD_8, DOWNPOUR, TARGET
+from adamctl.errors import ConfigurationError
 from tests.bench.figures.fake_speech import FakeTrainings
 
 
@@ -43,6 +44,22 @@ def test_runs_of_figure_4_are_used_again_where_the_rate_is_the_same(monkeypatch:
     fake.trainings.clear()
     distbelief_5.measure(session(before.rounds))
     assert "downpour-4/1" not in fake.names and "adagrad-8/1" in fake.names
+
+
+def test_a_run_with_another_rate_is_no_run_of_this_figure_though_figure_4_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    FakeTrainings(monkeypatch)
+    before = session()
+    monkeypatch.setattr(distbelief_4, "METHODS", (DOWNPOUR,))
+    distbelief_4.measure(before)
+    other = {"downpour-4/seed-1": before.rounds["downpour-4/seed-1"] | {"rate": 0.5}}
+    mixed = session(before.rounds)
+    mixed.rounds.take_over({"starts": [], "rounds": other, "done": False})
+    with pytest.raises(
+        ConfigurationError, match=r"downpour-4/seed-1: expected a run with the rate 0\.01; found .* 0\.5"
+    ):
+        distbelief_5.measure(mixed)
 
 
 def test_bars_and_points(monkeypatch: pytest.MonkeyPatch) -> None:

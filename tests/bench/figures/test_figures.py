@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from adamctl.bench.figures.figures import Asked, run_figures
 from adamctl.bench.figures.machines import LOAD_MOST
 from adamctl.bench.figures.picture import QUICK, words_of
 from adamctl.bench.figures.session import FigureSettings
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, RunFailedError
 from tests.bench.figures.fake_part import PART, FakeModule
 
 pytest.importorskip("matplotlib")
@@ -25,7 +26,7 @@ Use = Callable[[FakeModule], FakeModule]
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
     """Makes the figure `fake` of a module."""
-    monkeypatch.setattr(figures, "PARTS", {"fake": PART, "other": PART})
+    monkeypatch.setattr(figures, "PARTS", {"fake": PART, "other": replace(PART, has_rates=False)})
     monkeypatch.setattr(figures, "draw", drawn_fast)
 
     def use(module: FakeModule) -> FakeModule:
@@ -41,7 +42,7 @@ def drawn_fast(figure: Figure, title: str, path: Path, *, is_quick: bool) -> Non
 
 
 def asked(tmp_path: Path, **given: Any) -> Asked:
-    settings = FigureSettings(is_quick=given.pop("is_quick", False))
+    settings = FigureSettings(is_quick=given.pop("is_quick", False), searches=given.pop("searches", False))
     return Asked(given.pop("names", ("fake",)), tmp_path / "figures", settings, **given)
 
 
@@ -84,6 +85,36 @@ def test_one_that_is_done_is_drawn_again_and_not_measured(tmp_path: Path, use: U
     assert module.measured == [] and picture.read_text().startswith(PART.title)
 
 
+def test_a_search_is_made_of_one_that_is_done_and_only_once(tmp_path: Path, use: Use) -> None:
+    use(FakeModule())
+    run_figures(asked(tmp_path))
+    module = use(FakeModule())
+    (result,) = run_figures(asked(tmp_path, searches=True))["results"]
+    assert module.measured == ["search/round-1"] and len(result["starts"]) == 2
+    (again,) = run_figures(asked(tmp_path, searches=True))["results"]
+    assert module.measured == ["search/round-1"] and again == result
+
+
+def test_a_picture_may_be_drawn_where_it_is(tmp_path: Path, use: Use) -> None:
+    use(FakeModule())
+    picture = tmp_path / "figures" / "fake" / "figure.svg"
+    for output in (None, picture):
+        run_figures(asked(tmp_path, output=output))
+        assert picture.read_text().startswith(PART.title)
+
+
+def test_a_report_that_cannot_be_written_is_told_and_rounds_are_kept(tmp_path: Path, use: Use) -> None:
+    use(FakeModule())
+    report = tmp_path / "figures" / "fake" / "report.json"
+    report.mkdir(parents=True)
+    with pytest.raises(RunFailedError, match=r"report\.json cannot be written .* the same call goes on"):
+        run_figures(asked(tmp_path))
+    report.rmdir()
+    module = use(FakeModule())
+    run_figures(asked(tmp_path))
+    assert module.measured == [] and report.is_file()
+
+
 def test_a_report_is_drawn_elsewhere_and_an_unfinished_one_goes_on(tmp_path: Path, use: Use) -> None:
     use(FakeModule())
     report = run_figures(asked(tmp_path / "here"))
@@ -124,6 +155,10 @@ def test_a_quick_one_is_kept_apart_and_says_so(tmp_path: Path, use: Use) -> None
     [
         ({"names": ("no-such",)}, "expected some of fake, other; found no-such"),
         ({"names": ()}, "found none"),
+        (
+            {"names": ("fake", "other"), "searches": True},
+            "--search: expected figures with rates to choose, fake; found other",
+        ),
         ({"names": ("fake", "other"), "output": Path("p.svg")}, "--output: expected one figure; found fake, other"),
     ],
 )
@@ -145,14 +180,33 @@ def test_a_report_with_a_figure_that_is_not_known_writes_nothing(tmp_path: Path,
     assert module.measured == [] and [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
+START = {"date": "2026-11-26", "load_1_minute": 1, "commit": "abc", "machine": {"cores": 2, "processor": "one"}}
+RESULT = {"name": "fake", "quick": False, "done": True, "rounds": {}, "starts": [START]}
+
+
 @pytest.mark.parametrize(
-    "content", ["nothing", "[]", '{"results": [{"name": "fake"}], "bench": "figures"}', '{"bench": 1}']
-)
-def test_a_report_of_something_else_is_refused(tmp_path: Path, use: Use, content: str) -> None:
+    "content",
+    [
+        "nothing", "[]", '{"results": [{"name": "fake"}], "bench": "figures"}', '{"bench": 1}', "\xff",
+        *(
+            json.dumps({"bench": "figures", "results": [RESULT | wrong]})
+            for wrong in ({"name": ["fake"]}, {"rounds": 3}, {"starts": [3]}, {"starts": [START | {"machine": {}}]})
+        ),
+    ],
+)  # fmt: skip
+def test_a_report_of_something_else_is_refused_and_writes_nothing(tmp_path: Path, use: Use, content: str) -> None:
+    use(FakeModule())
     file = tmp_path / "report.json"
-    file.write_text(content)
-    with pytest.raises(ConfigurationError, match="expected what `bench figures --json` prints"):
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(ConfigurationError, match=r"--from .*expected what `bench figures --json` prints"):
         run_figures(asked(tmp_path, names=(), found=(file,)))
+    assert not (tmp_path / "figures").exists()
+
+
+def test_a_name_that_is_given_twice_is_one_figure(tmp_path: Path, use: Use) -> None:
+    module = use(FakeModule())
+    assert len(run_figures(asked(tmp_path, names=("fake", "fake"), output=tmp_path / "p.svg"))["results"]) == 1
+    assert len(module.measured) == 6
 
 
 def test_a_high_load_is_told_and_measured_under(tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,3 +222,9 @@ def test_every_figure_has_its_module() -> None:
         module = part.load()
         assert callable(module.measure) and callable(module.figure_of), name
         assert part.title and part.minutes > 0
+
+
+def test_a_name_says_which_paper_and_is_that_of_its_module() -> None:
+    for name, part in parts.PARTS.items():
+        assert name.startswith(("adam-", "distbelief-"))
+        assert part.module == name.replace("-", "_").replace(".", "_")

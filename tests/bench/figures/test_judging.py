@@ -53,6 +53,12 @@ def test_a_bar_is_met_at_its_limit_and_missed_beyond(judged: Judged, outcome: st
 
 def test_a_bar_tells_what_was_found() -> None:
     assert at_least("two threads over one", 1.876, 1.9, " times") == Judged(
-        "two threads over one: at least 1.9 times", "1.88 times", "missed"
+        "two threads over one: at least 1.9 times", "1.876 times", "missed"
     )
     assert near("planned", [1.0, 0.7], 0.2).found == "1 of 2, the furthest at 0.7"
+
+
+def test_a_bar_that_is_missed_by_little_is_not_shown_at_its_limit() -> None:
+    assert at_least("two threads over one", 1.8976, 1.9).found == "1.898"
+    assert above("ratio", mean_of([1.0039, 1.0041]), 1.0).found == "1.004 ± 0.0001"
+    assert near("planned", [1.204], 0.2).found == "0 of 1, the furthest at 1.204"

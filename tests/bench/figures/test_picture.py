@@ -9,6 +9,7 @@ import pytest
 
 from adamctl.bench.figures.figure import Claim, Figure, Judged, Line, Panel, Point, Table
 from adamctl.bench.figures.picture import LETTERS, draw, text_of, words_of
+from adamctl.errors import ConfigurationError
 
 pytest.importorskip("matplotlib")
 LINES = (
@@ -90,6 +91,13 @@ def test_an_axis_begins_at_0_unless_a_panel_says_otherwise(tmp_path: Path) -> No
 
     assert "<!-- 20 -->" in ticks(0.0)
     assert "<!-- 20 -->" not in ticks(None)
+
+
+def test_a_picture_that_cannot_be_written_is_told_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "no-such" / "figure.svg"
+    with pytest.raises(ConfigurationError) as error:
+        draw(Figure((), (), (), ()), "Speed over machines", path)
+    assert str(error.value).startswith(f"{path}: ")
 
 
 def test_a_long_sentence_is_broken() -> None:

@@ -10,7 +10,7 @@ from adamctl.bench.figures import speech_runs
 from adamctl.bench.figures.rounds import Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
 from adamctl.bench.figures.speech_methods import ADAGRAD, DOWNPOUR, LIMIT_S, SGD
-from adamctl.bench.figures.speech_runs import best_rate
+from adamctl.bench.figures.speech_runs import what_was_emulated
 from adamctl.errors import ConfigurationError
 from tests.bench.figures.fake_speech import WARM_S, FakeTrainings, speed_of
 
@@ -61,12 +61,25 @@ def test_a_run_with_another_rate_is_not_taken_for_one_of_this(monkeypatch: pytes
 def test_a_search_looks_at_no_test_example_and_takes_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeTrainings(monkeypatch, bad_rate=0.1)
     monkeypatch.setattr(speech_runs, "TRIED", {SGD.name: (0.03, 0.1, 0.3)})
-    with speech_runs.speech_runs(session(searches=True)) as runs:
+    rounds = Rounds()
+    with speech_runs.speech_runs(session(rounds, searches=True)) as runs:
         (method,) = runs.methods([SGD])
     assert method.rate == 0.03 and len(fake.trainings) == 3
     for training, experiment in fake.trainings:
         assert experiment.evaluated_on == "validation" and experiment.data.validation == 0.1 and training.seed == 0
+    assert "(chosen on 11-26; those of sgd by this run)" in what_was_emulated(rounds)[-1]
 
 
-def test_of_equal_rates_the_lowest_is_taken() -> None:
-    assert best_rate({0.3: 0.8, 0.1: 0.9, 0.03: 0.9}) == 0.03
+def test_a_search_that_is_finished_counts_when_the_figure_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that is not finished does not, nor is it said to."""
+    fake = FakeTrainings(monkeypatch, bad_rate=0.1)
+    rounds, unfinished = Rounds(), Rounds()
+    with speech_runs.speech_runs(session(rounds, searches=True)) as runs:
+        runs.methods([SGD])
+    key, *_ = rounds.to_json()["rounds"]
+    unfinished.take(key, lambda: rounds[key])
+    fake.trainings.clear()
+    for there, rate in ((rounds, 0.03), (unfinished, SGD.rate)):
+        with speech_runs.speech_runs(session(there)) as runs:
+            assert [method.rate for method in runs.methods([SGD])] == [rate]
+    assert not fake.trainings and "by this run" not in what_was_emulated(unfinished)[-1]

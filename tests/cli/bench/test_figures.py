@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
@@ -66,9 +67,32 @@ def test_links_are_measured_inside_a_namespace(
     monkeypatch.setattr(namespaces, "missing", lambda: "")
     monkeypatch.setattr(namespaces, "is_inside", lambda: False)
     went: list[list[str]] = []
-    monkeypatch.setattr(namespaces, "go_inside", went.append)
-    CliRunner().invoke(application, ["bench", "figures", "fake", "--folder", str(tmp_path)])
-    assert went == [sys.argv[1:]]
+
+    def go_inside(arguments: list[str]) -> NoReturn:
+        went.append(arguments)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(namespaces, "go_inside", go_inside)
+    line = ["bench", "figures", "fake", "--folder"]
+    CliRunner().invoke(application, [*line, str(tmp_path / "one")])
+    assert went == [sys.argv[1:]] and not module.measured
+    (tmp_path / "one" / "fake").mkdir(parents=True)  # an earlier version has measured something else, and all of that
+    (tmp_path / "one" / "fake" / "rounds.jsonl").write_text('{"done": true}\n')
+    CliRunner().invoke(application, [*line, str(tmp_path / "one")])
+    assert len(went) == 2 and not module.measured
     monkeypatch.setattr(namespaces, "missing", lambda: "needs Linux")
-    error = CliRunner().invoke(application, ["bench", "figures", "fake", "--folder", str(tmp_path / "two")]).exception
-    assert isinstance(error, ConfigurationError) and str(error) == "needs Linux" and len(went) == 1
+    error = CliRunner().invoke(application, [*line, str(tmp_path / "two")]).exception
+    assert isinstance(error, ConfigurationError) and str(error) == "needs Linux" and len(went) == 2
+
+
+def test_what_has_links_is_drawn_again_anywhere(
+    module: FakeModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["bench", "figures", "fake", "--folder", str(tmp_path)]
+    CliRunner().invoke(application, line)
+    part = parts.Part(PART.title, 1, "fake", has_machines=False, has_links=True)
+    monkeypatch.setattr(figures, "PARTS", {"fake": part})
+    monkeypatch.setattr(namespaces, "missing", lambda: "needs Linux")
+    module.measured.clear()
+    result = CliRunner().invoke(application, line)
+    assert result.exit_code == 0 and not module.measured
