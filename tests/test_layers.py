@@ -45,7 +45,6 @@ SHORT = {
     "adamctl/api/network.py": "loads nothing but models",
     "adamctl/bench/bars.py": "the same for every benchmark of bars",
     "adamctl/bench/data/*": "one part of a benchmark, one file",
-    "adamctl/bench/figures/choosing.py": "decides which rate counts; what trains is in other files",
     "adamctl/bench/kernels/cases.py": "lies below the files of cases and the benchmark that runs them",
     "adamctl/bench/kernels/sample_models.py": "a table of networks, for `bench kernels` without an experiment",
     "adamctl/bench/report.py": "the same for every benchmark",

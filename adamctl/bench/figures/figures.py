@@ -23,6 +23,7 @@ from adamctl.bench.figures.rounds import NAME, MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Progress, Session
 from adamctl.bench.report import describe_machine, describe_versions, make_report
 from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.wire.unreadable import UNREADABLE
 
 PACKAGES = ("adamctl", "numpy", "numba")
 REPORT, PICTURE = "report.json", "figure.svg"
@@ -151,7 +152,7 @@ def _results(path: Path) -> list[dict[str, Any]]:
     try:
         report = json.loads(path.read_bytes())
         msgspec.convert(report, _Report)
-    except (OSError, ValueError, msgspec.ValidationError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise ConfigurationError(f"--from {path}: expected what `bench figures --json` prints; found {error}") from None
     results: list[dict[str, Any]] = report["results"]
     return results
