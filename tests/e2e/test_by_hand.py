@@ -18,12 +18,12 @@ DIGITS = EXAMPLES / "digits.toml"
 class Cluster:
     """A controller and other roles, each started by hand."""
 
-    def __init__(self, runner: Runner, token: str = "") -> None:
+    def __init__(self, runner: Runner, token: str = "", controller_flags: tuple[str, ...] = ()) -> None:
         self.runner = runner
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self.environment = {"ADAMCTL_CONTROLLER": self.address} | ({"ADAMCTL_TOKEN": token} if token else {})
         port = self.address.rpartition(":")[2]
-        self.start("controller", "--port", port, "--dir", str(runner.folder / "controller"))
+        self.start("controller", "--port", port, "--dir", str(runner.folder / "controller"), *controller_flags)
 
     def start(self, role: str, *arguments: str) -> Command:
         return self.runner.start(role, "start", *arguments, **self.environment)

@@ -33,6 +33,8 @@ AHEAD = 4
 STARVED_S = 600.0
 """A client on a slow machine may find the server killed again before it has reached it, several times over."""
 LEFT_ALONE_S = 120.0
+RETIRE_AFTER_S = "86400"
+"""These clients have no node, so the controller would have their pushes refused ten minutes after it begins to lead."""
 JOB = "counted"
 
 
@@ -41,7 +43,7 @@ class Load:
 
     def __init__(self, runner: Runner, seed: int) -> None:
         self.chance = Random(seed)
-        self.cluster = Cluster(runner)
+        self.cluster = Cluster(runner, controller_flags=("--retire-after", RETIRE_AFTER_S))
         self.folder = runner.folder / "store"
         self.acknowledged = 0
         self.pushed = 0
@@ -78,7 +80,8 @@ class Load:
             while self.pushing and len(under_way) < AHEAD:
                 under_way.append(client.start_push(self.push_of(client.layout, ones)))
                 self.pushed += 1
-            await under_way.popleft().wait(STARVED_S)
+            outcome = await under_way.popleft().wait(STARVED_S)
+            assert not outcome.refused, outcome
             self.acknowledged += 1
 
     async def values(self, client: ParameterClient) -> list[float]:
@@ -125,6 +128,8 @@ async def kills(runner: Runner, count: int, seed: int) -> None:
         pushing = [asyncio.create_task(load.push(client)) for client in writers]
         for _ in range(count):
             await load.kill(reader)
+            for task in filter(asyncio.Task.done, pushing):
+                task.result()  # raises what it failed with
         load.pushing = False
         async with asyncio.timeout(LEFT_ALONE_S):
             await asyncio.gather(*pushing)
