@@ -70,7 +70,6 @@ class Fire(Work):
         ]
         self._reader = self.clients[0]
         self._pushing = asyncio.Event()
-        self._idle = asyncio.Condition()
         self._busy = 0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -110,8 +109,6 @@ class Fire(Work):
             assert not outcome.refused, outcome
             self.acknowledged += 1
             self._busy -= 1
-            async with self._idle:
-                self._idle.notify_all()
             await asyncio.sleep(PAUSE_S)
 
     def check_clients(self) -> None:
@@ -135,8 +132,10 @@ class Fire(Work):
         """While inside, nothing is on its way."""
         self._pushing.clear()
         try:
-            async with asyncio.timeout(STARVED_S), self._idle:
-                await self._idle.wait_for(lambda: self._busy == 0 or self.check_clients())
+            async with asyncio.timeout(STARVED_S):
+                while self._busy:
+                    self.check_clients()
+                    await asyncio.sleep(0.01)
             yield
         finally:
             self._pushing.set()
