@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Set
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -59,9 +60,13 @@ async def is_for_later(channel: ServerChannel, error: RemoteError) -> bool:
 
 
 async def follow(session: Session, codes: Set[int]) -> None:
-    """Reads the routing again if one of the codes of a reply's parts says that another server may hold them."""
+    """Reads the routing again if one of the codes of a reply's parts says that another server may hold them.
+
+    Where nobody can be asked just now, the caller goes on as before: it hears the same again, until its own deadline.
+    """
     if codes & MOVED:
-        await session.reread()
+        with suppress(UnreachableError):
+            await session.reread()
     elif session.copies and codes & LOOK:
         await session.look()
 

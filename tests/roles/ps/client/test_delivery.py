@@ -19,7 +19,7 @@ from adamctl.config.records import (
     layout_key,
     node_key,
 )
-from adamctl.errors import UnreachableError
+from adamctl.errors import DeadlineError, UnreachableError
 from adamctl.model.layout import Tensor
 from adamctl.model.rule import RuleConfig
 from adamctl.net.handshake import make_hello
@@ -65,8 +65,14 @@ class TwoServers:
         self.silent: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
         self.asked: dict[str, list[int]] = {"p1": [], "p2": []}
         self.done = 0
+        self.unread = 0
+        """How often the configuration service does not answer."""
 
     async def read(self, prefix: str) -> tuple[int, Sequence[ConfigEntry]]:
+        if self.unread:
+            self.unread -= 1
+            await asyncio.sleep(30.0)
+            raise DeadlineError("no controller has answered within 30 s")
         record = JobRecord("running", LAYOUT.layout().hash, RuleConfig("add"), 0, replication=2)
         values = {
             job_key(JOB): encode(record),
@@ -135,6 +141,21 @@ def test_what_waits_for_its_turn_at_a_server_that_lost_its_place_is_not_sent_the
             assert not (await each.wait(60.0)).refused
         assert servers.asked["p1"][PUSHES:] == [1]  # it told what all of them need to know
         assert servers.done == PUSHES
+        await client.close()
+
+    run_virtual(go())
+
+
+def test_a_push_whose_shards_have_moved_outlasts_a_configuration_service_that_does_not_answer() -> None:
+    async def go() -> None:
+        servers = TwoServers()
+        client = ParameterClient(servers, lambda: make_hello("worker", "w", 1), servers, JOB)  # type: ignore[arg-type]
+        await client.attach()
+        servers.silent, servers.unread = None, 2
+        push = PushSet(client.layout, 1.0)
+        push.delta(0, np.ones(4, np.float32))
+        assert not (await client.push(push, deadline_s=300.0)).refused
+        assert servers.done == 1 and servers.unread == 0
         await client.close()
 
     run_virtual(go())
