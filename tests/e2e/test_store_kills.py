@@ -14,6 +14,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from adamctl.bench.failover.cluster import RETIRE_AFTER_S
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
@@ -33,8 +34,6 @@ AHEAD = 4
 STARVED_S = 600.0
 """A client on a slow machine may find the server killed again before it has reached it, several times over."""
 LEFT_ALONE_S = 120.0
-RETIRE_AFTER_S = "86400"
-"""These clients have no node, so the controller would have their pushes refused ten minutes after it begins to lead."""
 JOB = "counted"
 
 
@@ -43,7 +42,7 @@ class Load:
 
     def __init__(self, runner: Runner, seed: int) -> None:
         self.chance = Random(seed)
-        self.cluster = Cluster(runner, controller_flags=("--retire-after", RETIRE_AFTER_S))
+        self.cluster = Cluster(runner, controller_flags=("--retire-after", f"{RETIRE_AFTER_S:g}"))
         self.folder = runner.folder / "store"
         self.acknowledged = 0
         self.pushed = 0
