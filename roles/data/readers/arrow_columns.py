@@ -60,7 +60,7 @@ def select(schema: Any, config: ColumnsConfig, origin: str) -> Chosen:
     """Returns which columns are read.
 
     Raises:
-        ConfigurationError: there is no such column, or it is not clear which are inputs.
+        ConfigurationError: there is no such column, others have the same name, or it is not clear which are inputs.
     """
     names = list(schema.names)
     label, targets, inputs = choose_columns(names, config, origin)
@@ -82,8 +82,16 @@ def select(schema: Any, config: ColumnsConfig, origin: str) -> Chosen:
                 f"{origin}: expected columns of numbers, or one column of lists of numbers, as targets; found "
                 f"{names[place]} ({held}): name others in data.columns.targets"
             )
-    label_name = "" if label is None else names[label]
-    return Chosen(label_name, [names[place] for place in targets], [names[place] for place in inputs])
+    chosen = Chosen(
+        "" if label is None else names[label], [names[place] for place in targets], [names[place] for place in inputs]
+    )
+    for name in (*chosen.answers, *chosen.inputs):  # by which they are read
+        if names.count(name) > 1:
+            raise ConfigurationError(
+                f"{origin}: expected columns with different names; found {names.count(name)} of the name {name!r}: give "
+                "them different ones"
+            )
+    return chosen
 
 
 def cells_of(

@@ -79,6 +79,15 @@ def test_examples_of_each_kind(tmp_path: Path, kind: str) -> None:
     assert out.tolist() == [expected[5], expected[0], expected[3]]
 
 
+@pytest.mark.parametrize("columns", [{}, {"inputs": (0, 2)}, {"targets": (1,), "inputs": (0,)}])
+def test_columns_of_the_same_name_are_told(tmp_path: Path, columns: dict[str, Any]) -> None:
+    table = pa.Table.from_arrays([pa.array(range(6)) for _ in range(4)], names=["x", "y", "y", "label"])
+    write(tmp_path / "train.parquet", table)
+    with pytest.raises(ConfigurationError, match="expected columns with different names; found 2 of the name 'y'"):
+        opened(tmp_path / "train.parquet", **columns)
+    assert opened(tmp_path / "train.parquet", inputs=(0,), label=3).example_shape == (1,)
+
+
 def test_a_row_group_is_read_once_for_its_examples(tmp_path: Path) -> None:
     columns = {"x": np.random.default_rng(1).random(40), "y": np.zeros(40), "label": np.zeros(40, np.int8)}
     source = opened(write(tmp_path / "train.parquet", columns, 20), inputs=("x",))
