@@ -23,6 +23,7 @@ from adamctl.bench.figures.rounds import NAME, MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Progress, Session
 from adamctl.bench.report import describe_machine, describe_versions, make_report
 from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.roles.folder_lock import FolderLock
 from adamctl.wire.unreadable import UNREADABLE
 
 PACKAGES = ("adamctl", "numpy", "numba")
@@ -182,6 +183,7 @@ def _measured(name: str, part: Part, module: Module, rounds: Rounds, asked: Aske
     """Measures what is not there yet, and returns the figure."""
     if part.has_links and not namespaces.is_inside():
         raise NotInsideError(f"{name}: expected a network namespace to measure it in; found none")
+    check_same_machine(name, rounds.starts)
 
     @cache
     def begin() -> None:
@@ -193,9 +195,13 @@ def _measured(name: str, part: Part, module: Module, rounds: Rounds, asked: Aske
     session = Session(
         asked.settings, rounds, lambda other: rounds_of(other, asked), lambda text: progress(f"{name}: {text}"), begin
     )
-    module.measure(session)
-    if not rounds.is_done:
-        rounds.finish()
+    lock = FolderLock(_place(name, asked), "--folder", "measurement of this figure")
+    try:
+        module.measure(session)
+        if not rounds.is_done:
+            rounds.finish()
+    finally:
+        lock.release()
     return module.figure_of(rounds)
 
 
@@ -221,6 +227,24 @@ def _shown(
     return result
 
 
+def check_same_machine(name: str, starts: Sequence[Mapping[str, Any]]) -> None:
+    """Checks that a figure goes on where it was begun: rounds of several machines cannot be compared.
+
+    Raises:
+        ConfigurationError: this machine has other cores, or another number of them.
+    """
+    here = _cores(describe_machine())
+    if starts and (before := _cores(starts[-1]["machine"])) != here:
+        raise ConfigurationError(
+            f"{name}: expected the machine that it was begun on, {before}; found {here}: give another --folder, and no "
+            "--from with it, to measure it anew"
+        )
+
+
+def _cores(machine: Mapping[str, Any]) -> str:
+    return f"{machine['cores']} cores of {machine['processor']}"
+
+
 def start_of(load: float) -> dict[str, Any]:
     """Returns what is noted when measuring begins."""
     return {
@@ -236,7 +260,7 @@ def said_of_starts(starts: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Returns where and when it was measured, in words."""
     if not starts:
         return ()
-    machines = dict.fromkeys(f"{one['machine']['cores']} cores of {one['machine']['processor']}" for one in starts)
+    machines = dict.fromkeys(_cores(one["machine"]) for one in starts)
     dates, commits = (dict.fromkeys(str(one[key]) for one in starts) for key in ("date", "commit"))
     load = max(float(one["load_1_minute"]) for one in starts)
     text = f"{', '.join(machines)}; {', '.join(dates)}; commit {', '.join(commits)}"

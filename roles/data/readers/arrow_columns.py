@@ -88,8 +88,8 @@ def select(schema: Any, config: ColumnsConfig, origin: str) -> Chosen:
     for name in (*chosen.answers, *chosen.inputs):  # by which they are read
         if names.count(name) > 1:
             raise ConfigurationError(
-                f"{origin}: expected columns with different names; found {names.count(name)} of the name {name!r}: give "
-                "them different ones"
+                f"{origin}: expected columns with different names; found {names.count(name)} of the name {name!r}: "
+                "give them different ones"
             )
     return chosen
 

@@ -17,6 +17,7 @@ from adamctl.bench.figures.machines import LOAD_MOST
 from adamctl.bench.figures.picture import QUICK, words_of
 from adamctl.bench.figures.session import FigureSettings
 from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.roles.folder_lock import FolderLock
 from tests.bench.figures.fake_part import PART, FakeModule
 
 pytest.importorskip("matplotlib")
@@ -75,6 +76,31 @@ def test_one_that_was_interrupted_goes_on(tmp_path: Path, use: Use) -> None:
     (result,) = run_figures(asked(tmp_path))["results"]
     assert module.measured == ["1/round-2", "2/round-2", "1/round-3", "2/round-3"]
     assert "gone on with 2 times" in result["sentences"][-1]
+
+
+def test_one_that_was_begun_on_another_machine_does_not_go_on_here(
+    tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(FakeModule(fail_at="1/round-2"))
+    with pytest.raises(KeyboardInterrupt):
+        run_figures(asked(tmp_path))
+    module = use(FakeModule())
+    monkeypatch.setattr(figures, "describe_machine", lambda: {"cores": 16, "processor": "one of another kind"})
+    with pytest.raises(ConfigurationError, match=r"begun on, \d+ cores of .*; found 16 cores of one of"):
+        run_figures(asked(tmp_path))
+    assert not module.measured
+
+
+def test_two_processes_do_not_measure_in_one_folder(tmp_path: Path, use: Use) -> None:
+    module = use(FakeModule())
+    lock = FolderLock(tmp_path / "figures" / "fake", "--folder", "test")
+    try:
+        with pytest.raises(ConfigurationError, match=r"another measurement of this figure .* another --folder"):
+            run_figures(asked(tmp_path))
+    finally:
+        lock.release()
+    assert not module.measured
+    run_figures(asked(tmp_path))
 
 
 def test_one_that_is_done_is_drawn_again_and_not_measured(tmp_path: Path, use: Use) -> None:
