@@ -18,6 +18,7 @@ import numba
 import numba.core.caching
 import numba.core.ccallback
 import numba.core.registry
+import numba.core.runtime.nrt
 import numba.core.sigutils
 from numba import types
 
@@ -28,6 +29,7 @@ _caching: Any = numba.core.caching
 _Dispatcher: Any = numba.core.registry.CPUDispatcher
 _CFunc: Any = numba.core.ccallback.CFunc
 _normalized: Any = numba.core.sigutils.normalize_signature
+_runtime: Any = numba.core.runtime.nrt.rtsys
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -89,9 +91,23 @@ class _Cache(_caching.FunctionCache):  # type: ignore[misc]
         """The file that a process locks while it compiles this kernel or reads its code."""
         return Path(self.cache_path) / f"{self._impl.filename_base}.lock"
 
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Returns code from the cache, None if it is not there.
+
+        numba would first learn all that it can compile, which takes half a second of every process. What is not there
+        is compiled, and it learns that then.
+        """
+        _runtime.initialize(context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(signature, context)
+
 
 class _CustomCache(_Cache):
     _impl_class = _CustomFiles
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Likewise, after all that: what a user's function calls may be found only by what it brings."""
+        return _caching.FunctionCache.load_overload(self, signature, context)
 
 
 class Kernel(_Dispatcher):  # type: ignore[misc]

@@ -82,6 +82,34 @@ def test_a_changed_helper_is_compiled_anew(tmp_path):
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
+WHAT_COMPILING_NEEDS = "numba.np.arraymath"
+"""A module that numba imports before it compiles anything, which takes long."""
+FIND_SQUARES = (
+    "import sys; import numpy as np; import adamctl.kernels.backend as backend; {load}; "
+    "losses = backend.compiled('losses'); "
+    "found = losses.mean_squared_error(np.full((2, 2), 3, np.float32), np.zeros((2, 2), np.float32)); "
+    "print(*found, {module!r} in sys.modules)"
+)
+
+
+def squares(folder: Path, load: str) -> list[str]:
+    line = [sys.executable, "-c", FIND_SQUARES.format(load=load, module=WHAT_COMPILING_NEEDS)]
+    environment = {**os.environ, kernel_cache.VARIABLE: str(folder)}
+    return subprocess.check_output(line, text=True, env=environment, timeout=600).split()
+
+
+@pytest.mark.skipif("numba" not in backend.installed(), reason="needs numba")
+def test_a_process_that_only_loads_does_without_what_compiling_needs(tmp_path: Path) -> None:
+    load = "backend.load(['losses.mean_squared_error'])"
+    assert [squares(tmp_path, load) for _ in range(2)] == [["18.0", "0", "True"], ["18.0", "0", "False"]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("numba" not in backend.installed(), reason="needs numba")
+def test_every_kernel_can_be_loaded_without_what_compiling_needs(tmp_path: Path) -> None:
+    assert [squares(tmp_path, "backend.warm_up()")[2] for _ in range(2)] == ["True", "False"]
+
+
 def test_numba_may_be_half_imported_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", ModuleType("numba"))
     monkeypatch.setenv(kernel_cache.VARIABLE, str(tmp_path))
