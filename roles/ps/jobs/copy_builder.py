@@ -133,19 +133,43 @@ class Copies:
                 self._storing.holdings.let_go(stored_identity(job.name, view), bucket)
 
     async def _load(self, job: Job, view: JobView, buckets: Sequence[int], start: Start) -> list[Instruction]:
-        found = self._found(job.name, view)
-        there = [bucket for bucket in buckets if found is not None and bucket in found.holding.buckets]
-        contents: dict[int, Sequence[ShardContent] | None] = dict.fromkeys(buckets)
-        if found is not None and there:
-            contents |= await asyncio.to_thread(self._read_back, job, view, there, found, start)
-            there = [bucket for bucket in there if contents[bucket] is not None]
-        if self._core.jobs.get(job.name) is not job:
-            return []
-        if found is not None:
-            for bucket in there:
-                self._loaded[job.name, bucket] = entries_that_count(found, job.layout, [bucket])
-        self._log.info("job %s: the store has %d of %d buckets that were asked for", job.name, len(there), len(buckets))
+        contents: dict[int, list[ShardContent] | None] = dict.fromkeys(buckets)
+        left = list(buckets)
+        while (found := self._found(job.name, view)) is not None:
+            there = [bucket for bucket in left if bucket in found.holding.buckets]
+            if not there:
+                break
+            read = await self._read_as_found(job, view, there, found, start)
+            if self._core.jobs.get(job.name) is not job:
+                return []
+            contents |= read
+            left = [bucket for bucket in there if bucket not in read]
+        count = sum(content is not None for content in contents.values())
+        self._log.info("job %s: the store has %d of %d buckets that were asked for", job.name, count, len(buckets))
         return self._replicating.loaded(job.name, contents)
+
+    async def _read_as_found(
+        self, job: Job, view: JobView, buckets: Sequence[int], found: FoundJob, start: Start
+    ) -> dict[int, list[ShardContent] | None]:
+        """Reads buckets from the store; without those whose records were freed or became others meanwhile."""
+
+        def standing() -> dict[int, object]:
+            now = self._found(job.name, view)
+            return {bucket: now and now.standing(job.layout, bucket) for bucket in buckets}
+
+        before, part = standing(), found.part(job.layout, buckets)
+        try:
+            read = await asyncio.to_thread(self._read_back, job, view, buckets, part, start)
+        except Exception:
+            if standing() == before:
+                raise
+            read = {}  # what the thread read was freed under it
+        now, after = self._found(job.name, view), standing()
+        same = {bucket: content for bucket, content in read.items() if after[bucket] == before[bucket]}
+        for bucket in (bucket for bucket, content in same.items() if content is not None):
+            assert now is not None
+            self._loaded[job.name, bucket] = entries_that_count(now, job.layout, [bucket])
+        return same
 
     def _found(self, name: str, view: JobView) -> FoundJob | None:
         return self._storing.holdings.found.get(stored_identity(name, view)) if self._storing is not None else None

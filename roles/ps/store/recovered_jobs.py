@@ -85,6 +85,21 @@ class FoundJob:
     def size_bytes(self) -> int:
         return sum(entry.record_bytes for entry in self.entries)
 
+    def part(self, layout: ParameterLayout, buckets: Sequence[int]) -> FoundJob:
+        """Returns what there is of some buckets now: a thread reads it while the loop may go on to free it."""
+        described = [layout.buckets[bucket] for bucket in buckets]
+        indices = [index for one in described for index in range(one.shard_start, one.shard_stop)]
+        holding = Holding(self.holding.job, {bucket: self.holding.buckets[bucket] for bucket in buckets})
+        shards = {index: self.shards[index] for index in indices if index in self.shards}
+        return FoundJob(holding, self.holding_entry, shards)
+
+    def standing(self, layout: ParameterLayout, bucket: int) -> tuple[object, ...] | None:
+        """Returns what is another one once the bucket's records are others; None: it has none."""
+        if bucket not in self.holding.buckets:
+            return None
+        counting = entries_that_count(self, layout, [bucket])
+        return tuple((index, id(entry), *self.shards[index].numbers) for index, entry in counting.items())
+
 
 class Held:
     """The buckets of one job that this server holds, as in its holding record; `entry` is that record's."""
