@@ -27,7 +27,8 @@ def controller_of(command: Command) -> str:
 
 
 def test_saved_while_training_restored_onto_two_servers_and_exported(adamctl: Runner, tmp_path: Path) -> None:
-    train = adamctl.start("train", DIGITS, "--passes", "2000", "--set", "train.checkpoint_every=0")
+    steady = ("--set", "optimizer.schedule.type=constant", "--set", "train.batch=32")
+    train = adamctl.start("train", DIGITS, *steady, "--passes", "2000", "--set", "train.checkpoint_every=0")
     train.wait_until(train.trained)
     code, stdout, stderr = adamctl.run("ckpt", "save", "--controller", controller_of(train), "--json")
     assert code == 0, stderr

@@ -17,8 +17,8 @@ DIGITS = EXAMPLES / "digits.toml"
 def kill_a_worker(adamctl: Runner, seed: int) -> None:
     command = adamctl.start(
         "train", DIGITS, "--json", "--workers", "2", "--threads", "1", "--target", "0.95", "--passes", "400",
-        "--set", "train.evaluate_every=1", "--set", "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.02",
-        "--seed", str(seed),
+        "--set", "train.evaluate_every=1", "--set", "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.05",
+        "--set", "train.batch=32", "--seed", str(seed),
     )  # fmt: skip
     command.wait_until(command.trained)
     random.Random(seed).choice(command.roles("worker")).kill()
@@ -29,22 +29,22 @@ def kill_a_worker(adamctl: Runner, seed: int) -> None:
 
 def kill_the_only_data_server(adamctl: Runner, seed: int) -> None:
     command = adamctl.start(
-        "train", DIGITS, "--json", "--passes", "25", "--set", "train.checkpoint_every=1", "--seed", str(seed)
+        "train", DIGITS, "--json", "--passes", "12", "--set", "train.checkpoint_every=1", "--seed", str(seed)
     )
     command.wait_until(lambda: list(adamctl.folder.rglob("manifest.json")))
     command.roles("data")[0].kill()
     code, stdout, stderr = command.wait()
     assert code == 0, stderr
     assert "data-1 ended: killed by SIGKILL; restarting it" in stderr
-    assert json.loads(stdout)["passes"] == 25
+    assert json.loads(stdout)["passes"] == 12
 
 
 def kill_the_only_server(adamctl: Runner, seed: int) -> None:
     """It keeps its part of the model on disk: it is started again, and the run reaches its target."""
     command = adamctl.start(
         "train", DIGITS, "--json", "--workers", "2", "--threads", "1", "--target", "0.95", "--passes", "400",
-        "--set", "train.evaluate_every=1", "--set", "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.02",
-        "--seed", str(seed),
+        "--set", "train.evaluate_every=1", "--set", "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.05",
+        "--set", "train.batch=32", "--seed", str(seed),
     )  # fmt: skip
     command.wait_until(command.trained)
     command.roles("ps")[0].kill()
@@ -68,7 +68,7 @@ def kill_the_only_server_without_a_store(adamctl: Runner, seed: int) -> None:
 
 def kill_the_coordinator(adamctl: Runner, seed: int) -> None:
     """It alone knows how far the run is: the run ends, and goes on from its checkpoint when it is told to."""
-    arguments = ("train", DIGITS, "--passes", "15", "--set", "train.checkpoint_every=1", "--seed", str(seed))
+    arguments = ("train", DIGITS, "--passes", "8", "--set", "train.checkpoint_every=1", "--seed", str(seed))
     command = adamctl.start(*arguments)
     command.wait_until(lambda: list(adamctl.folder.rglob("manifest.json")))
     command.roles("coordinator")[0].kill()
@@ -79,7 +79,7 @@ def kill_the_coordinator(adamctl: Runner, seed: int) -> None:
     code, stdout, stderr = again.wait()
     assert code == 0, stderr
     assert "resumes from checkpoint" in stderr
-    assert json.loads(stdout)["passes"] == 15
+    assert json.loads(stdout)["passes"] == 8
 
 
 def end_all_processes(adamctl: Runner, seed: int) -> None:

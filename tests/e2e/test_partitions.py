@@ -20,7 +20,7 @@ from tests.e2e.test_by_hand import Cluster
 DIGITS = EXAMPLES / "digits.toml"
 QUICK = (
     "--json", "--threads", "1", "--target", "0.95", "--passes", "400", "--set", "train.evaluate_every=1", "--set",
-    "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.02",
+    "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.05", "--set", "train.batch=32",
 )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def test_a_replica_of_two_machines_trains(adamctl: Runner, tmp_path: Path) -> No
         adamctl.start(*start, "worker-2", **cluster.environment, PYTHONPATH=path),
     ]
     folder = adamctl.folder / "by-hand"
-    settings = ["--set", "cluster.workers=2", "--set", "cluster.partitions=2", "--set", "train.target=0.9", *QUICK[-6:]]
+    settings = ["--set", "cluster.workers=2", "--set", "cluster.partitions=2", "--set", "train.target=0.9", *QUICK[-8:]]
     coordinator = cluster.start("coordinator", "--experiment", str(DIGITS), *settings, "--run-dir", str(folder))
     code, _, stderr = coordinator.wait()
     assert code == 0, stderr

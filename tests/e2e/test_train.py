@@ -43,7 +43,7 @@ def test_digits_reach_97_percent_and_leave_a_run_folder(adamctl: Runner) -> None
 def test_two_workers_and_two_servers_in_one_command(adamctl: Runner, optimizer: str) -> None:
     lr = {"sgd": 0.1, "adagrad": 0.02}[optimizer]
     code, stdout, stderr = adamctl.run(
-        "train", DIGITS, "--json", "--workers", "2", "--ps", "2", "--threads", "1", "--passes", "25",
+        "train", DIGITS, "--json", "--workers", "2", "--ps", "2", "--threads", "1", "--passes", "14",
         "--set", f"optimizer.type={optimizer}", "--set", f"optimizer.lr={lr}", "--set", "train.warmstart_steps=50",
         *SOON,
     )  # fmt: skip
@@ -56,7 +56,7 @@ def test_two_workers_and_two_servers_in_one_command(adamctl: Runner, optimizer: 
 def test_factors_gradients_and_longer_intervals_train_too(adamctl: Runner) -> None:
     for settings in (("train.protocol=factors", "train.n_push=2", "train.n_fetch=3"), ("train.protocol=gradient",)):
         flags = [part for setting in settings for part in ("--set", setting)]
-        code, stdout, stderr = adamctl.run("train", DIGITS, "--json", "--passes", "25", *SOON, *flags)
+        code, stdout, stderr = adamctl.run("train", DIGITS, "--json", "--passes", "14", *SOON, *flags)
         assert code == 0, stderr
         assert json.loads(stdout)["best_test_top1"] >= 0.95, stderr
 
@@ -72,7 +72,7 @@ def test_16_bits_on_the_wire_train_as_well(adamctl: Runner, wire: str) -> None:
 
 
 def test_an_interrupted_run_is_resumed_where_it_was(adamctl: Runner) -> None:
-    command = adamctl.start("train", DIGITS, "--set", "train.passes=60", "--set", "train.checkpoint_every=0")
+    command = adamctl.start("train", DIGITS, "--set", "train.passes=14", "--set", "train.checkpoint_every=0")
     command.wait_until(command.trained)
     command.interrupt()
     code, _, stderr = command.wait()
@@ -82,7 +82,7 @@ def test_an_interrupted_run_is_resumed_where_it_was(adamctl: Runner) -> None:
     seen = json.loads(manifest.read_text())
     assert seen["files"]
     code, stdout, stderr = adamctl.run(
-        "train", DIGITS, "--resume", folder, "--json", "--set", "train.passes=60", "--target", "0.95",
+        "train", DIGITS, "--resume", folder, "--json", "--set", "train.passes=14", "--target", "0.95",
         "--set", "train.evaluate_every=1",
     )  # fmt: skip
     assert code == 0, stderr
