@@ -53,8 +53,8 @@ def test_a_replica_of_two_partitions_trains_and_its_checkpoint_is_any_replicas(a
 
 def test_auto_is_settled_once_and_the_run_that_continues_keeps_it(adamctl: Runner) -> None:
     """Larger layers, so that a part fits where the whole does not; each process has about 210 MB of its own."""
-    wide = ("--set", "model.layers.4.units=20000", "--set", 'cluster.memory_per_worker="430MB"', "--threads", "1")
-    auto = ("--workers", "2", "--set", "cluster.partitions=auto", "--json", *wide)
+    wide = ("--set", "model.layers.4.units=20000", "--set", 'cluster.memory_per_worker="440MB"', "--threads", "1")
+    auto = ("--workers", "2", "--set", "cluster.partitions=auto", "--set", "train.batch=40", "--json", *wide)
     code, stdout, stderr = adamctl.run("train", DIGITS, *auto, "--passes", "1")
     assert code == 0, stderr
     assert "cluster.partitions = auto: 2: partitions of" in stderr and "takes part as partition 1" in stderr

@@ -39,7 +39,7 @@ def test_digits_reach_97_percent_and_leave_a_run_folder(adamctl: Runner) -> None
     assert json.loads(stdout)["top1"] == pytest.approx(result["test_top1"], abs=1e-9)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.slow), "adagrad"])
 def test_two_workers_and_two_servers_in_one_command(adamctl: Runner, optimizer: str) -> None:
     lr = {"sgd": 0.1, "adagrad": 0.02}[optimizer]
     code, stdout, stderr = adamctl.run(
