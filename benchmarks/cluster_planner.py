@@ -8,6 +8,10 @@ images per second are measured over three links, in interleaved rounds, and pred
 first on this machine as it is. Links are chosen so that one push of one worker takes a quarter of its batch's compute
 time, as long as that, and twice as long. It counts how many predictions are within 10% and within 20%.
 
+A machine that shares its hardware with others is not equally fast all the time. So beside everything a process makes a
+step now and then (`adamctl.bench.speed_probe`), and each round is predicted from rates that are as much larger or
+smaller as the speed of its steps is than while the rates were measured. The column `speed` says how much that was.
+
 Needs Linux, network namespaces, and control groups that this user may write to. Medians of rounds;
 about two minutes for each size with the defaults. Let nothing else run.
 """
@@ -19,9 +23,12 @@ import asyncio
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from adamctl.bench import namespaces
 from adamctl.bench.figures.cluster_prediction import predicted
@@ -30,6 +37,7 @@ from adamctl.bench.figures.machines import CORES_MOST, core_shares
 from adamctl.bench.partition.prediction import TCP, Slowed
 from adamctl.bench.serving_rates import server_rates
 from adamctl.bench.slices import measure_rates
+from adamctl.bench.speed_probe import SpeedProbe
 from adamctl.bench.watched_run import WatchedRun, examples_per_s
 from adamctl.cli.model.scaling_figures import training_of
 from adamctl.config.experiment import Experiment
@@ -46,16 +54,48 @@ QUOTA = 0.4
 TRANSFERS = (0.25, 1.0, 2.0)
 """Time of one push of a whole replica through its link, over the compute time of its batch."""
 WARM_S = 4.0
+CALIBRATIONS = 7
+
+
+class Round(NamedTuple):
+    """Images per second of one round, and how fast the machine was meanwhile."""
+
+    images_per_s: float
+    speed: float
 
 
 class Point(NamedTuple):
-    """One size over one link, measured and predicted."""
+    """One size over one link, measured and predicted: medians of rounds.
+
+    `speed`: of the machine, over what it was while its rates were measured.
+    """
 
     size: Size
     link_bytes_per_s: float
     measured: float
     predicted: float
+    ratio: float
+    speed: float
     binds: str
+
+
+class Calibrated(NamedTuple):
+    """Rates of this machine, and how fast it was while they were measured."""
+
+    rates: Rates
+    serving: ServerRates
+    speed: float
+
+    def at(self, speed: float) -> Calibrated:
+        """Returns the rates of the machine at another speed."""
+        factor, rates, serving = speed / self.speed, self.rates, self.serving
+        stages = tuple(msgspec.structs.replace(one, amount_per_s=one.amount_per_s * factor) for one in rates.stages)
+        rates = msgspec.structs.replace(rates, update_per_s=rates.update_per_s * factor, stages=stages)
+        serving = msgspec.structs.replace(
+            serving, apply_per_s=serving.apply_per_s * factor, apply_more_per_s=serving.apply_more_per_s * factor,
+            products_per_s=serving.products_per_s * factor,
+        )  # fmt: skip
+        return Calibrated(rates, serving, speed)
 
 
 def main() -> None:
@@ -86,56 +126,103 @@ def main() -> None:
     ]  # fmt: skip
     overrides = tuple(map(parse_setting, settings))
     experiment = load_experiment(given.experiment, settings=overrides, search=data).experiment
-    rates = measure_rates([plan_of(experiment, number) for number in lists[0]], given.examples)
-    serving = server_rates(experiment.optimizer.rule)
     found: list[Point] = []
-    print("partitions  replicas  servers   Mbit/s   measured  predicted   ratio  binds")
-    for size in sizes:
-        for point in measured(given.experiment, experiment, settings, data, size, rates, serving, given):
-            found.append(point)
-            print(
-                f"{size.partitions:10}  {size.replicas:8}  {size.servers:7}  {point.link_bytes_per_s / 125e3:7.4g}  "
-                f"{point.measured:9.1f}  {point.predicted:9.1f}  {point.measured / point.predicted:6.3f}  "
-                f"{point.binds}",
-                flush=True,
-            )
-    near = [abs(point.measured / point.predicted - 1) for point in found]
+    print("partitions  replicas  servers   Mbit/s   measured  predicted   ratio   speed  binds")
+    with SpeedProbe(experiment, given.examples) as probe:
+        machine = calibrated(experiment, lists[0], given.examples, probe)
+        for size in sizes:
+            for point in measured(given.experiment, experiment, settings, data, size, machine, probe, given):
+                found.append(point)
+                print(
+                    f"{size.partitions:10}  {size.replicas:8}  {size.servers:7}  "
+                    f"{point.link_bytes_per_s / 125e3:7.4g}  {point.measured:9.1f}  {point.predicted:9.1f}  "
+                    f"{point.ratio:6.3f}  {point.speed:6.3f}  {point.binds}",
+                    flush=True,
+                )
+    near = [abs(point.ratio - 1) for point in found]
     within = [sum(one <= limit for one in near) for limit in (0.1, 0.2)]
     print(f"{len(near)} points: {within[0]} within 10%, {within[1]} within 20% of the prediction")
 
 
+def calibrated(experiment: Experiment, partitions: Sequence[int], examples: int, probe: SpeedProbe) -> Calibrated:
+    """Returns the rates of this machine: of several measurements, those at a speed in the middle of theirs."""
+    plans = [plan_of(experiment, number) for number in partitions]
+    found = []
+    for _ in range(CALIBRATIONS):
+        began_s = time.monotonic()
+        rates, serving = measure_rates(plans, examples), server_rates(experiment.optimizer.rule)
+        found.append(Calibrated(rates, serving, probe.speed(began_s, time.monotonic())))
+    middle = statistics.median(one.speed for one in found)
+    same = [one.at(middle) for one in found]
+    stages = tuple(
+        msgspec.structs.replace(
+            stage, amount_per_s=statistics.median(one.rates.stages[place].amount_per_s for one in same)
+        )
+        for place, stage in enumerate(same[0].rates.stages)
+    )
+
+    def median(of: Callable[[Calibrated], float]) -> float:
+        return statistics.median(map(of, same))
+
+    update_per_s = median(lambda one: one.rates.update_per_s)
+    serving = msgspec.structs.replace(
+        same[0].serving,
+        apply_per_s=median(lambda one: one.serving.apply_per_s),
+        apply_more_per_s=median(lambda one: one.serving.apply_more_per_s),
+        products_per_s=median(lambda one: one.serving.products_per_s),
+    )
+    return Calibrated(msgspec.structs.replace(same[0].rates, update_per_s=update_per_s, stages=stages), serving, middle)
+
+
 def measured(
-    path: str, experiment: Experiment, settings: Sequence[str], data: Sequence[str], size: Size, rates: Rates,
-    serving: ServerRates, given: argparse.Namespace,
+    path: str, experiment: Experiment, settings: Sequence[str], data: Sequence[str], size: Size, machine: Calibrated,
+    probe: SpeedProbe, given: argparse.Namespace,
 ) -> list[Point]:  # fmt: skip
     """Returns a size's points, one for each link."""
     quota = min(QUOTA, CORES_MOST / (size.machines - size.data_servers))
-    links = _links(experiment, rates, quota)
+    links = _links(experiment, machine.rates, quota)
     with core_shares() as groups, LinkedCluster(size, data, groups, quota) as cluster:
         arguments = cluster.arguments(str(Path(path).resolve()), size, settings)
-        speeds = asyncio.run(_train(arguments, cluster, links, given.rounds, given.seconds))
-    points = []
-    for link, rounds in zip(links, speeds, strict=True):
-        expected, binds = predicted(experiment, size, rates, serving, quota, link)
-        points.append(Point(size, link, statistics.median(rounds), expected, binds))
-    return points
+        rounds = asyncio.run(_train(arguments, cluster, links, probe, given.rounds, given.seconds))
+    return [_point(experiment, size, machine, quota, link, own) for link, own in zip(links, rounds, strict=True)]
+
+
+def _point(
+    experiment: Experiment, size: Size, machine: Calibrated, quota: float, link: float, rounds: Sequence[Round]
+) -> Point:
+    found: list[float] = []
+    binds = ""
+    for one in rounds:
+        then = machine.at(one.speed)
+        expected, binds = predicted(experiment, size, then.rates, then.serving, quota, link)
+        found.append(expected)
+    return Point(
+        size, link,
+        statistics.median(one.images_per_s for one in rounds),
+        statistics.median(found),
+        statistics.median(one.images_per_s / expected for one, expected in zip(rounds, found, strict=True)),
+        statistics.median(one.speed for one in rounds) / machine.speed,
+        binds,
+    )  # fmt: skip
 
 
 async def _train(
-    arguments: Sequence[str], cluster: LinkedCluster, links: Sequence[float], rounds: int, seconds: float
-) -> list[list[float]]:
-    speeds: list[list[float]] = [[] for _ in links]
+    arguments: Sequence[str], cluster: LinkedCluster, links: Sequence[float], probe: SpeedProbe, rounds: int,
+    seconds: float,
+) -> list[list[Round]]:  # fmt: skip
+    every: list[list[Round]] = [[] for _ in links]
     async with WatchedRun(arguments, environment={}) as training:
         await training.trains()
         await asyncio.sleep(WARM_S)
         for _ in range(rounds):
-            for link, found in zip(links, speeds, strict=True):
+            for link, found in zip(links, every, strict=True):
                 cluster.limit(link)
                 await asyncio.sleep(WARM_S / 2)  # what is under way went through the link before
-                began_s = training.samples[-1].at_s
+                began_s, began_here_s = training.samples[-1].at_s, time.monotonic()
                 await asyncio.sleep(seconds)
-                found.append(examples_per_s(training.samples, began_s, training.samples[-1].at_s))
-    return speeds
+                images_per_s = examples_per_s(training.samples, began_s, training.samples[-1].at_s)
+                found.append(Round(images_per_s, probe.speed(began_here_s, time.monotonic())))
+    return every
 
 
 def _links(experiment: Experiment, rates: Rates, quota: float) -> tuple[float, ...]:
