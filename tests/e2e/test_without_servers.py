@@ -13,9 +13,7 @@ QUICK = ("--ps", "0", "--threads", "1", "--json")
 CUT = ("--workers", "2", "--set", "cluster.partitions=2")
 
 
-@pytest.mark.parametrize(
-    "cut", [pytest.param((), marks=pytest.mark.slow), CUT], ids=["one process", "two partitions"]
-)
+@pytest.mark.parametrize("cut", [pytest.param((), marks=pytest.mark.slow), CUT], ids=["one process", "two partitions"])
 def test_a_run_trains_and_goes_on_from_its_checkpoint_with_servers_and_without(
     adamctl: Runner, cut: tuple[str, ...]
 ) -> None:
