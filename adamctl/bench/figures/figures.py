@@ -166,6 +166,15 @@ def _check_known(names: Sequence[str], what: str = "") -> None:
 
 
 def _run(name: str, part: Part, asked: Asked, progress: Progress) -> dict[str, Any]:
+    lock = FolderLock(_place(name, asked), "--folder", "process with this figure")
+    try:
+        return _made(name, part, asked, progress)
+    finally:
+        lock.release()
+
+
+def _made(name: str, part: Part, asked: Asked, progress: Progress) -> dict[str, Any]:
+    """Draws a figure, of which what is missing is measured; returns what the report has of it."""
     rounds, module = rounds_of(name, asked), part.load()
     figure = None
     if rounds.is_done and not asked.settings.searches:
@@ -195,13 +204,9 @@ def _measured(name: str, part: Part, module: Module, rounds: Rounds, asked: Aske
     session = Session(
         asked.settings, rounds, lambda other: rounds_of(other, asked), lambda text: progress(f"{name}: {text}"), begin
     )
-    lock = FolderLock(_place(name, asked), "--folder", "measurement of this figure")
-    try:
-        module.measure(session)
-        if not rounds.is_done:
-            rounds.finish()
-    finally:
-        lock.release()
+    module.measure(session)
+    if not rounds.is_done:
+        rounds.finish()
     return module.figure_of(rounds)
 
 

@@ -95,7 +95,7 @@ def test_two_processes_do_not_measure_in_one_folder(tmp_path: Path, use: Use) ->
     module = use(FakeModule())
     lock = FolderLock(tmp_path / "figures" / "fake", "--folder", "test")
     try:
-        with pytest.raises(ConfigurationError, match=r"another measurement of this figure .* another --folder"):
+        with pytest.raises(ConfigurationError, match=r"another process with this figure .* another --folder"):
             run_figures(asked(tmp_path))
     finally:
         lock.release()

@@ -20,15 +20,16 @@ from adamctl.roles.worker.partition.sleeping import NAMELESS
 EXAMPLES = Path(__file__).resolve().parent.parent.parent.parent / "examples"
 
 
-def test_the_report_has_a_row_for_each_setting() -> None:
+@pytest.mark.parametrize("counts", [[3], pytest.param([2, 3], marks=pytest.mark.slow)])
+def test_the_report_has_a_row_for_each_setting(counts: list[int]) -> None:
     """Over TCP, what is sent is what the plan says."""
     experiment = load_experiment(EXAMPLES / "digits.toml", settings=[parse_setting("optimizer.clip_norm=1")]).experiment
     report = run_partition_benchmark(
-        experiment, [3], threads=2, batch=4, flights=[2], transports=["shared", "tcp"], rounds=1, seconds=0.05
+        experiment, counts, threads=2, batch=4, flights=[2], transports=["shared", "tcp"], rounds=1, seconds=0.05
     )
     rows = [(row["partitions"], row["flights"], row["transport"]) for row in report["results"]]
     shared = "shared memory" if NAMELESS else "Unix socket"
-    assert rows == [(1, 0, None), (3, 2, shared), (3, 2, "TCP")]
+    assert rows == [(1, 0, None), *((count, 2, how) for count in counts for how in (shared, "TCP"))]
     for row in report["results"]:
         assert row["images_per_s"] > 0 and row["ratio"] > 0
         assert (row["planned_bytes_per_flight"] > 0) == (row["partitions"] > 1)
