@@ -143,6 +143,7 @@ async def until(client: CoordinatorClient, reached: Callable[[RunProgress], obje
             progress = await client.status()
             if reached(progress):
                 return progress
+            assert progress.state != "failed", f"it has failed, and never comes to that; it said {progress.messages}"
             await asyncio.sleep(0.01)
 
 
