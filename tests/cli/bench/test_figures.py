@@ -76,7 +76,8 @@ def test_links_are_measured_inside_a_namespace(
     line = ["bench", "figures", "fake", "--folder"]
     CliRunner().invoke(application, [*line, str(tmp_path / "one")])
     assert went == [sys.argv[1:]] and not module.measured
-    (tmp_path / "one" / "fake").mkdir(parents=True)  # an earlier version has measured something else, and all of that
+    (tmp_path / "one" / "fake").mkdir(parents=True, exist_ok=True)
+    # An earlier version has measured something else, and all of that.
     (tmp_path / "one" / "fake" / "rounds.jsonl").write_text('{"done": true}\n')
     CliRunner().invoke(application, [*line, str(tmp_path / "one")])
     assert len(went) == 2 and not module.measured
