@@ -108,6 +108,7 @@ class RecoveryScenario(ServerScenario):
         if self.cluster.acks != "durable" and not self.calm and self.world.chance(0.1):
             self.world.note(server.name, "loses", "its disk")
             server.disk = SimLogDisk(self.world.random, lambda: self.world.now_s)
+            self.cluster.invariants.disk_lost()
 
     def _downtime_s(self) -> float:
         if not self.calm and self.world.chance(0.5):

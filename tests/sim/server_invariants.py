@@ -198,6 +198,13 @@ class ServerInvariants(Invariants):
             if server.name in record.in_sync and not self._in_memory(index, record, but=server.name):
                 self._all_lost(index)
 
+    def disk_lost(self) -> None:
+        """What came before may have been on that disk alone, as if the others had had no room."""
+        self.ledger.disk_full()
+        for index, record in self.records.items():
+            if not self._in_memory(index, record):
+                self.ledger.all_lost(self.shards_of(index))
+
     def _in_memory(self, index: int, record: BucketRecord, but: str = "") -> bool:
         return any(self.servers[node].has_in_memory(index) for node in record.in_sync if node != but)
 

@@ -144,9 +144,10 @@ class Proposals:
         self._send()
 
     def _review_group(self, bucket: int, known: VersionedRecord, group: ReplicaGroup, now: float) -> None:
+        copies = self._copies
         for member in group.members.values():
             if member.lost == SILENT and not group.can_spare(member):
-                member.lost = ""  # another member has been lost since
+                copies.links.keep(group, member)  # another member has been lost since
         lost = {member.node: member.lost for member in group.members.values() if member.lost}
         ready = [member.node for member in group.members.values() if member.ready and self._is_told(member.node)]
         if lost:

@@ -313,6 +313,14 @@ class Links:
         found = (self._links.get((m.node, m.incarnation)) for m in group.members.values() if m.begun and not m.lost)
         return [link for link in found if link is not None]
 
+    def keep(self, group: ReplicaGroup, member: Member) -> None:
+        """Goes on with a member that counted as lost: it is sent what has changed meanwhile."""
+        member.lost = ""
+        link = self._links.get((member.node, member.incarnation))
+        for replica in group.shards.values() if link is not None and member.begun else ():
+            if replica.prepared.get(member.node, -1) < replica.shard.counter:
+                link.changed(replica)
+
     def remove(self, group: ReplicaGroup, member: Member) -> None:
         """Sends nothing more of a bucket to a member."""
         link = self._links.get((member.node, member.incarnation))

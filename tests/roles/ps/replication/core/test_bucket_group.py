@@ -350,6 +350,26 @@ def test_who_is_silent_is_kept_if_another_is_lost_before_it_could_be_removed() -
     assert cluster.record().in_sync == ("a", "c")
 
 
+def test_who_is_kept_gets_what_changed_while_it_counted_as_lost() -> None:
+    """Found by the simulator: nobody sent it, so that this push and all after it were never acknowledged."""
+    cluster = Cluster(min_in_sync=2)
+    cluster.hold_all(("c", "a"))
+    cluster.propose_hook = lambda server, record: False
+    cluster.pass_time(10.0)
+    assert cluster.proposals and len(cluster.record().in_sync) == 3
+    cluster["a"].push("p", [(0, 1, 2.0)])
+    cluster.run()
+    assert cluster["c"].value(0) == 0.0
+    cluster.hold_all()
+    cluster.kill("b")
+    cluster.propose_hook = lambda server, record: True
+    cluster.configure("a")
+    cluster.run()
+    cluster.pass_time(2.0)
+    assert cluster.record().in_sync == ("a", "c")
+    assert cluster["c"].value(0) == 2.0 and cluster["a"].code("p") == ErrorCode.OK
+
+
 def test_whoever_slept_blames_nobody_for_the_silence() -> None:
     cluster = Cluster()
     cluster.hold_all(("b", "a"), ("c", "a"))
