@@ -163,6 +163,8 @@ def binding(cluster: Cluster, outcome: Outcome) -> str:
             work.fetch_bytes / work.pushes_per_fetch / server.rates.out_each_bytes_per_s,
         ),
     }
+    if work.waits_for_links:
+        shares["workers' links"] = max(shares["workers' links"], shares.pop("compute"))
     name, share = max(shares.items(), key=lambda one: one[1])
     waited = outcome.waited_shares["data"]
     if cluster.data is not None and waited > max(shares.values()):

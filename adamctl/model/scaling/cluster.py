@@ -29,6 +29,7 @@ class ReplicaWork:
         push_bytes, fetch_bytes: of one push and one fetch, that go to and come from the busiest server.
         keeps_to_steps: replicas go in step; each has one context.
         staleness_most: batches that a replica may be ahead of the slowest; None: no bound.
+        waits_for_links: what a context spends most of its time on is the replica's own links.
     """
 
     contexts: int
@@ -43,6 +44,7 @@ class ReplicaWork:
     fetch_bytes: float = 0.0
     keeps_to_steps: bool = False
     staleness_most: int | None = None
+    waits_for_links: bool = False
 
 
 @dataclass(frozen=True)

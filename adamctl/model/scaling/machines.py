@@ -2,7 +2,8 @@
 
 Every worker, every parameter server and every data server has a machine of its own, all alike, with one link to the
 others. The front, with controllers and coordinator, is one more machine and has next to nothing to do. What a replica
-does inside is priced once, without pushes; their bytes and the processor time that they take are added here.
+does inside is priced with what pushes, fetches and examples leave of its links; the processor time that pushes and
+fetches take is added here.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ PLACED_MOST = 64
 """Most servers for which buckets are placed one by one; with more, all are taken to have as much as each other."""
 RANGES_PER_REPLICA = 8
 """That of `adamctl.roles.coordinator.core.ranges`, likewise."""
+AGREEING, AGREEING_MOST = 0.01, 10
+"""How near two intervals are that agree, and after how many tries the last one is taken."""
 SLOTS = 4
 """`SLOTS_PER_THREAD` of `adamctl.roles.worker.replica`, which this tier cannot import; a test compares the two."""
 
@@ -87,7 +90,7 @@ class Planner:
         self._machine = machine
         self._tensors = tensors_of(training.model)
         self._plans: dict[int, PartitionPlan] = {}
-        self._prices: dict[tuple[int, tuple[Factored, ...]], Price] = {}
+        self._prices: dict[tuple[int, tuple[Factored, ...], float, float], Price] = {}
         self._shares: dict[tuple[int, int], float] = {}
 
     def cluster(self, size: Size, *, spread: float = 0.0, jitter: float = 0.0, placed: bool = True) -> Cluster:
@@ -99,11 +102,13 @@ class Planner:
             ConfigurationError: the network cannot be cut into so many partitions.
         """
         plan, pushing = self._plan(size.partitions), self._pushing(size)
-        inside, link = self.inside(size), self.training.conditions.link
+        link = self.training.conditions.link
         pushed, fetched = self._traffic(plan, pushing)
         share, per_push = self._share(plan, size.servers, placed), self.training.conditions.steps_per_push
         example_bytes = self._example_bytes(plan)
-        comes_too = max(inside.received_bytes) + max(example_bytes) * self.training.conditions.batch
+        comes_beside = max(example_bytes) * self.training.conditions.batch
+        inside = self._beside(size, pushed / per_push, fetched / per_push + comes_beside)
+        comes_too = max(inside.received_bytes) + comes_beside
         own_out = _left(link.bytes_per_s, pushed / per_push, max(inside.sent_bytes), inside.interval_s)
         own_in = _left(link.bytes_per_s, fetched / per_push, comes_too, inside.interval_s)
         rates = StationRates(
@@ -139,13 +144,39 @@ class Planner:
 
     def inside(self, size: Size) -> Price:
         """Returns what one replica costs by itself, without pushes and fetches."""
+        return self._beside(size, 0.0, 0.0)
+
+    def _beside(self, size: Size, sent: float, received: float) -> Price:
+        """Returns what one replica costs whose links carry so many other bytes, too, for each batch."""
         plan, pushing = self._plan(size.partitions), self._pushing(size)
         factored = tuple(factored_by(plan, p, pushing) for p in range(plan.partitions))
-        key = (size.partitions, factored)
+        if plan.partitions == 1:
+            sent = received = 0.0  # it has no blocks that would wait
+        key = (size.partitions, factored, sent, received)
         if key not in self._prices:
-            alone = replace(self.training.conditions, pushing=pushing, steps_per_push=NEVER)
-            self._prices[key] = price(plan, self._machine, alone)
+            self._prices[key] = self._agreed(plan, pushing, sent, received)
         return self._prices[key]
+
+    def _agreed(self, plan: PartitionPlan, pushing: Pushing, sent: float, received: float) -> Price:
+        """Returns a price whose interval is that at which a link has room for all.
+
+        The longer an interval is, the more of a link do other bytes leave for blocks, and the shorter it can be.
+        """
+        rate = self.training.conditions.link.bytes_per_s
+        found = self._priced(plan, pushing, rate)
+        interval_s, blocks = found.interval_s, (max(found.sent_bytes), max(found.received_bytes))
+        for _ in range(AGREEING_MOST if sent or received else 0):
+            left = (_left(rate, own, other, interval_s) for own, other in zip(blocks, (sent, received), strict=True))
+            found = self._priced(plan, pushing, min(left))
+            if abs(found.interval_s - interval_s) <= AGREEING * interval_s:
+                break
+            interval_s = (interval_s + found.interval_s) / 2
+        return found
+
+    def _priced(self, plan: PartitionPlan, pushing: Pushing, link_bytes_per_s: float) -> Price:
+        conditions = self.training.conditions
+        link = replace(conditions.link, bytes_per_s=link_bytes_per_s)
+        return price(plan, self._machine, replace(conditions, pushing=pushing, steps_per_push=NEVER, link=link))
 
     def _pushing(self, size: Size) -> Pushing:
         """Returns how replicas push to so many servers; one fetch is of all that a partition holds."""
@@ -181,6 +212,7 @@ class Planner:
         return ReplicaWork(
             contexts, batch_s, conditions.batch, per_push, max(round(to_fetch), 1), training.steps_per_fetch is None,
             training.may_wait, SLOTS, pushed, fetched, training.keeps_to_steps, training.staleness_most,
+            inside.binds.startswith("link"),
         )  # fmt: skip
 
     def _server(self, plan: PartitionPlan, pushing: Pushing, share: float, rates: StationRates) -> ServerWork:
@@ -239,7 +271,7 @@ class Planner:
 
 
 def _left(link_bytes_per_s: float, own_bytes: float, other_bytes: float, batch_s: float) -> float:
-    """Returns what a worker's link has for pushes, or fetches, beside what else it carries for each batch.
+    """Returns what a worker's link has for some bytes of each batch, beside others that it carries.
 
     That is what is left of it or, where the link itself is what binds, its share.
     """

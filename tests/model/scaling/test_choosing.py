@@ -80,6 +80,9 @@ def test_what_binds_is_named() -> None:
     slow = replace(loops.training.conditions, link=Link(1e9, 1e-4, 1e-6))
     loops = Planner(replace(loops.training, conditions=slow, server_cores=8.0), Even(1e9), loops.serving)
     assert chosen(loops, 8, servers=1).binds == "servers' event loops"
+    seldom = replace(loops.training.conditions, steps_per_push=100, link=Link(2e5, 1e-4))  # blocks, not pushes
+    cut = Planner(replace(loops.training, conditions=seldom), Even(1e7), loops.serving).cluster(Size(2, 1, 8, 0))
+    assert binding(cut, run(cut, 0)) == "workers' links"
     steps = planner(1e6, keeps_to_steps=True)
     found = chosen(steps, 8, servers=4)
     assert binding(found.cluster, found.outcome) in ("steps in step", "compute", "servers' links")

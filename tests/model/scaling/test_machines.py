@@ -91,11 +91,28 @@ def test_a_workers_link_has_for_pushes_what_other_traffic_leaves() -> None:
     inside, found = made.inside(size), made.cluster(size)
     plan, pushing = make_plan(MODEL, 2), conditions().pushing._replace(servers=2)
     pushed = max(parameter_traffic(plan, tensors_of(MODEL), p, pushing)[0] for p in range(2))
-    other = max(inside.sent_bytes)
-    left = max(LINK.bytes_per_s * pushed / (pushed + other), LINK.bytes_per_s - other / inside.interval_s)
+    other, interval_s = max(inside.sent_bytes), found.work.batch_s / found.work.contexts
+    left = max(LINK.bytes_per_s * pushed / (pushed + other), LINK.bytes_per_s - other / interval_s)
     assert 0 < left < 0.95 * LINK.bytes_per_s
     seconds = found.work.push_bytes / found.server.rates.in_each_bytes_per_s
-    assert seconds == pytest.approx(pushed / left)
+    assert seconds == pytest.approx(pushed / left, rel=1e-2)
+
+
+def test_blocks_of_a_replica_wait_for_what_it_pushes_through_the_same_links() -> None:
+    def intervals_s(bytes_per_s: float, waits: bool) -> tuple[float, float]:
+        """Returns how long a batch takes alone, and beside pushes."""
+        made = planner(Training(MODEL, replace(conditions(), link=Link(bytes_per_s, 1e-4))))
+        found = made.cluster(Size(2, 1, 2, 1)).work
+        assert found.waits_for_links == waits
+        return made.inside(Size(2, 1, 2, 1)).interval_s, found.batch_s / found.contexts
+
+    alone_s, beside_s = intervals_s(1e6, True)
+    assert beside_s > 1.2 * alone_s
+    pushed_bytes = planner().cluster(Size(2, 1, 2, 1)).work.push_bytes
+    sent_bytes = max(planner().inside(Size(2, 1, 2, 1)).sent_bytes)
+    assert (pushed_bytes + sent_bytes) / beside_s <= 1e6 * (1 + machines.AGREEING)
+    alone_s, beside_s = intervals_s(1e12, False)
+    assert beside_s == pytest.approx(alone_s)
 
 
 def test_copies_data_servers_and_steps_in_step() -> None:
