@@ -317,7 +317,9 @@ class Links:
         """Goes on with a member that counted as lost: it is sent what has changed meanwhile."""
         member.lost = ""
         link = self._links.get((member.node, member.incarnation))
-        for replica in group.shards.values() if link is not None and member.begun else ():
+        if link is None or not member.begun:
+            return
+        for replica in group.shards.values():
             if replica.prepared.get(member.node, -1) < replica.shard.counter:
                 link.changed(replica)
 
