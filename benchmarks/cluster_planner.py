@@ -4,9 +4,9 @@
 
 Real roles train: every worker and every parameter server has a network namespace of its own with one link, and a share
 of a core; all together have at most 1.8 cores. Controller, coordinator and data server are beside them. For each size,
-images per second are measured over three links, in interleaved rounds, and predicted from rates that are measured
-first on this machine as it is. Links are chosen so that one push of one worker takes a quarter of its batch's compute
-time, as long as that, and twice as long. It counts how many predictions are within 10% and within 20%.
+images per second are measured over three links, in interleaved rounds, and predicted from rates that processes with
+the same share of a core measure first. Links are chosen so that one push of one worker takes a quarter of its batch's
+compute time, as long as that, and twice as long. It counts how many predictions are within 10% and within 20%.
 
 A machine that shares its hardware with others is not equally fast all the time. So beside everything a process makes a
 step now and then (`adamctl.bench.speed_probe`), and each round is predicted from rates that are as much larger or
@@ -25,12 +25,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from adamctl.bench import namespaces
+from adamctl.bench.child import Child, Pipe
 from adamctl.bench.figures.cluster_prediction import predicted
 from adamctl.bench.figures.linked_cluster import LinkedCluster
 from adamctl.bench.figures.machines import CORES_MOST, core_shares
@@ -54,7 +56,7 @@ QUOTA = 0.4
 TRANSFERS = (0.25, 1.0, 2.0)
 """Time of one push of a whole replica through its link, over the compute time of its batch."""
 WARM_S = 4.0
-CALIBRATIONS = 7
+CALIBRATIONS, CALIBRATED_TOGETHER, CALIBRATION_S = 3, 4, 300.0
 
 
 class Round(NamedTuple):
@@ -145,13 +147,26 @@ def main() -> None:
 
 
 def calibrated(experiment: Experiment, partitions: Sequence[int], examples: int, probe: SpeedProbe) -> Calibrated:
-    """Returns the rates of this machine: of several measurements, those at a speed in the middle of theirs."""
-    plans = [plan_of(experiment, number) for number in partitions]
+    """Returns the rates of this machine with a share of a core, in processor time.
+
+    A thread that is stopped in every 10 ms finds less in the caches when it goes on, and less still where others had
+    the core meanwhile. So as many processes measure side by side as have room, each with its share; of all that they
+    find, at a speed in the middle, these are the medians.
+    """
     found = []
-    for _ in range(CALIBRATIONS):
-        began_s = time.monotonic()
-        rates, serving = measure_rates(plans, examples), server_rates(experiment.optimizer.rule)
-        found.append(Calibrated(rates, serving, probe.speed(began_s, time.monotonic())))
+    with core_shares() as groups, ExitStack() as stack:
+        children = [
+            stack.enter_context(Child(_measure, experiment, partitions, examples)) for _ in range(CALIBRATED_TOGETHER)
+        ]
+        for number, child in enumerate(children):
+            child.receive(CALIBRATION_S)
+            groups.share_cores(f"calibrating-{number}", child.pid, QUOTA)
+        for _ in range(CALIBRATIONS):
+            for child in children:
+                child.send("measure")
+            for child in children:
+                began_s, ended_s, rates, serving = child.receive(CALIBRATION_S)
+                found.append(Calibrated(rates, serving, probe.speed(began_s, ended_s)))
     middle = statistics.median(one.speed for one in found)
     same = [one.at(middle) for one in found]
     stages = tuple(
@@ -172,6 +187,18 @@ def calibrated(experiment: Experiment, partitions: Sequence[int], examples: int,
         products_per_s=median(lambda one: one.serving.products_per_s),
     )
     return Calibrated(msgspec.structs.replace(same[0].rates, update_per_s=update_per_s, stages=stages), serving, middle)
+
+
+def _measure(experiment: Experiment, partitions: Sequence[int], examples: int, pipe: Pipe) -> None:
+    """Measures rates in a process of their own, once before it has its share, and then as often as it is told."""
+    plans = [plan_of(experiment, number) for number in partitions]
+    told: object = "measure"
+    while told is not None:
+        began_s = time.monotonic()
+        rates = measure_rates(plans, examples, clock=time.thread_time)
+        serving = server_rates(experiment.optimizer.rule, time.thread_time)
+        pipe.send((began_s, time.monotonic(), rates, serving))
+        told = pipe.recv()
 
 
 def measured(

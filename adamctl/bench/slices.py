@@ -50,14 +50,18 @@ ELEMENTS_THROUGH_MAX = 1 << 26
 DIFFERENT = 65521
 """Numbers that are drawn of a large array before they are repeated: a prime, so that no two rows are the same."""
 Progress = Callable[[str], None]
+Clock = Callable[[], float]
 
 
-def measure_rates(plans: Sequence[PartitionPlan], batch: int, progress: Progress = lambda _: None) -> Rates:
+def measure_rates(
+    plans: Sequence[PartitionPlan], batch: int, progress: Progress = lambda _: None, clock: Clock = time.perf_counter
+) -> Rates:
     """Returns the rates of this machine for the stages of plans of one model.
 
     Args:
         batch: examples of a flight.
         progress: called with what is timed next.
+        clock: by which parts are timed, in seconds.
     """
     backend = choose()
     found: dict[Work, Rate] = {}
@@ -67,10 +71,10 @@ def measure_rates(plans: Sequence[PartitionPlan], batch: int, progress: Progress
             largest = [_largest(plan, stage.index) for stage in plan.stages]
             for partition in sorted({partition for partition, work in largest if work not in found}):
                 progress(f"partition {partition} of {plan.partitions}")
-                for rate, work in _rates_of(plan, partition, batch, backend, inputs):
+                for rate, work in _rates_of(plan, partition, batch, backend, inputs, clock):
                     found.setdefault(work, rate)
         parameters = max(held_elements(plan, p) for plan in plans for p in range(plan.partitions))
-        update_per_s = _update_per_s(min(max(parameters, 1), UPDATED_MAX), backend)
+        update_per_s = _update_per_s(min(max(parameters, 1), UPDATED_MAX), backend, clock)
     return Rates(cache_bytes(2), cache_bytes(3), update_per_s, tuple(found.values()))
 
 
@@ -131,7 +135,7 @@ def _inputs_of_stages(plan: PartitionPlan, backend: Backend) -> list[Array]:
 
 
 def _rates_of(
-    plan: PartitionPlan, partition: int, batch: int, backend: Backend, inputs: Sequence[Array]
+    plan: PartitionPlan, partition: int, batch: int, backend: Backend, inputs: Sequence[Array], clock: Clock
 ) -> Iterator[tuple[Rate, Work]]:
     """Yields the rates of a partition's parts of all stages, and the parts."""
     works = [work_of(plan, stage.index, partition) for stage in plan.stages]
@@ -139,7 +143,7 @@ def _rates_of(
     amount = sum(work.amount for _, work in own)
     examples = int(min(max(AMOUNT_MAX // max(amount, 1), 1), batch))
     for some in _groups(plan, partition, examples, [stage for stage, _ in own]):
-        parts = [_Part(plan, stage, partition, examples, backend, inputs[stage]) for stage in some]
+        parts = [_Part(plan, stage, partition, examples, backend, inputs[stage], clock) for stage in some]
         for stage, seconds in zip(some, _seconds(parts), strict=True):
             work = works[stage]
             assert work is not None
@@ -168,9 +172,11 @@ class _Part:
     """A partition's part of a stage, with what it computes on."""
 
     def __init__(
-        self, plan: PartitionPlan, stage: int, partition: int, examples: int, backend: Backend, inputs: Array
-    ) -> None:
+        self, plan: PartitionPlan, stage: int, partition: int, examples: int, backend: Backend, inputs: Array,
+        clock: Clock,
+    ) -> None:  # fmt: skip
         """`inputs`: of the whole stage, for a few examples."""
+        self._clock = clock
         cut, tensors = plan.stages[stage], tensors_of(plan.model)
         region = cut.parts[partition].inputs
         assert region is not None
@@ -191,16 +197,16 @@ class _Part:
 
     def forward_s(self) -> float:
         """Returns how long the way forward takes."""
-        began_s = time.perf_counter()
+        began_s = self._clock()
         self._values = [self._inputs]
         for operation, weights, buffers in zip(self._operations, self._weights, self._buffers, strict=True):
             self._values.append(operation.forward(self._values[-1], weights, buffers, True, self._key))
-        return time.perf_counter() - began_s
+        return self._clock() - began_s
 
     def backward_s(self) -> float:
         """Returns how long the way back takes, if it trains."""
         np.copyto(self._error, self._kept)
-        began_s = time.perf_counter()
+        began_s = self._clock()
         error: Array | None = self._error
         for place in reversed(range(len(self._operations)) if self._trains else ()):
             assert error is not None
@@ -208,7 +214,7 @@ class _Part:
                 error, self._values[place], self._weights[place], list(self._gradients[place]), self._buffers[place],
                 self._needed[place],
             )  # fmt: skip
-        return time.perf_counter() - began_s
+        return self._clock() - began_s
 
 
 def _seconds(parts: Sequence[_Part]) -> list[float]:
@@ -246,13 +252,13 @@ def _noise(*shape: int) -> NDArray[np.float32]:
     return np.resize(some, shape).astype(np.float32, copy=False)
 
 
-def _update_per_s(parameters: int, backend: Backend) -> float:
+def _update_per_s(parameters: int, backend: Backend, clock: Clock) -> float:
     """Returns how many parameters' gradients a thread accrues and applies per second."""
     accrued, weights, gradient = (_noise(parameters) for _ in range(3))
     accrual = Accrual(backend)
     least = float("inf")
     for _ in range(5):
-        began = time.perf_counter()
+        began = clock()
         accrual.accrue_and_apply(accrued, weights, gradient, 1e-6, False)
-        least = min(least, time.perf_counter() - began)
+        least = min(least, clock() - began)
     return parameters / max(least, 1e-9)

@@ -40,9 +40,9 @@ def test_a_rules_state_is_counted(rule: str, vectors: int) -> None:
 def test_factors_are_multiplied_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, threads = serving_rates._seconds, []
 
-    def watched(call: Callable[[], object]) -> float:
+    def watched(call: Callable[[], object], clock: Callable[[], float]) -> float:
         threads.append({pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"})
-        return seconds(call)
+        return seconds(call, clock)
 
     monkeypatch.setattr(serving_rates, "_seconds", watched)
     with threadpool_limits(limits=2, user_api="blas"):

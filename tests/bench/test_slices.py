@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -89,6 +90,15 @@ def test_the_same_part_is_timed_once() -> None:
     told: list[str] = []
     assert len(measure_rates([plan, plan], 2, told.append).stages) == 2
     assert told == ["partition 0 of 2"]
+
+
+def test_rates_are_in_the_seconds_of_the_clock_that_is_given() -> None:
+    """Processor time, where a process has a share of a core: each way takes one second of this one."""
+    ticks = itertools.count()
+    plan = make_plan(Model((6, 6, 2), (Dense(5), Softmax(3))), 1)
+    found = measure_rates([plan], 4, clock=lambda: float(next(ticks)))
+    works = [work_of(plan, stage, 0) for stage in range(len(plan.stages))]
+    assert [rate.amount_per_s for rate in found.stages] == [work.amount * 4 / 2 for work in works if work is not None]
 
 
 def test_parts_that_do_not_fit_together_are_timed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
