@@ -51,7 +51,7 @@ from adamctl.model.partition.rates import Rates
 from adamctl.model.scaling.machines import Planner, Size
 from adamctl.model.scaling.rates import ServerRates, ServingRates
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+NETWORK = Path(__file__).resolve().parent / "mnist_wide.toml"
 QUOTA = 0.4
 TRANSFERS = (0.25, 1.0, 2.0)
 """Time of one push of a whole replica through its link, over the compute time of its batch."""
@@ -102,7 +102,7 @@ class Calibrated(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", nargs="?", default=str(EXAMPLES / "mnist.toml"), metavar="EXP.toml")
+    parser.add_argument("experiment", nargs="?", default=str(NETWORK), metavar="EXP.toml")
     parser.add_argument("--replicas", default="1,2,4")
     parser.add_argument("--servers", default="1,2")
     parser.add_argument("--partitions", default="1,2,4")
