@@ -106,11 +106,11 @@ class Planner:
         pushed, fetched = self._traffic(plan, pushing)
         share, per_push = self._share(plan, size.servers, placed), self.training.conditions.steps_per_push
         example_bytes = self._example_bytes(plan)
-        comes_beside = max(example_bytes) * self.training.conditions.batch
-        inside = self._beside(size, pushed / per_push, fetched / per_push + comes_beside)
-        comes_too = max(inside.received_bytes) + comes_beside
-        own_out = _left(link.bytes_per_s, pushed / per_push, max(inside.sent_bytes), inside.interval_s)
-        own_in = _left(link.bytes_per_s, fetched / per_push, comes_too, inside.interval_s)
+        sent, received = pushed / per_push, fetched / (self.training.steps_per_fetch or per_push)
+        examples = max(example_bytes) * self.training.conditions.batch
+        inside = self._beside(size, sent, received + examples)
+        own_out = _left(link.bytes_per_s, sent, max(inside.sent_bytes), inside.interval_s)
+        own_in = _left(link.bytes_per_s, received, max(inside.received_bytes) + examples, inside.interval_s)
         rates = StationRates(
             link.bytes_per_s, own_out * share, own_in * share, link.processor_s_per_byte, link.processor_s_per_byte,
             self.training.server_cores, self.training.apply_threads,
@@ -154,18 +154,25 @@ class Planner:
             sent = received = 0.0  # it has no blocks that would wait
         key = (size.partitions, factored, sent, received)
         if key not in self._prices:
-            self._prices[key] = self._agreed(plan, pushing, sent, received)
+            if sent or received:
+                self._prices[key] = self._agreed(size, sent, received)
+            else:
+                self._prices[key] = self._priced(plan, pushing, self.training.conditions.link.bytes_per_s)
         return self._prices[key]
 
-    def _agreed(self, plan: PartitionPlan, pushing: Pushing, sent: float, received: float) -> Price:
+    def _agreed(self, size: Size, sent: float, received: float) -> Price:
         """Returns a price whose interval is that at which a link has room for all.
 
         The longer an interval is, the more of a link do other bytes leave for blocks, and the shorter it can be.
         """
-        rate = self.training.conditions.link.bytes_per_s
-        found = self._priced(plan, pushing, rate)
+        plan, pushing, rate = (
+            self._plan(size.partitions),
+            self._pushing(size),
+            self.training.conditions.link.bytes_per_s,
+        )
+        found = self.inside(size)
         interval_s, blocks = found.interval_s, (max(found.sent_bytes), max(found.received_bytes))
-        for _ in range(AGREEING_MOST if sent or received else 0):
+        for _ in range(AGREEING_MOST):
             left = (_left(rate, own, other, interval_s) for own, other in zip(blocks, (sent, received), strict=True))
             found = self._priced(plan, pushing, min(left))
             if abs(found.interval_s - interval_s) <= AGREEING * interval_s:

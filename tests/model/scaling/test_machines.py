@@ -115,6 +115,14 @@ def test_blocks_of_a_replica_wait_for_what_it_pushes_through_the_same_links() ->
     assert beside_s == pytest.approx(alone_s)
 
 
+def test_what_is_fetched_seldom_leaves_more_of_a_link_to_blocks() -> None:
+    some = replace(conditions(), link=Link(1e6, 1e-4))
+    seldom, often = (
+        planner(Training(MODEL, some, steps_per_fetch=steps)).cluster(Size(2, 1, 2, 0)).work.batch_s for steps in (9, 1)
+    )
+    assert seldom < often
+
+
 def test_copies_data_servers_and_steps_in_step() -> None:
     training = Training(MODEL, conditions(), copies=3, decode_threads=2, keeps_to_steps=True, range_batches=5)
     found = planner(training).cluster(Size(1, 3, 1, 2), spread=0.1, jitter=0.2)

@@ -317,10 +317,8 @@ class Links:
         """Goes on with a member that counted as lost: it is sent what has changed meanwhile."""
         member.lost = ""
         link = self._links.get((member.node, member.incarnation))
-        if link is None or not member.begun:
-            return
         for replica in group.shards.values():
-            if replica.prepared.get(member.node, -1) < replica.shard.counter:
+            if link is not None and replica.prepared.get(member.node, -1) < replica.shard.counter:
                 link.changed(replica)
 
     def remove(self, group: ReplicaGroup, member: Member) -> None:
