@@ -43,7 +43,7 @@ def test_digits_reach_97_percent_and_leave_a_run_folder(adamctl: Runner) -> None
 def test_two_workers_and_two_servers_in_one_command(adamctl: Runner, optimizer: str) -> None:
     lr = {"sgd": 0.1, "adagrad": 0.02}[optimizer]
     code, stdout, stderr = adamctl.run(
-        "train", DIGITS, "--json", "--workers", "2", "--ps", "2", "--threads", "1", "--passes", "14",
+        "train", DIGITS, "--json", "--workers", "2", "--ps", "2", "--threads", "1", "--passes", "20",
         "--set", f"optimizer.type={optimizer}", "--set", f"optimizer.lr={lr}", "--set", "train.warmstart_steps=50",
         *SOON,
     )  # fmt: skip
