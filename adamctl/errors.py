@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+EXIT_INTERRUPTED = 130
+"""Of a command that Ctrl-C has ended, as shells have it."""
+
 
 class AdamctlError(Exception):
     """Base of all errors that end a command with a message and no traceback."""

@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from printed_object import printed_object
 
+from adamctl.bench.script import run_script
+
 HERE = Path(__file__).resolve().parent
 SIDE = 32
 RATES = {"sgd": 0.1, "momentum": 0.02, "adagrad": 0.01, "adam": 0.001}
@@ -179,4 +181,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -4,16 +4,18 @@
 
 Real roles train: every worker and every parameter server has a network namespace of its own with one link, and a share
 of a core; all together have at most 1.8 cores. Controller, coordinator and data server are beside them. For each size,
-images per second are measured over three links, in interleaved rounds, and predicted from rates that processes with
-the same share of a core measure first. Links are chosen so that one push of one worker takes a quarter of its batch's
-compute time, as long as that, and twice as long. It counts how many predictions are within 10% and within 20%.
+images per second are measured over three links, in interleaved rounds, and predicted from rates that are measured
+first: by processes with the same share of a core, and by a run of one worker and one server over free links, whose
+worker says what its threads take of a processor beyond that (`adamctl.bench.figures.cluster_rates`). Links are chosen
+so that one push of one worker takes a quarter of its batch's compute time, as long as that, and twice as long. It
+counts how many predictions are within 10% and within 20%.
 
 A machine that shares its hardware with others is not equally fast all the time. So beside everything a process makes a
 step now and then (`adamctl.bench.speed_probe`), and each round is predicted from rates that are as much larger or
 smaller as the speed of its steps is than while the rates were measured. The column `speed` says how much that was.
 
 Needs Linux, network namespaces, and control groups that this user may write to. Medians of rounds;
-about two minutes for each size with the defaults. Let nothing else run.
+about three minutes for each size with the defaults. Let nothing else run.
 """
 
 from __future__ import annotations
@@ -24,28 +26,22 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from adamctl.bench import namespaces
-from adamctl.bench.child import Child, Pipe
 from adamctl.bench.figures.cluster_prediction import predicted
+from adamctl.bench.figures.cluster_rates import Calibrated, calibrated_alone, calibrated_by_run
 from adamctl.bench.figures.linked_cluster import LinkedCluster
 from adamctl.bench.figures.machines import CORES_MOST, core_shares
 from adamctl.bench.partition.prediction import TCP, Slowed
-from adamctl.bench.serving_rates import server_rates
-from adamctl.bench.slices import measure_rates
+from adamctl.bench.script import run_script
 from adamctl.bench.speed_probe import SpeedProbe
-from adamctl.bench.watched_run import WatchedRun, examples_per_s
+from adamctl.bench.watched_run import WatchedRun, steady_examples_per_s
 from adamctl.cli.model.scaling_figures import training_of
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
-from adamctl.config.partitioning import plan_of
-from adamctl.errors import AdamctlError
 from adamctl.model.layout import ELEMENT_BYTES, tensors_of
 from adamctl.model.partition.rates import Rates
 from adamctl.model.scaling.machines import Planner, Size
@@ -55,8 +51,9 @@ NETWORK = Path(__file__).resolve().parent / "mnist_wide.toml"
 QUOTA = 0.4
 TRANSFERS = (0.25, 1.0, 2.0)
 """Time of one push of a whole replica through its link, over the compute time of its batch."""
-WARM_S = 4.0
-CALIBRATIONS, CALIBRATED_TOGETHER, CALIBRATION_S = 3, 4, 300.0
+WARM_S, LOOK_S = 4.0, 0.2
+BATCHES_LEAST = 20
+"""Of a round: of fewer, one more or less that ends in it would be several percent."""
 
 
 class Round(NamedTuple):
@@ -81,25 +78,6 @@ class Point(NamedTuple):
     binds: str
 
 
-class Calibrated(NamedTuple):
-    """Rates of this machine, and how fast it was while they were measured."""
-
-    rates: Rates
-    serving: ServerRates
-    speed: float
-
-    def at(self, speed: float) -> Calibrated:
-        """Returns the rates of the machine at another speed."""
-        factor, rates, serving = speed / self.speed, self.rates, self.serving
-        stages = tuple(msgspec.structs.replace(one, amount_per_s=one.amount_per_s * factor) for one in rates.stages)
-        rates = msgspec.structs.replace(rates, update_per_s=rates.update_per_s * factor, stages=stages)
-        serving = msgspec.structs.replace(
-            serving, apply_per_s=serving.apply_per_s * factor, apply_more_per_s=serving.apply_more_per_s * factor,
-            products_per_s=serving.products_per_s * factor,
-        )  # fmt: skip
-        return Calibrated(rates, serving, speed)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", nargs="?", default=str(NETWORK), metavar="EXP.toml")
@@ -111,7 +89,7 @@ def main() -> None:
     parser.add_argument("--n-push", type=int, default=1, help="batches between a worker's pushes, and fetches")
     parser.add_argument("--sync", action="store_true", help="replicas in step")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a round")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of a round, at least")
     given = parser.parse_args()
     if not namespaces.is_inside():
         namespaces.go_inside(sys.argv[1:], [__file__])
@@ -131,9 +109,11 @@ def main() -> None:
     found: list[Point] = []
     print("partitions  replicas  servers   Mbit/s   measured  predicted   ratio   speed  binds")
     with SpeedProbe(experiment, given.examples) as probe:
-        machine = calibrated(experiment, lists[0], given.examples, probe)
+        alone = calibrated_alone(experiment, lists[0], given.examples, QUOTA, probe)
+        path = str(Path(given.experiment).resolve())
+        machine = calibrated_by_run(alone, experiment, path, settings, data, QUOTA, probe)
         for size in sizes:
-            for point in measured(given.experiment, experiment, settings, data, size, machine, probe, given):
+            for point in measured(path, experiment, settings, data, size, machine, probe, given):
                 found.append(point)
                 print(
                     f"{size.partitions:10}  {size.replicas:8}  {size.servers:7}  "
@@ -146,61 +126,6 @@ def main() -> None:
     print(f"{len(near)} points: {within[0]} within 10%, {within[1]} within 20% of the prediction")
 
 
-def calibrated(experiment: Experiment, partitions: Sequence[int], examples: int, probe: SpeedProbe) -> Calibrated:
-    """Returns the rates of this machine with a share of a core, in processor time.
-
-    A thread that is stopped in every 10 ms finds less in the caches when it goes on, and less still where others had
-    the core meanwhile. So as many processes measure side by side as have room, each with its share; of all that they
-    find, at a speed in the middle, these are the medians.
-    """
-    found = []
-    with core_shares() as groups, ExitStack() as stack:
-        children = [
-            stack.enter_context(Child(_measure, experiment, partitions, examples)) for _ in range(CALIBRATED_TOGETHER)
-        ]
-        for number, child in enumerate(children):
-            child.receive(CALIBRATION_S)
-            groups.share_cores(f"calibrating-{number}", child.pid, QUOTA)
-        for _ in range(CALIBRATIONS):
-            for child in children:
-                child.send("measure")
-            for child in children:
-                began_s, ended_s, rates, serving = child.receive(CALIBRATION_S)
-                found.append(Calibrated(rates, serving, probe.speed(began_s, ended_s)))
-    middle = statistics.median(one.speed for one in found)
-    same = [one.at(middle) for one in found]
-    stages = tuple(
-        msgspec.structs.replace(
-            stage, amount_per_s=statistics.median(one.rates.stages[place].amount_per_s for one in same)
-        )
-        for place, stage in enumerate(same[0].rates.stages)
-    )
-
-    def median(of: Callable[[Calibrated], float]) -> float:
-        return statistics.median(map(of, same))
-
-    update_per_s = median(lambda one: one.rates.update_per_s)
-    serving = msgspec.structs.replace(
-        same[0].serving,
-        apply_per_s=median(lambda one: one.serving.apply_per_s),
-        apply_more_per_s=median(lambda one: one.serving.apply_more_per_s),
-        products_per_s=median(lambda one: one.serving.products_per_s),
-    )
-    return Calibrated(msgspec.structs.replace(same[0].rates, update_per_s=update_per_s, stages=stages), serving, middle)
-
-
-def _measure(experiment: Experiment, partitions: Sequence[int], examples: int, pipe: Pipe) -> None:
-    """Measures rates in a process of their own, once before it has its share, and then as often as it is told."""
-    plans = [plan_of(experiment, number) for number in partitions]
-    told: object = "measure"
-    while told is not None:
-        began_s = time.monotonic()
-        rates = measure_rates(plans, examples, clock=time.thread_time)
-        serving = server_rates(experiment.optimizer.rule, time.thread_time)
-        pipe.send((began_s, time.monotonic(), rates, serving))
-        told = pipe.recv()
-
-
 def measured(
     path: str, experiment: Experiment, settings: Sequence[str], data: Sequence[str], size: Size, machine: Calibrated,
     probe: SpeedProbe, given: argparse.Namespace,
@@ -209,8 +134,8 @@ def measured(
     quota = min(QUOTA, CORES_MOST / (size.machines - size.data_servers))
     links = _links(experiment, machine.rates, quota)
     with core_shares() as groups, LinkedCluster(size, data, groups, quota) as cluster:
-        arguments = cluster.arguments(str(Path(path).resolve()), size, settings)
-        rounds = asyncio.run(_train(arguments, cluster, links, probe, given.rounds, given.seconds))
+        arguments = cluster.arguments(path, size, settings)
+        rounds = asyncio.run(_train(arguments, cluster, links, probe, given.rounds, given.seconds, given.examples))
     return [_point(experiment, size, machine, quota, link, own) for link, own in zip(links, rounds, strict=True)]
 
 
@@ -221,7 +146,9 @@ def _point(
     binds = ""
     for one in rounds:
         then = machine.at(one.speed)
-        expected, binds = predicted(experiment, size, then.rates, then.serving, quota, link)
+        expected, binds = predicted(
+            experiment, size, then.rates, then.serving, quota, link, processor_s_per_byte=then.processor_s_per_byte
+        )
         found.append(expected)
     return Point(
         size, link,
@@ -235,7 +162,7 @@ def _point(
 
 async def _train(
     arguments: Sequence[str], cluster: LinkedCluster, links: Sequence[float], probe: SpeedProbe, rounds: int,
-    seconds: float,
+    seconds: float, batch: int,
 ) -> list[list[Round]]:  # fmt: skip
     every: list[list[Round]] = [[] for _ in links]
     async with WatchedRun(arguments, environment={}) as training:
@@ -244,11 +171,15 @@ async def _train(
         for _ in range(rounds):
             for link, found in zip(links, every, strict=True):
                 cluster.limit(link)
-                await asyncio.sleep(WARM_S / 2)  # what is under way went through the link before
-                began_s, began_here_s = training.samples[-1].at_s, time.monotonic()
-                await asyncio.sleep(seconds)
-                images_per_s = examples_per_s(training.samples, began_s, training.samples[-1].at_s)
-                found.append(Round(images_per_s, probe.speed(began_here_s, time.monotonic())))
+                await asyncio.sleep(WARM_S)  # what is under way went through the link before
+                first, began_s = training.samples[-1], time.monotonic()
+                until_s, enough = began_s + seconds, first.examples + BATCHES_LEAST * batch
+                while time.monotonic() < until_s or training.samples[-1].examples < enough:
+                    await asyncio.sleep(LOOK_S)
+                    if training.has_ended:
+                        break
+                images_per_s = steady_examples_per_s(training.samples, first.at_s, training.samples[-1].at_s)
+                found.append(Round(images_per_s, probe.speed(began_s, time.monotonic())))
     return every
 
 
@@ -260,7 +191,4 @@ def _links(experiment: Experiment, rates: Rates, quota: float) -> tuple[float, .
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except AdamctlError as error:
-        sys.exit(str(error))
+    run_script(main)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import adamctl as adam
+from adamctl.bench.script import run_script
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment
 
@@ -105,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from adamctl.bench.plot import new_figure, save_figure
+from adamctl.bench.script import run_script
 from adamctl.cli.number_types import BYTES_PER_S
 from adamctl.cli.output import table
 from adamctl.model.layout import tensors_of
@@ -118,4 +119,4 @@ def plot(curves: Curves, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from adamctl.bench.script import run_script
+
 ROOT = Path(__file__).resolve().parent.parent
 PEER = ROOT / "benchmarks" / "peers" / "sklearn_friedman.py"
 
@@ -53,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from printed_object import ADAMCTL, printed_object
 
+from adamctl.bench.script import run_script
 from adamctl.config.data import DataConfig
 from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.readers import open_source
@@ -150,4 +151,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

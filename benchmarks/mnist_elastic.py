@@ -28,6 +28,7 @@ import numpy as np
 from printed_object import ADAMCTL, printed_object
 
 from adamctl.bench.peer import PeerProcess, require
+from adamctl.bench.script import run_script
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
 from adamctl.roles.data.catalogue.catalogue import find_source
@@ -160,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

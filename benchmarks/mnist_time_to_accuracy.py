@@ -18,6 +18,8 @@ from typing import Any
 
 from printed_object import ADAMCTL, printed_object
 
+from adamctl.bench.script import run_script
+
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = "0.99"
 
@@ -77,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

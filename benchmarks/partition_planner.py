@@ -30,11 +30,11 @@ from adamctl.bench.partition.machines import Machines, emulated
 from adamctl.bench.partition.partition import FIRST_FLIGHTS, busiest_bytes, run_partition_benchmark
 from adamctl.bench.partition.prediction import Prediction
 from adamctl.bench.partition.started import Kind, started
+from adamctl.bench.script import run_script
 from adamctl.bench.slices import measure_rates
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment
 from adamctl.config.partitioning import plan_of
-from adamctl.errors import AdamctlError
 from adamctl.model.partition.cost import price
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.rates import Rates
@@ -180,8 +180,4 @@ def _shown(experiment: Experiment) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except AdamctlError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_script(main)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from printed_object import ADAMCTL, printed_object
 
+from adamctl.bench.script import run_script
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
 from adamctl.launch.trained import open_data
@@ -129,4 +130,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

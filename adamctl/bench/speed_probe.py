@@ -18,7 +18,10 @@ from adamctl.bench.worker.trainer import Trainer
 from adamctl.config.experiment import Experiment
 from adamctl.errors import RunFailedError
 
-EVERY_S = 0.1
+EVERY_S = 0.3
+STEP_S = 15e-3
+"""Of a processor, that a step may take: more would be missed by what is measured. A step of a few examples would find
+them all in its core's own cache, and would not be slowed down by those who share the others, as whole batches are."""
 WARM_STEPS = 20
 START_S, END_S = 120.0, 10.0
 
@@ -27,7 +30,7 @@ class SpeedProbe:
     """A context in which a step of one thread is made every EVERY_S: a few hundredths of a core."""
 
     def __init__(self, experiment: Experiment, batch: int) -> None:
-        """`batch`: examples of a step."""
+        """`batch`: most examples of a step."""
         self._samples: list[tuple[float, float]] = []
         self._began = threading.Event()
         context = multiprocessing.get_context("spawn")
@@ -72,9 +75,19 @@ class SpeedProbe:
 
 
 def _make_steps(experiment: Experiment, batch: int, connection: Connection[Any, Any]) -> None:
-    trainer = Trainer(experiment, 1, batch)
-    trainer.run_batches(WARM_STEPS)
+    trainer = small_steps(experiment, batch)
     while not connection.poll(EVERY_S):
         began_s = time.process_time()
         trainer.run_batches(1)
         connection.send((time.monotonic(), max(time.process_time() - began_s, 1e-9)))
+
+
+def small_steps(experiment: Experiment, batch: int) -> Trainer:
+    """Returns a warm trainer whose steps take at most about STEP_S, or are of one example."""
+    single = Trainer(experiment, 1, 1)
+    single.run_batches(1)
+    each_s = single.run_batches(WARM_STEPS) / WARM_STEPS
+    single.close()
+    trainer = Trainer(experiment, 1, min(max(int(STEP_S / each_s), 1), batch))
+    trainer.run_batches(WARM_STEPS)
+    return trainer

@@ -93,6 +93,25 @@ def examples_per_s(samples: Sequence[Sample], start_s: float, stop_s: float) -> 
     return (examples_at(samples, stop_s) - examples_at(samples, start_s)) / (stop_s - start_s)
 
 
+def steady_examples_per_s(samples: Sequence[Sample], start_s: float, stop_s: float) -> float:
+    """Returns the throughput from the first to the last progress between two times.
+
+    A run that tells its progress in large steps, few of which are in that time, has made a part of one at either end.
+
+    Raises:
+        RunFailedError: the run did not train all that time, or told less than two steps.
+    """
+    examples_at(samples, stop_s)
+    steps = [after for before, after in pairwise(samples) if after.examples > before.examples]
+    told = [step for step in steps if start_s <= step.at_s <= stop_s]
+    if len(told) < 2:
+        raise RunFailedError(
+            f"expected at least two steps in {stop_s - start_s:.1f} s; found {len(told)}: measure longer"
+        )
+    first, last = told[0], told[-1]
+    return (last.examples - first.examples) / (last.at_s - first.at_s)
+
+
 def failure(line: str, code: int, said: str) -> AdamctlError:
     """Returns what is raised when `line`, a command, has ended with a code other than 0, with the whole of its error.
 

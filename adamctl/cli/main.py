@@ -16,9 +16,7 @@ import click
 from adamctl import __version__
 from adamctl.cli.lazy import LazyGroup
 from adamctl.cli.output import begin, echo, print_error
-from adamctl.errors import AdamctlError
-
-EXIT_INTERRUPTED = 130
+from adamctl.errors import EXIT_INTERRUPTED, AdamctlError
 
 COMMANDS = {
     "train": ("adamctl.cli.run.train:command", "Train a network: start every role here, or join a cluster"),

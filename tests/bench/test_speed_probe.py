@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.bench.speed_probe import EVERY_S, SpeedProbe
+from adamctl.bench.speed_probe import EVERY_S, SpeedProbe, small_steps
 from adamctl.config.load import load_experiment
 from adamctl.errors import RunFailedError
 
@@ -27,6 +27,13 @@ def test_steps_are_made_while_it_is_open() -> None:
         with pytest.raises(RunFailedError, match="no step says how fast this machine was"):
             probe.speed(began_s - 2.0, began_s)
     assert not probe._process.is_alive() and not probe._reader.is_alive()
+
+
+@pytest.mark.parametrize(("most", "expected"), [(2, range(1, 3)), (4096, range(1, 2048))])
+def test_steps_are_as_large_as_the_time_for_them(most: int, expected: range) -> None:
+    trainer = small_steps(load_experiment(EXAMPLES / "digits.toml").experiment, most)
+    trainer.close()
+    assert trainer.batch in expected
 
 
 def test_the_speed_is_the_mean_of_a_period() -> None:

@@ -12,7 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from adamctl.bench.watched_run import Sample, WatchedRun, examples_at, examples_per_s, failure, small_experiment
+from adamctl.bench.watched_run import (
+    Sample,
+    WatchedRun,
+    examples_at,
+    examples_per_s,
+    failure,
+    small_experiment,
+    steady_examples_per_s,
+)
 from adamctl.config.load import load_experiment
 from adamctl.errors import ConfigurationError, RunFailedError
 
@@ -24,6 +32,16 @@ def test_throughput_is_of_any_times_between_samples() -> None:
     samples = [Sample(1.0, 0), Sample(2.0, 100), Sample(2.5, 100), Sample(4.0, 400)]
     assert [examples_at(samples, at_s) for at_s in (1.0, 1.25, 2.25, 3.0, 4.0)] == [0.0, 25.0, 100.0, 200.0, 400.0]
     assert examples_per_s(samples, 1.5, 3.0) == 100.0
+
+
+def test_steady_throughput_is_from_one_step_to_another() -> None:
+    """64 examples a second, whichever part of a step is at the ends."""
+    samples = [Sample(0.1 * number, 64 * (number // 10)) for number in range(60)]
+    for start_s, stop_s in ((0.5, 5.5), (0.95, 5.05), (0.5, 4.85)):
+        assert steady_examples_per_s(samples, start_s, stop_s) == pytest.approx(64.0)
+    assert examples_per_s(samples, 0.5, 4.85) < 60.0
+    with pytest.raises(RunFailedError, match="at least two steps"):
+        steady_examples_per_s(samples, 1.5, 2.5)
 
 
 @pytest.mark.parametrize("at_s", [0.5, 4.5])

@@ -1,0 +1,25 @@
+"""How the scripts of `benchmarks/` end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+
+from adamctl.errors import EXIT_INTERRUPTED, AdamctlError
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Runs a script: what is wrong with its input, and Ctrl-C, end it with a line and the exit code of `adamctl`.
+
+    SIGTERM ends it as Ctrl-C does, so that nothing it started is left.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        main()
+    except AdamctlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
