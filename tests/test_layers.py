@@ -48,6 +48,7 @@ SHORT = {
     "adamctl/bench/kernels/cases.py": "lies below the files of cases and the benchmark that runs them",
     "adamctl/bench/kernels/sample_models.py": "a table of networks, for `bench kernels` without an experiment",
     "adamctl/bench/report.py": "the same for every benchmark",
+    "adamctl/bench/script.py": "the same for every script of benchmarks",
     "adamctl/cli/*": "one command, one file",
     "adamctl/config/algorithms.py": "lies below experiments and the registry of algorithms",
     "adamctl/config/formats.py": "lies below experiments and the readers",
