@@ -12,9 +12,11 @@ from adamctl.errors import EXIT_INTERRUPTED, AdamctlError
 def run_script(main: Callable[[], None]) -> None:
     """Runs a script: what is wrong with its input, and Ctrl-C, end it with a line and the exit code of `adamctl`.
 
-    SIGTERM ends it as Ctrl-C does, so that nothing it started is left.
+    SIGTERM ends it as Ctrl-C does, so that nothing it started is left. A shell has jobs in the background ignore
+    SIGINT, and what they start, too, which is then ended by nothing else than a kill: here it does not.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         main()
     except AdamctlError as error:

@@ -29,6 +29,27 @@ def test_a_script_says_why_it_ends(
     assert ended.value.code == code and capsys.readouterr().err == said
 
 
+def test_a_script_in_the_background_hears_that_it_is_interrupted() -> None:
+    """A shell starts it with SIGINT ignored."""
+    program = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+ended = subprocess.run([sys.executable, "-c", '''
+import os, signal
+from adamctl.bench.script import run_script
+
+def main():
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
+
+run_script(main)
+'''], check=False)
+sys.exit(ended.returncode)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (EXIT_INTERRUPTED, "interrupted\n")
+
+
 def test_a_script_that_is_told_to_end_ends_what_it_started_first() -> None:
     """As by Ctrl-C: blocks are left, and what they started is ended."""
     program = """
