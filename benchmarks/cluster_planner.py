@@ -42,6 +42,7 @@ from adamctl.bench.watched_run import WatchedRun, steady_examples_per_s
 from adamctl.cli.model.scaling_figures import training_of
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment, parse_setting
+from adamctl.errors import RunFailedError
 from adamctl.model.layout import ELEMENT_BYTES, tensors_of
 from adamctl.model.partition.rates import Rates
 from adamctl.model.scaling.machines import Planner, Size
@@ -52,6 +53,7 @@ QUOTA = 0.4
 TRANSFERS = (0.25, 1.0, 2.0)
 """Time of one push of a whole replica through its link, over the compute time of its batch."""
 WARM_S, LOOK_S = 4.0, 0.2
+LATE_S = 300.0
 BATCHES_LEAST = 20
 """Of a round: of fewer, one more or less that ends in it would be several percent."""
 
@@ -112,6 +114,12 @@ def main() -> None:
         alone = calibrated_alone(experiment, lists[0], given.examples, QUOTA, probe)
         path = str(Path(given.experiment).resolve())
         machine = calibrated_by_run(alone, experiment, path, settings, data, QUOTA, probe)
+        slower = alone.at(machine.speed).rates.update_per_s / machine.rates.update_per_s
+        print(
+            f"a worker computes for {slower:.2f} of the time of its parts, and its event loop for "
+            f"{machine.processor_s_per_byte * 1e9:.2f} ns a byte",
+            file=sys.stderr,
+        )
         for size in sizes:
             for point in measured(path, experiment, settings, data, size, machine, probe, given):
                 found.append(point)
@@ -174,10 +182,13 @@ async def _train(
                 await asyncio.sleep(WARM_S)  # what is under way went through the link before
                 first, began_s = training.samples[-1], time.monotonic()
                 until_s, enough = began_s + seconds, first.examples + BATCHES_LEAST * batch
+                late_s = until_s + LATE_S
                 while time.monotonic() < until_s or training.samples[-1].examples < enough:
                     await asyncio.sleep(LOOK_S)
-                    if training.has_ended:
-                        break
+                    if training.has_ended or time.monotonic() > late_s:
+                        raise RunFailedError(
+                            f"the run ended, or took more than {LATE_S:g} s for {BATCHES_LEAST} batches"
+                        )
                 images_per_s = steady_examples_per_s(training.samples, first.at_s, training.samples[-1].at_s)
                 found.append(Round(images_per_s, probe.speed(began_s, time.monotonic())))
     return every

@@ -252,11 +252,7 @@ def _planned(replicas: int, rates: Rates, serving: ServerRates, core: Core) -> _
     speed = ADAM.core_speed(core)
     trained = experiment_of("imagenet.toml", {**settings_of(1.0), **PAPER_NETWORK})
     link = paper_link(core)
-    slower = ServerRates(
-        serving.rule, serving.state_vectors, serving.apply_per_s * speed, serving.apply_more_per_s * speed,
-        serving.products_per_s * speed,
-    )  # fmt: skip
-    planner = Planner(training_of(trained, link), Slowed(rates, speed), ServingRates(slower))
+    planner = Planner(training_of(trained, link), Slowed(rates, speed), ServingRates(serving.times(speed)))
     own = connections_of(trained.model)
     size = Size(PAPER_PARTITIONS, replicas, PAPER_SERVERS, 0)
     cluster = planner.cluster(size)

@@ -34,12 +34,11 @@ from adamctl.model.partition.cost import TCP_PROCESSOR_S_PER_BYTE
 from adamctl.model.partition.measured import scaled
 from adamctl.model.partition.rates import Rates
 from adamctl.model.scaling.machines import Size
-from adamctl.model.scaling.rates import ServerRates
+from adamctl.model.scaling.rates import APPLY_RATES, ServerRates
 
 CALIBRATIONS, CALIBRATED_TOGETHER, CALIBRATION_S = 3, 4, 300.0
 ALONE = Size(1, 1, 1, 1)
 WARM_S, RUN_S = 4.0, 20.0
-_SERVER_RATES = ("apply_per_s", "apply_more_per_s", "products_per_s")
 
 
 class Taken(NamedTuple):
@@ -63,11 +62,10 @@ class Calibrated(NamedTuple):
 
     def at(self, speed: float) -> Calibrated:
         """Returns the rates of the machine at another speed."""
-        factor, rates, serving = speed / self.speed, self.rates, self.serving
-        stages = tuple(msgspec.structs.replace(one, amount_per_s=one.amount_per_s * factor) for one in rates.stages)
-        rates = msgspec.structs.replace(rates, update_per_s=rates.update_per_s * factor, stages=stages)
-        faster = {name: getattr(serving, name) * factor for name in _SERVER_RATES}
-        return Calibrated(rates, msgspec.structs.replace(serving, **faster), speed, self.processor_s_per_byte / factor)
+        factor = speed / self.speed
+        return Calibrated(
+            self.rates.times(factor), self.serving.times(factor), speed, self.processor_s_per_byte / factor
+        )
 
     def with_worker(self, experiment: Experiment, batch: int, taken: Taken) -> Calibrated:
         """Returns rates at which a worker takes what a real one took for an example, at this speed."""
@@ -164,5 +162,5 @@ def _median(found: Sequence[Calibrated]) -> Calibrated:
         for place, stage in enumerate(rates.stages)
     )
     rates = msgspec.structs.replace(rates, update_per_s=median(lambda one: one.rates.update_per_s), stages=stages)
-    medians = {name: statistics.median(getattr(one.serving, name) for one in found) for name in _SERVER_RATES}
+    medians = {name: statistics.median(getattr(one.serving, name) for one in found) for name in APPLY_RATES}
     return found[0]._replace(rates=rates, serving=msgspec.structs.replace(serving, **medians))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from adamctl.errors import ConfigurationError
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.plan import PartitionPlan, StagePlan
@@ -44,9 +42,7 @@ def scaled(rates: Rates, plan: PartitionPlan, batch: int, pushing: Pushing, comp
         compute_s: as for `slowness`.
     """
     predicted = sum(computing(plan, p, rates, batch, pushing).total_s for p in range(plan.partitions)) / batch
-    factor = sum(compute_s) / predicted
-    stages = tuple(msgspec.structs.replace(stage, amount_per_s=stage.amount_per_s / factor) for stage in rates.stages)
-    return msgspec.structs.replace(rates, update_per_s=rates.update_per_s / factor, stages=stages)
+    return rates.times(predicted / sum(compute_s))
 
 
 def propose_cuts(plan: PartitionPlan, compute_s: Sequence[float]) -> dict[str, Cut]:

@@ -81,6 +81,11 @@ class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Returns the time in which one thread accrues, and applies, a gradient of so many parameters."""
         return parameters / self.update_per_s
 
+    def times(self, factor: float) -> Rates:
+        """Returns the rates of a machine that is so many times as fast."""
+        stages = tuple(msgspec.structs.replace(one, amount_per_s=one.amount_per_s * factor) for one in self.stages)
+        return msgspec.structs.replace(self, update_per_s=self.update_per_s * factor, stages=stages)
+
     def _distance(self, rate: Rate, work: Work, batch: int) -> float:
         away = _doublings(rate.working_set_bytes, work.working_set_bytes) + _doublings(rate.batch, batch)
         away += _OTHER_SHAPE * (rate.label != work.label)
