@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import statistics
 import sys
@@ -36,7 +37,7 @@ from adamctl.bench.figures.cluster_rates import Calibrated, calibrated_alone, ca
 from adamctl.bench.figures.linked_cluster import LinkedCluster
 from adamctl.bench.figures.machines import CORES_MOST, core_shares
 from adamctl.bench.partition.prediction import TCP, Slowed
-from adamctl.bench.script import run_script
+from adamctl.bench.script import counts, run_script
 from adamctl.bench.speed_probe import SpeedProbe
 from adamctl.bench.watched_run import WatchedRun, steady_examples_per_s
 from adamctl.cli.model.scaling_figures import training_of
@@ -83,9 +84,9 @@ class Point(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", nargs="?", default=str(NETWORK), metavar="EXP.toml")
-    parser.add_argument("--replicas", default="1,2,4")
-    parser.add_argument("--servers", default="1,2")
-    parser.add_argument("--partitions", default="1,2,4")
+    parser.add_argument("--replicas", type=counts, default="1,2,4", metavar="N,...")
+    parser.add_argument("--servers", type=counts, default="1,2", metavar="N,...")
+    parser.add_argument("--partitions", type=counts, default="1,2,4", metavar="N,...")
     parser.add_argument("--workers-most", type=int, default=4, help="leave out sizes with more workers")
     parser.add_argument("--examples", type=int, default=64, help="of a batch")
     parser.add_argument("--n-push", type=int, default=1, help="batches between a worker's pushes, and fetches")
@@ -96,8 +97,8 @@ def main() -> None:
     if not namespaces.is_inside():
         namespaces.go_inside(sys.argv[1:], [__file__])
     data = [folder for folder in os.environ.get("ADAMCTL_DATA", "").split(os.pathsep) if folder]
-    lists = [[int(one) for one in text.split(",")] for text in (given.partitions, given.replicas, given.servers)]
-    sizes = [Size(p, r, s, 1) for p in lists[0] for r in lists[1] for s in lists[2] if p * r <= given.workers_most]
+    wanted = itertools.product(given.partitions, given.replicas, given.servers)
+    sizes = [Size(p, r, s, 1) for p, r, s in wanted if p * r <= given.workers_most]
     settings = [
         f"train.batch={given.examples}", "train.passes=100000", "train.evaluate_every=100000",
         "train.pass_fraction=1.0", "train.checkpoint_every=0", "train.protocol=gradient", "optimizer.lr=0.0001",
@@ -111,7 +112,7 @@ def main() -> None:
     found: list[Point] = []
     print("partitions  replicas  servers   Mbit/s   measured  predicted   ratio   speed  binds")
     with SpeedProbe(experiment, given.examples) as probe:
-        alone = calibrated_alone(experiment, lists[0], given.examples, QUOTA, probe)
+        alone = calibrated_alone(experiment, given.partitions, given.examples, QUOTA, probe)
         path = str(Path(given.experiment).resolve())
         machine = calibrated_by_run(alone, experiment, path, settings, data, QUOTA, probe)
         slower = alone.at(machine.speed).rates.update_per_s / machine.rates.update_per_s

@@ -1,7 +1,8 @@
-"""How the scripts of `benchmarks/` end."""
+"""What the scripts of `benchmarks/` share: how they end, and lists of numbers as options."""
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 from collections.abc import Callable
@@ -25,3 +26,15 @@ def run_script(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Returns the different whole numbers of an option such as 1,2,4, for `type` of `argparse`.
+
+    Raises:
+        ArgumentTypeError: it is something else.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and int(part) >= 1 for part in parts):
+        raise argparse.ArgumentTypeError(f"expected whole numbers from 1 on, such as 1,2,4; found {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
 import pytest
 
-from adamctl.bench.script import run_script
+from adamctl.bench.script import counts, run_script
 from adamctl.errors import EXIT_INTERRUPTED, ConfigurationError
 
 
@@ -36,7 +37,7 @@ import os, signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 ended = subprocess.run([sys.executable, "-c", '''
 import os, signal
-from adamctl.bench.script import run_script
+from adamctl.bench.script import counts, run_script
 
 def main():
     os.kill(os.getpid(), signal.SIGINT)
@@ -54,7 +55,7 @@ def test_a_script_that_is_told_to_end_ends_what_it_started_first() -> None:
     """As by Ctrl-C: blocks are left, and what they started is ended."""
     program = """
 import os, signal
-from adamctl.bench.script import run_script
+from adamctl.bench.script import counts, run_script
 
 def main():
     try:
@@ -73,3 +74,10 @@ def test_a_script_that_does_its_work_just_ends() -> None:
     done: list[int] = []
     run_script(lambda: done.append(1))
     assert done == [1]
+
+
+def test_an_option_takes_several_counts() -> None:
+    assert counts("4, 1,2,1") == (4, 1, 2)
+    for wrong in ("", "x", "1,,2", "0", "1.5", "-1"):
+        with pytest.raises(argparse.ArgumentTypeError, match="expected whole numbers from 1 on"):
+            counts(wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -45,7 +46,8 @@ def state_of(own: Resolved, part: Part) -> dict[str, Shape]:
         ConfigurationError: the class says something else.
     """
     found = asked(own.layer, "state", part)
-    if not isinstance(found, dict) or not all(isinstance(name, str) and is_shape(one) for name, one in found.items()):
+    is_mapping = isinstance(found, Mapping)
+    if not is_mapping or not all(isinstance(name, str) and is_shape(one) for name, one in found.items()):
         expected = "expected a dictionary name -> shape of whole numbers of at least 1"
         raise ConfigurationError(f"{own.name}: state: {expected}; found {found!r:.80}")
     return {name: tuple(shape) for name, shape in found.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,16 @@ def test_it_counts_in_the_memory_of_a_partition() -> None:
     piece = resolved(RowSums(3), (9, 8, 2)).piece("rows", 0, 4)
     kept, halo = kept_elements(resolved(RowSums(3), (9, 8, 2)), piece, True), 8 * 2
     assert with_state.activations - without.activations == (kept + halo) * 8 * 4 * 2
+
+
+class ReadOnlyState(Relu):
+    def state(self, part):
+        return MappingProxyType({"sums": (5, 2)})
+
+
+def test_a_state_is_any_mapping() -> None:
+    own = resolved(ReadOnlyState(), (4,))
+    assert state_of(own, part_of(own, own.piece("units", 0, 2))) == {"sums": (5, 2)}
 
 
 class WrongState(Relu):
