@@ -25,6 +25,8 @@ from adamctl.wire.messages import OPCODE_OF_REQUEST, CreditGrant, ErrorReply, He
 
 _REPLY = int(Flag.REPLY)
 _ERROR = int(Flag.ERROR)
+_LATE_S = 0.001
+"""What a request says is left when its deadline has come before it could be sent: 0 would mean no deadline."""
 
 
 class ClientProtocol(FrameProtocol):
@@ -107,7 +109,7 @@ class ClientProtocol(FrameProtocol):
         head = encode_request(
             pending.message,
             request_id,
-            deadline_s=pending.deadline - self.loop.time(),
+            deadline_s=max(pending.deadline - self.loop.time(), _LATE_S),
             body_bytes=pending.size_bytes,
             one_way=pending.one_way,
         )
@@ -157,8 +159,12 @@ class ClientProtocol(FrameProtocol):
             self.end(
                 UnreachableError(f"{self.address}: a request was given up while its body was being sent"), at_once=True
             )
+        self._keep_off(pending)
+
+    def _keep_off(self, pending: Pending | None) -> None:
+        """Lets no body that is still coming, such as a second answer's, go into a caller's buffers."""
         current = self.decoder.current
-        if current is not None and current.token is pending:
+        if pending is not None and current is not None and current.token is pending:
             self.decoder.discard_body()
 
     def _answer(self, pending: Pending, reply: StreamReply | None) -> None:
@@ -214,6 +220,7 @@ class ClientProtocol(FrameProtocol):
             raise ProtocolError(f"{self.address} answered request {head.request_id}, which was never made")
         self._in_flight_bytes -= self._in_flight.pop(head.request_id, 0)
         pending = self._pending.pop(head.request_id, None)
+        self._keep_off(pending)
         if pending is None:
             self.release_target(frame.target)
         elif pending.one_way:

@@ -37,6 +37,7 @@ class Loaded:
         identity: what its certificate says.
         lifetime: of its certificate.
         server, client: contexts for connections that are accepted, and for those that are made.
+        authorities: the certificates (DER) of those that it trusts.
         folder: for messages.
     """
 
@@ -44,6 +45,7 @@ class Loaded:
     lifetime: Lifetime
     server: ssl.SSLContext
     client: ssl.SSLContext
+    authorities: frozenset[bytes]
     folder: str
 
 
@@ -65,6 +67,7 @@ class Credentials:
         self._loaded = load(folder)
         self._looked_s = clock()
         self._failed: object = None  # the files that could not be used when they were last looked at
+        self._told: object = None  # those of which the log has said so
 
     @property
     def current(self) -> Loaded:
@@ -76,8 +79,8 @@ class Credentials:
     def look(self, *, anew: bool = False) -> bool:
         """Reads the files again if they have changed, or `anew` in any case; returns whether there is a new state.
 
-        If they are not valid, the old state stays. The log says why when they are found so for the second time: the
-        first time they may just be written.
+        If they are not valid, the old state stays, and they are tried again: they may become valid. The log says why
+        when they are found so for the second time: the first time they may just be written.
         """
         self._looked_s = self.clock()
         stamp = _stamp(self.folder)
@@ -91,12 +94,12 @@ class Credentials:
                     f"found {loaded.identity}; restart the process to give it another identity"
                 )
         except AdamctlError as error:
-            if self._failed == stamp or anew:
-                self._stamp = stamp
+            if anew or (self._failed == stamp and self._told != stamp):
+                self._told = stamp
                 _LOG.error("the certificate stays as it was: %s", error)
             self._failed = stamp
             return False
-        self._stamp, self._failed, self._loaded = stamp, None, loaded
+        self._stamp, self._failed, self._told, self._loaded = stamp, None, None, loaded
         _LOG.info("%s: a certificate for %s was read again", self.folder, loaded.identity)
         return True
 
@@ -233,7 +236,7 @@ def _checked(folder: Path, server: ssl.SSLContext, client: ssl.SSLContext) -> Lo
     except ConfigurationError as error:
         raise ConfigurationError(f"{folder / CERTIFICATE}: {error}") from None
     lifetime = Lifetime(*(ssl.cert_time_to_seconds(found[name]) for name in ("notBefore", "notAfter")))
-    return Loaded(identity, lifetime, server, client, str(folder))
+    return Loaded(identity, lifetime, server, client, frozenset(client.get_ca_certs(binary_form=True)), str(folder))
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:

@@ -75,7 +75,11 @@ class TlsEngine:
         return filled
 
     def encrypt(self, data: memoryview | bytes) -> bytes:
-        """Returns what must be sent for these plain bytes; best not more than PIECE_BYTES of them."""
+        """Returns what must be sent for these plain bytes; best not more than PIECE_BYTES of them.
+
+        Raises:
+            ssl.SSLError: the stream has failed, by `failure` if that is known.
+        """
         self._ssl.write(data)
         return self._outgoing.read()
 
@@ -91,9 +95,9 @@ class TlsEngine:
         return self.take()
 
     @property
-    def failed(self) -> bool:
-        """Whether the next `decrypt` raises."""
-        return self._failure is not None
+    def failure(self) -> ssl.SSLError | None:
+        """What the next `decrypt` raises; found behind bytes that the last one has returned."""
+        return self._failure
 
     @property
     def undecrypted_bytes(self) -> int:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from random import Random
 from typing import Any, cast
 
 from adamctl.errors import ConfigurationError, ProofError, UnreachableError
 from adamctl.net.protocol import FrameProtocol
-from adamctl.net.tls.credentials import Loaded
+from adamctl.net.tls.credentials import Credentials
 from adamctl.net.tls.engine import PIECE_BYTES, TlsEngine
 from adamctl.net.tls.expiry import Lifetime
 from adamctl.net.tls.identity import Secured, certificate_identity, other_cluster
@@ -28,7 +28,10 @@ RECORD_BYTES = 16 << 10
 """Frames and parts of them up to this length are sent in one record."""
 LINGER_S = 1.0
 """How long a peer may take to read why it is refused. Closing at once could destroy the reason on its way."""
-LOOK_AGAIN_S_MAX = 3600.0
+LOOK_AGAIN_S_MAX = 30.0
+"""How often a connection looks at the clock, and at what this process trusts."""
+WITHDRAWN_S = 30.0
+"""Connections end within this time after an authority has been found to be taken away."""
 IDLE_LOOK_S = 0.05
 """How often a client looks whether it has no request open, once its connection should end."""
 
@@ -38,32 +41,30 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
 
     Args:
         inner: the frame protocol above.
-        loaded: this process's certificate.
+        credentials: this process's certificate; the newest is taken.
         received: a buffer for what the kernel gives; may be shared by all connections of a loop.
         where: the other end's address, or ours if we accept; for messages.
         refusal: of a server: what it tells a peer that speaks without TLS; None at a client.
-        clock: seconds since 1970.
-        chance: spreads the ends of connections whose certificates have expired.
+        chance: spreads the ends of connections whose certificates are no longer good.
     """
 
     def __init__(
         self,
         inner: FrameProtocol,
-        loaded: Loaded,
+        credentials: Credentials,
         received: memoryview,
         *,
         where: str,
         refusal: str | None,
-        clock: Callable[[], float],
         chance: Random,
     ) -> None:
         self.inner = inner
         self.loop = inner.loop
-        self._loaded = loaded
+        self._credentials = credentials
+        self._loaded = loaded = credentials.current
         self._received = received
         self._where = where
         self._refusal = refusal
-        self._clock = clock
         self._chance = chance
         is_server = refusal is not None
         self._engine = TlsEngine(loaded.server if is_server else loaded.client, server_side=is_server)
@@ -80,6 +81,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._ended = False  # no more bytes for the transport below
         self._timer: asyncio.TimerHandle | None = None
         self._until_s = self._hard_s = 0.0  # by the clock: when the connection ends if it is idle, and in any case
+        self._ends_because = f"a certificate of the connection to {where} has expired"
 
     # --- the protocol of the transport below ------------------------------------------------------------------------
 
@@ -206,6 +208,10 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self._refuse(self._engine.take())
             self.inner.fail(failure(error, self._ends))
 
+    def _share(self) -> float:
+        """Returns by chance when in a grace this end acts: first the client, where it waits for no answer."""
+        return self._chance.random() / 2 + (0.5 if self._refusal is not None else 0.0)
+
     def _established(self) -> bool:
         """Tells the frame protocol who is at the other end; returns whether it may go on."""
         found = self._engine.certificate
@@ -225,20 +231,27 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             return False
         theirs = Lifetime(*(ssl.cert_time_to_seconds(found[name]) for name in ("notBefore", "notAfter")))
         shorter = min(theirs, self._loaded.lifetime, key=lambda lifetime: lifetime.not_after_s)
-        # The client ends it first, where it can, when it waits for no answer.
-        share = self._chance.random() / 2 + (0.5 if self._refusal is not None else 0.0)
-        self._until_s = shorter.closing_s(share)
+        self._until_s = shorter.closing_s(self._share())
         self._hard_s = shorter.closing_s(1.0)
         self._look_at_clock()
         self._pump()
         return True
 
     def _look_at_clock(self) -> None:
-        """Ends the connection when a certificate has expired; looks again and again, because clocks are set."""
-        now = self._clock()
+        """Ends the connection when a certificate has expired, or an authority that it was trusted by is taken away.
+
+        Looks again and again, because clocks are set and files are changed.
+        """
+        now = self._credentials.clock()
+        current = self._credentials.current
+        if not self._loaded.authorities <= current.authorities:
+            self._loaded = current
+            self._until_s = min(self._until_s, now + self._share() * WITHDRAWN_S)
+            self._hard_s = min(self._hard_s, now + WITHDRAWN_S)
+            self._ends_because = f"an authority that the connection to {self._where} may rest on is no longer trusted"
         if now >= self._until_s and (now >= self._hard_s or not self.inner.busy):
             self._timer = None
-            self.inner.end(UnreachableError(f"a certificate of the connection to {self._where} has expired"))
+            self.inner.end(UnreachableError(self._ends_because))
             return
         wait_s = min(self._until_s - now, LOOK_AGAIN_S_MAX) if now < self._until_s else IDLE_LOOK_S
         self._timer = self.loop.call_later(wait_s, self._look_at_clock)
@@ -254,17 +267,25 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
                 count = self._engine.decrypt(window)
                 if count:
                     self.inner.buffer_updated(count)
-                if count < len(window) and not self._engine.failed:
+                if count < len(window) and self._engine.failure is None:
                     return  # all that has been received is decrypted, but for a part of a record
         finally:
             self._delivering = False
+        failed = self._engine.failure
+        if failed is not None and not self._closing and not isinstance(failed, ssl.SSLZeroReturnError):
+            raise failed  # also while nothing is read: nothing could be sent, and the end would never be met
 
     def _pump(self) -> None:
         """Encrypts and hands over one piece after another until the kernel takes no more."""
         if self._engine.established and not self._ended:
             while self._plain and not self._below_paused:
                 piece = self._next_piece()
-                data = self._engine.encrypt(piece)
+                try:
+                    data = self._engine.encrypt(piece)
+                except ssl.SSLError as error:  # by what was received: whoever writes must not meet it
+                    self._refuse(self._engine.take())
+                    self.loop.call_soon(self.inner.fail, failure(self._engine.failure or error, self._ends))
+                    return
                 self._plain_bytes -= len(piece)
                 self._piece_bytes = len(piece)
                 self._below.write(data)

@@ -25,7 +25,7 @@ class Layers:
 
     Args:
         credentials: the process's certificate.
-        chance: spreads the ends of connections whose certificates have expired.
+        chance: spreads the ends of connections whose certificates are no longer good.
     """
 
     def __init__(self, credentials: Credentials, chance: Random | None = None) -> None:
@@ -57,10 +57,9 @@ class Layers:
     def _layer(self, protocol: FrameProtocol, where: str, refusal: str | None) -> TlsLayer:
         return TlsLayer(
             protocol,
-            self.credentials.current,
+            self.credentials,
             self._received,
             where=where,
             refusal=refusal,
-            clock=self.credentials.clock,
             chance=self._chance,
         )

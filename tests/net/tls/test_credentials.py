@@ -11,7 +11,14 @@ import pytest
 
 from adamctl.errors import ConfigurationError
 from adamctl.net.tls.authority import new_authority
-from adamctl.net.tls.credentials import Credentials, chosen_credentials, environment_credentials, load, write_private
+from adamctl.net.tls.credentials import (
+    Credentials,
+    Loaded,
+    chosen_credentials,
+    environment_credentials,
+    load,
+    write_private,
+)
 from tests.net.tls.certificates import Authority, place
 
 
@@ -127,6 +134,24 @@ def test_the_old_certificate_stays_while_the_new_one_is_wrong(
     assert caplog.text.count("the certificate stays as it was") == 1 and str(folder) in caplog.text
     authority.write("ps", "ps-0")
     assert credentials.current is not before and "was read again" in caplog.text
+
+
+def test_files_that_cannot_be_used_yet_are_tried_again(
+    authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an authority whose clock is ahead, for instance; the files stay as they are."""
+    credentials = Credentials(authority.write("ps", "ps-0"), Clock())
+    before = credentials.current
+    authority.write("ps", "ps-0")
+
+    def not_yet(folder: Path) -> Loaded:
+        raise ConfigurationError(f"{folder}: its certificate is not yet valid")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("adamctl.net.tls.credentials.load", not_yet)
+        assert all(credentials.current is before for _ in range(4))
+    assert caplog.text.count("is not yet valid") == 1
+    assert credentials.current is not before
 
 
 def test_a_key_that_others_could_read_is_taken_once_they_cannot(authority: Authority) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adamctl.errors import UnreachableError
+from adamctl.errors import HandshakeError, UnreachableError
 from adamctl.net.connection import StreamConnection
 from adamctl.net.handshake import make_hello
 from adamctl.net.limits import ServerLimits
@@ -93,11 +93,13 @@ class Frames(FrameProtocol):
         self.received += self.window[:nbytes]
 
 
-def layer(credentials: Credentials, *, server: bool, below: Below) -> tuple[TlsLayer, Frames]:
-    frames = Frames(asyncio.get_running_loop())
+def layer(
+    credentials: Credentials, *, server: bool, below: Below, kind: type[Frames] = Frames
+) -> tuple[TlsLayer, Frames]:
+    frames = kind(asyncio.get_running_loop())
     made = TlsLayer(
-        frames, credentials.current, memoryview(bytearray(RECEIVED_BYTES)), where="there",
-        refusal="speak TLS" if server else None, clock=credentials.clock, chance=Random(1),
+        frames, credentials, memoryview(bytearray(RECEIVED_BYTES)), where="there",
+        refusal="speak TLS" if server else None, chance=Random(1),
     )  # fmt: skip
     below.layer = made
     made.connection_made(below)
@@ -204,6 +206,48 @@ async def test_an_end_is_told_from_a_line_that_was_cut(authority: Authority) -> 
     assert received.received == b"last words" and near.calls == far.calls == ["close"]
 
 
+class Answering(Frames):
+    """Stops reading at the first bytes, as at the last request that is allowed, and answers at once."""
+
+    def buffer_updated(self, nbytes: int) -> None:
+        super().buffer_updated(nbytes)
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self._transport.write(b"an answer")
+
+
+async def test_a_broken_record_behind_good_ones_ends_the_connection_although_nothing_is_read(
+    authority: Authority,
+) -> None:
+    """What was sent well is handled; answers to it fail nowhere, whether they come at once or later."""
+    for kind in (Frames, Answering):
+        near, far = Below(1 << 30), Below(1 << 30)
+        client, _ = layer(authority.credentials("worker", "w"), server=False, below=near)
+        server, frames = layer(authority.credentials("ps", "s"), server=True, below=far, kind=kind)
+        for _ in range(3):
+            hand(near, server)
+            hand(far, client)
+        client.write(b"requests")
+        near.taken += b"\x17\x03\x03\x00\x20" + bytes(32)  # a record that nobody has encrypted
+        hand(near, server)
+        await asyncio.sleep(0)
+        assert frames.received == b"requests" and frames.closing and server.is_closing()
+        assert "it was changed on the way" in str(frames.reason)
+        server.write(b"a later answer")
+        frames.send(b"another")
+        await asyncio.sleep(0.01)
+
+
+async def test_a_stream_that_its_peer_has_ended_is_still_written_to(authority: Authority) -> None:
+    client, _, near, server, frames, far = joined(authority)
+    server.pause_reading()
+    client.write(b"the last request")
+    client.close()
+    hand(near, server)
+    server.write(b"its answer")
+    assert not server.is_closing() and far.taken and not frames.closing
+
+
 async def test_a_handshake_that_never_ends_is_bounded_in_time_and_number(authority: Authority) -> None:
     limits = ServerLimits(handshakes_max=3, hello_timeout_s=0.2)
     transport = StreamTransport(tls=authority.credentials("ps", "ps-0"))
@@ -263,6 +307,39 @@ def test_a_connection_ends_after_its_certificate_and_the_next_has_a_new_one(auth
     run_virtual(main())
 
 
+def test_connections_end_once_their_authority_is_taken_away(authority: Authority, tmp_path: Path) -> None:
+    """Of a certificate that was stolen, too: who holds it keeps no connection, and gets no new one."""
+    new = Authority(tmp_path / "new")
+    both = authority.pair.certificate + new.pair.certificate
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        network = MemoryNetwork(Random(6), tls=lasting(authority, 90000.0))
+        server = await network.serve(
+            ["memory://ps-0"], make_hello("ps", "ps-0"), lambda request: request.reply(Empty())
+        )
+        hello = make_hello("worker", "w-1")
+        connections = [await network.connect("memory://ps-0", hello, deadline_s=5) for _ in range(8)]
+        new.folder = authority.folder
+        new.write("ps", "ps-0", trusts=both)
+        await asyncio.sleep(600)
+        assert not any(connection.closed for connection in connections)  # one more is trusted than before
+        new.write("ps", "ps-0")
+        began_s, ends = loop.time(), []
+
+        async def note_end(connection: StreamConnection) -> None:
+            await connection.wait_lost()
+            ends.append(loop.time() - began_s)
+
+        await asyncio.gather(*map(note_end, connections))
+        assert max(ends) < 65 and len(set(ends)) > 4  # not all at once
+        with pytest.raises((HandshakeError, UnreachableError)):
+            await network.connect("memory://ps-0", hello, deadline_s=5)
+        await server.close()
+
+    run_virtual(main())
+
+
 def test_a_client_with_a_request_open_waits_for_its_answer(authority: Authority) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -271,7 +348,11 @@ def test_a_client_with_a_request_open_waits_for_its_answer(authority: Authority)
         server = await network.serve(["memory://ps-0"], make_hello("ps", "ps-0"), requests.append)
         connection = await network.connect("memory://ps-0", make_hello("worker", "w-1"), deadline_s=5)
         # The server would end it in the second half of the grace, so the client's own time comes first.
-        until_s = connection._protocol._transport._until_s - connection._protocol._transport._clock() + loop.time()
+        until_s = (
+            connection._protocol._transport._until_s
+            - connection._protocol._transport._credentials.clock()
+            + loop.time()
+        )
         await asyncio.sleep(until_s - loop.time() - 1)
         asked = asyncio.ensure_future(connection.request(BenchBlockRequest(1), deadline_s=100))
         await asyncio.sleep(3)

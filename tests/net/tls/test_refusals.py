@@ -76,7 +76,7 @@ def unchecked(folder: Path, good: Loaded, identity: str) -> Loaded:
         context.load_verify_locations(folder / "ca.crt")
         contexts.append(context)
     parts = identity.removeprefix("adam://").split("/")
-    return Loaded(Identity(*parts), good.lifetime, *contexts, str(folder))
+    return Loaded(Identity(*parts), good.lifetime, *contexts, good.authorities, str(folder))
 
 
 async def test_who_has_a_certificate_is_let_in_and_known_by_it(authority: Authority) -> None:
@@ -227,7 +227,7 @@ async def test_no_certificate_at_all(authority: Authority, caplog: pytest.LogCap
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(f"{good.folder}/ca.crt")
-    bare = Loaded(Identity("nord", "worker", "w-1"), good.lifetime, context, context, "nowhere")
+    bare = Loaded(Identity("nord", "worker", "w-1"), good.lifetime, context, context, good.authorities, "nowhere")
     async with serving(_Fixed(good)) as server:
         error = await refused(server, bare)
     assert isinstance(error, HandshakeError)
