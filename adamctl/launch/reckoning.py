@@ -15,7 +15,7 @@ from adamctl.kernels.rules.make import RULES
 from adamctl.kernels.threads import available_cores
 from adamctl.model.layout import ELEMENT_BYTES, build_layout
 from adamctl.model.shapes import infer
-from adamctl.optimizers.configured import rule_of, settings_of
+from adamctl.optimizers.configured import check_copies, rule_of, settings_of
 
 PROCESSES_PER_CORE_MAX = 16
 PROCESSES_MIN = 32
@@ -97,11 +97,12 @@ def memory_of(experiment: Experiment, threads: int) -> tuple[Part, ...]:
     """Returns the least memory of each part of a run, with `threads` threads in each worker.
 
     Raises:
-        ConfigurationError: the layers do not fit together, the model is too large to be cut into shards, or a batch
-            algorithm cannot be found or run.
+        ConfigurationError: the layers do not fit together, the model is too large to be cut into shards, shards are
+            too large to be copied, or a batch algorithm cannot be found or run.
     """
     cluster, batch = experiment.cluster, experiment.train.batch
     layout = build_layout(experiment.model, cluster.ps)
+    check_copies(experiment, layout)
     model_bytes = ELEMENT_BYTES * layout.flat_size
     outputs = sum(prod(shape.output) for shape in infer(experiment.model))
     replicas = 1 if cluster.partitions == "auto" else cluster.workers // cluster.partitions

@@ -15,12 +15,17 @@ import msgspec
 from adamctl.config.check import Problem, show, suggestion
 from adamctl.config.experiment import Experiment, OptimizerConfig
 from adamctl.errors import AdamctlError, ConfigurationError, ProgramError
+from adamctl.kernels.rules.make import RULES
+from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
 from adamctl.model.rule import VECTORS, RuleConfig
 from adamctl.optimizers.execution import Execution, Progress
 from adamctl.optimizers.registry import BatchAlgorithm, find
+from adamctl.wire.constants import BODY_BYTES_MAX
 
 OF_THE_RUN = frozenset({"type", "settings", "batch", "weight_decay", "schedule", "clip_norm"})
 """Keys of `[optimizer]` that say what is done with an algorithm; it does not read them itself."""
+COPY_BYTES_MAX = BODY_BYTES_MAX - (1 << 20)
+"""Most bytes of a shard's parameters and state, where it is copied; the rest of a message says whose pushes it has."""
 _DEFAULTS = OptimizerConfig()
 _PLACE = re.compile(r" - at `\$\.([^`]*)`$")
 
@@ -107,6 +112,30 @@ def check(experiment: Experiment) -> None:
     """
     if experiment.optimizer.is_batch:
         vectors_of(experiment)
+
+
+def check_copies(experiment: Experiment, layout: ParameterLayout) -> None:
+    """Refuses shards that could not be copied to another server, since a copy is sent whole, in one message.
+
+    Raises:
+        ConfigurationError: as `vectors_of`; or parameters and state of the largest shard are too long.
+    """
+    copies, optimizer = experiment.cluster.replication, experiment.optimizer
+    if copies == 1 or not layout.shards:
+        return
+    batch = optimizer.is_batch
+    arrays = 1 + len(rule_of(experiment).kept if batch else RULES[optimizer.type].state_names)
+    largest = max(layout.shards, key=lambda shard: shard.size)
+    state_bytes = arrays * largest.size * ELEMENT_BYTES
+    if state_bytes <= COPY_BYTES_MAX:
+        return
+    name = layout.tensors[largest.tensor].name
+    less = "keep fewer vectors (optimizer.history)" if batch else f"split the layer of {name} into narrower ones"
+    raise ConfigurationError(
+        f"cluster.replication: found {copies}; a copy of a shard is sent in one message, of at most "
+        f"{COPY_BYTES_MAX >> 20} MiB, and one of {name} has {state_bytes / 2**20:.1f} in {arrays} arrays; {less}, or "
+        "set cluster.replication to 1"
+    )
 
 
 def batch_examples(experiment: Experiment, training_examples: int) -> int:

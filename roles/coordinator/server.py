@@ -19,6 +19,7 @@ from adamctl.model.custom.plain import experiment_from_user
 from adamctl.model.layout import build_layout
 from adamctl.model.metric import metric_of, takes_targets, target_numbers
 from adamctl.model.shapes import infer
+from adamctl.optimizers.configured import check_copies
 from adamctl.roles.configuration import ConfigurationStore, Waiting
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.batch_service import BatchService
@@ -141,6 +142,7 @@ class Coordinator:
         self.layout = build_layout(
             experiment.model, experiment.cluster.ps, partition_plan(experiment, partitions).owners
         )
+        check_copies(experiment, self.layout)
         self.job, self.asked_for = "", False
         self._cause: AdamctlError | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -104,7 +104,8 @@ async def save_shards(
 
     Raises:
         OSError: the folder cannot be written to, or the disk is full; no file is left behind.
-        RemoteError: SEQUENCE_GAP, a shard is at another commit; no file is left behind.
+        RemoteError: SEQUENCE_GAP, a shard is at another commit; NOT_READY, a bucket has left this server; no file is
+            left behind.
     """
     shards = [job.shards[index] for index in sorted(job.shards)]
     if not shards:
@@ -144,7 +145,9 @@ async def _write_portion(
     images = await asyncio.gather(*(image(shard) for shard in shards))
     try:
         _check_commit(images, commit)
+        _check_held(shards)
         await asyncio.to_thread(_write, writer, images)
+        _check_held(shards)
     finally:
         for held in images:
             held.release()
@@ -156,6 +159,14 @@ def _check_commit(images: list[Image], commit: int) -> None:
         if held.memory.commit != commit:
             what = f"shard {held.shard.index}: expected commit {commit}; found {held.memory.commit}"
             raise RemoteError(ErrorCode.SEQUENCE_GAP, f"{what}; finish the commit, then write the checkpoint")
+
+
+def _check_held(shards: list[Shard]) -> None:
+    """What a bucket has once it was given away may be overwritten in place, by whoever has it now."""
+    for shard in shards:
+        if shard.bucket.dropped:
+            text = f"bucket {shard.bucket.index} has left this server while the checkpoint was written; order it again"
+            raise RemoteError(ErrorCode.NOT_READY, text)
 
 
 def _write(writer: ShardEncoder, images: list[Image]) -> None:

@@ -35,7 +35,8 @@ class RecycledMemory:
     Fresh memory is zeroed by the system page by page at the first write, which takes longer than copying into it.
 
     Attributes:
-        idle_bytes_max: how much unused memory is kept per size.
+        idle_bytes_max: how much unused memory is kept per size. Sizes are those of the shards of living jobs: see
+            `forget`.
     """
 
     def __init__(self, idle_bytes_max: int = 32 << 20) -> None:
@@ -58,6 +59,10 @@ class RecycledMemory:
         flat = np.frombuffer(block, np.float32, size, -address % (ELEMENT_BYTES * LINE))
         finalize(flat, idle.append, block).atexit = False
         return flat
+
+    def forget(self) -> None:
+        """Frees what is unused, and what is in use when it comes back: call it when a job has ended."""
+        self._idle = {}
 
 
 class MemoryAccount:

@@ -13,6 +13,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.launch.reckoning import Machine, check_sizes, memory_of
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
+from adamctl.optimizers.configured import check_copies
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MACHINE = Machine(memory_bytes=24 << 30, cores=2)
@@ -110,3 +111,21 @@ def test_a_replica_of_partitions_counts_once_and_auto_is_at_least_one_replica() 
 
     assert workers("cluster.workers=4", "cluster.partitions=2") == 2 * workers()
     assert workers("cluster.workers=4", "cluster.partitions=auto") == workers()
+
+
+def test_a_shard_that_could_not_be_copied_is_refused() -> None:
+    """A lost copy of it could never be made again; a smaller network has smaller shards, with which it can."""
+    base = experiment("digits_lbfgs", "cluster.ps=3", "cluster.replication=3", "optimizer.history=20")
+    check_sizes(base, MACHINE)
+    layers = (*base.model.layers[:-1], Dense(1000), Dense(40_000), base.model.layers[-1])
+    wide = msgspec.structs.replace(base, model=msgspec.structs.replace(base.model, layers=layers))
+    with pytest.raises(
+        ConfigurationError, match=r"cluster\.replication: found 3; .* 31 MiB, .* in 42 arrays; .*history"
+    ):
+        check_copies(wide, build_layout(wide.model, 3))
+    for key, value in (("history", 10), ("type", "adam")):
+        optimizer = msgspec.structs.replace(OptimizerConfig(type="lbfgs"), **{key: value})
+        fitting = msgspec.structs.replace(wide, optimizer=optimizer)
+        check_copies(fitting, build_layout(fitting.model, 3))
+    alone = msgspec.structs.replace(wide, cluster=msgspec.structs.replace(wide.cluster, replication=1))
+    check_copies(alone, build_layout(alone.model, 3))

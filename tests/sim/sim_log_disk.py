@@ -181,7 +181,7 @@ class SimLogStore(LogStore):
         if self._disk.waits:
             self._took(seconds)
 
-    def _shrink(self) -> None:
+    def _shrink(self, log_bytes: int) -> None:
         self._disk.file_bytes = sum(len(value) for value in self._simulated._values.values())
 
     def close(self) -> None:

@@ -232,9 +232,9 @@ class FlushCore:
         removed: list[Slot] = []
         copied: dict[Entry, None] = {}
         whole: set[Entry] = set()
-        filled = sum(entry.size_bytes for entry in chosen)
+        moved = 0  # bytes; apart from those of `chosen`, which may fill every group
         live = self.live_bytes + sum(entry.size_bytes - entry.record_bytes for entry in chosen)
-        log = self.log_bytes + filled
+        log = self.log_bytes + sum(entry.size_bytes for entry in chosen)
         bound = max(self.config.log_factor * live, float(self.config.log_slack_bytes))
         if not chosen and not self._release and log <= bound:
             return removed, copied, whole
@@ -249,13 +249,13 @@ class FlushCore:
                         whole.add(entry)
                 else:
                     size_bytes = entry.record_bytes
-                    if log <= bound or filled + size_bytes > self.config.group_bytes:
+                    if log <= bound or (moved and moved + size_bytes > self.config.group_bytes):
                         break
                     (chosen if entry.owner is not None else copied)[entry] = None
                     if entry.owner is not None:
                         whole.add(entry)
                     self.rewritten_bytes += size_bytes
-                    filled += size_bytes
+                    moved += size_bytes
                     log += size_bytes
             log -= slot.size_bytes
             removed.append(self._slots.popleft())

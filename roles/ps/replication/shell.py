@@ -84,7 +84,8 @@ class ReplicationShell:
         self.spared: Callable[[str], Mapping[int, Kept]] = lambda _: {}
         self._links = PeerLinks(context)
         self._threads: ThreadPoolExecutor | None = None
-        self._own = partial(own_records, new=RecycledMemory().new)
+        self._recycled = RecycledMemory()
+        self._own = partial(own_records, new=self._recycled.new)
         self._encode = partial(encode_body, checksum_of=Checksums().of)
         self._neighbours = Neighbours(context, spawn, self._configure_all)
         self._neighbours.begin()
@@ -131,6 +132,7 @@ class ReplicationShell:
         """Notes that a job has ended; call it before `ServerCore.remove_job`."""
         if self._views.pop(name, None) is not None:
             self._tell(name, None)
+            self._recycled.forget()
 
     def _configure(self, name: str) -> None:
         if self._neighbours.told and name in self._views:

@@ -25,6 +25,8 @@ TICK_S_MAX = 0.25
 TICK_S_MIN = 0.01
 SHRINK_FACTOR = 3
 SHRINK_BYTES = 16 << 20
+SHRINK_AGAIN_S = 300.0
+"""How long a log that could not be shrunk stays as it is: on a full disk every try costs a copy, and others' space."""
 CLOSE_DEADLINE_S = 20.0
 
 
@@ -55,6 +57,7 @@ class StoreWriter:
         self._thread = WriterThread("store")
         self._writing_group: asyncio.Task[None] | None = None
         self._closed = False
+        self._shrink_from_s = 0.0
         self._ending = asyncio.Event()
 
     def start(self, core: ServerCore, carry_out: Callable[[list[Instruction]], None]) -> None:
@@ -221,11 +224,13 @@ class StoreWriter:
         began_s = self._loop.time()
         sizes = self.store.write(writings, first, lambda: self._post(_release, images))
         seconds = self._loop.time() - began_s
-        if self.store.file_bytes > SHRINK_FACTOR * max(self.flush.log_bytes, SHRINK_BYTES):
+        large = self.store.file_bytes > SHRINK_FACTOR * max(self.flush.log_bytes, SHRINK_BYTES)
+        if large and self._loop.time() >= self._shrink_from_s:
             try:
-                self.store.shrink()
+                self.store.shrink(self.flush.log_bytes)
             except NoSpaceError as error:
-                self._log.warning("could not shrink the log: %s", error)
+                self._shrink_from_s = self._loop.time() + SHRINK_AGAIN_S
+                self._log.warning("could not shrink the log, tried again in %.0f s: %s", SHRINK_AGAIN_S, error)
         return sizes, seconds
 
     def _post(self, function: Callable[[Any], None], argument: Any) -> None:

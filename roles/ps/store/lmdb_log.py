@@ -135,9 +135,8 @@ class LogStore:
 
     def describe(self, sequences: Sequence[int]) -> dict[int, ShardState]:
         """Returns the descriptions of shard records, without their arrays."""
-        assert self._environment is not None
         found: dict[int, ShardState] = {}
-        with self._using, self._environment.begin(buffers=True) as transaction:
+        with self._using, self._open_log.begin(buffers=True) as transaction:
             for sequence in sequences:
                 present = self._present(sequence)
                 value = value_of(transaction, present)
@@ -146,15 +145,21 @@ class LogStore:
                 found[sequence] = record.description
         return found
 
+    @property
+    def _open_log(self) -> lmdb.Environment:
+        """The log. Raises RunFailedError: it was closed meanwhile, as the server ends."""
+        if self._environment is None:
+            raise RunFailedError(f"{self.path} is closed: the server ends")
+        return self._environment
+
     def _present(self, sequence: int) -> int:
         while sequence in self._moved:
             sequence = self._moved[sequence]
         return sequence
 
     def _read_some(self, sequences: Sequence[int]) -> dict[int, list[Array]]:
-        assert self._environment is not None
         found: dict[int, list[Array]] = {}
-        with self._environment.begin(buffers=True) as transaction:
+        with self._open_log.begin(buffers=True) as transaction:
             for sequence in sequences:
                 value = value_of(transaction, sequence)
                 record = decode(value, sequence, int.from_bytes(value[16:20], "little"), summed=False)
@@ -261,26 +266,33 @@ class LogStore:
         full = isinstance(error, (lmdb.DiskError, lmdb.MapFullError))
         full = full or any(os.strerror(number) in str(error) for number in (errno.EDQUOT, errno.EFBIG))
         if not full and os.strerror(errno.EIO) in str(error):
-            found = os.statvfs(self.folder)
-            full = found.f_bavail * found.f_frsize < needed_bytes + SPARE_BYTES
+            full = self._free_bytes < needed_bytes + SPARE_BYTES
         return NoSpaceError(f"{self.path}: {error}") if full else self._failure(error)
 
     def _failure(self, error: Exception) -> RunFailedError:
         self._failed = True
         return RunFailedError(f"{self.path} cannot be written: {error}; repair the disk, then start the server again")
 
-    def shrink(self) -> None:
-        """Replaces the file with a copy without its free pages.
+    def shrink(self, log_bytes: int = 0) -> None:
+        """Replaces the file with a copy without its free pages, of at least `log_bytes`.
 
         Raises:
-            NoSpaceError: there is no space for the copy.
+            NoSpaceError: there is no space for the copy. If that can be told before, nothing is written.
             RunFailedError: the copy cannot replace the file.
         """
         with self._using:
-            self._shrink()
+            self._shrink(log_bytes)
 
-    def _shrink(self) -> None:
+    @property
+    def _free_bytes(self) -> int:
+        found = os.statvfs(self.folder)
+        return found.f_bavail * found.f_frsize
+
+    def _shrink(self, log_bytes: int) -> None:
         assert self._environment is not None
+        if self._free_bytes < log_bytes + SPARE_BYTES:
+            text = f"{self.folder}: expected {log_bytes >> 20} MiB for a copy of the log; free are"
+            raise NoSpaceError(f"{text} {self._free_bytes >> 20}")
         new = self.folder / NEW_LOG_NAME
         new.unlink(missing_ok=True)
         try:
@@ -300,10 +312,11 @@ class LogStore:
             raise self._failure(error) from error
 
     def close(self) -> None:
-        """Closes the log and unlocks the folder."""
-        if self._environment is not None:
-            self._environment.close()
-            self._environment = None
+        """Closes the log, after what a thread is reading, and unlocks the folder."""
+        with self._using:  # a thread that reads is in the file's mapped memory
+            if self._environment is not None:
+                self._environment.close()
+                self._environment = None
         self._lock.release()
 
     # --- opening ----------------------------------------------------------------------------------------------------

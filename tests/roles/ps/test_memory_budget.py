@@ -48,6 +48,18 @@ def test_idle_memory_has_a_bound() -> None:
     assert sum(len(idle) for idle in memory._idle.values()) == 4
 
 
+def test_no_memory_of_the_sizes_of_an_ended_job_is_kept() -> None:
+    memory = RecycledMemory(idle_bytes_max=1 << 20)
+    lasting = memory.new(1 << 15)
+    for size in range(1 << 16, (1 << 16) + 10):  # of copies that are freed before and after
+        memory.new(size)
+    memory.forget()
+    held = memory._idle
+    assert not held
+    del lasting
+    assert not held and memory.new(1 << 15).size == 1 << 15
+
+
 def test_an_account_counts_what_is_made_held_and_kept_for_others() -> None:
     account = MemoryAccount("ps-0", 1000, lambda: 100)
     account.begin("a", 300)

@@ -206,6 +206,23 @@ def test_what_is_not_in_memory_is_copied_when_it_stands_in_the_way() -> None:
     assert 2 <= copies <= 6 and absent.sequence > 1
 
 
+@pytest.mark.parametrize("idle_bytes", [9, 40, 90])
+def test_a_record_that_stands_still_is_moved_although_every_group_is_full(idle_bytes: int) -> None:
+    """Of a job that pushes no more, beside one whose durable pushes fill all groups; however large it is."""
+    absent, busy = Entry(None, idle_bytes), entries(8)
+    absent.sequence, absent.record_bytes = 1, idle_bytes
+    core = FlushCore(CONFIG, [Slot(1, idle_bytes, absent)], 2)
+    for number in range(200):
+        for entry in busy:
+            core.changed(entry, float(number))
+        core.hurry()
+        group = core.take(float(number))
+        assert group is not None and sum(not item.copy_of for item in group.items) == 4
+        write(core, group)
+        assert core.log_bytes <= 2 * core.live_bytes + 2 * CONFIG.group_bytes + idle_bytes
+    assert absent.sequence > 1
+
+
 class Disk:
     """What the log would hold, for comparison."""
 

@@ -7,6 +7,8 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from random import Random
 
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
-from adamctl.roles.ps.store.lmdb_log import LogStore, NoSpaceError, UnconfirmedError, Writing
+from adamctl.roles.ps.store.lmdb_log import NEW_LOG_NAME, LogStore, NoSpaceError, UnconfirmedError, Writing
 from adamctl.roles.ps.store.record import Holding, ShardState
 from tests.roles.ps.store_images import JOB, contents, fill, state, writing
 
@@ -120,6 +122,41 @@ def test_a_copy_without_free_pages_is_smaller_and_holds_the_same(tmp_path: Path)
     store = LogStore(tmp_path)
     assert contents(store) == {9: 1, 3: 2}
     store.close()
+
+
+def test_no_copy_is_begun_that_the_disk_has_no_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LogStore(tmp_path)
+    store.write([writing(n + 1, n, 1, 100_000) for n in range(10)], 1)
+    before = store.file_bytes
+    with monkeypatch.context() as patched:
+        patched.setattr(LogStore, "_free_bytes", 3 << 20)
+        with pytest.raises(NoSpaceError, match="expected 4 MiB for a copy of the log; free are 3"):
+            store.shrink(4 << 20)
+    assert store.file_bytes == before and not (tmp_path / NEW_LOG_NAME).exists()
+    store.close()
+
+
+def test_it_is_closed_after_what_a_thread_is_reading(tmp_path: Path) -> None:
+    """The thread is in the file's mapped memory; what it asks for later it is refused."""
+    store = LogStore(tmp_path)
+    store.write([writing(n + 1, n, 1, 1_000_000) for n in range(20)], 1)
+    read: list[int] = []
+    refused = threading.Event()
+
+    def many() -> None:
+        try:
+            while True:
+                read.append(len(store.read_all(range(1, 21))))
+        except RunFailedError:
+            refused.set()
+
+    thread = threading.Thread(target=many)
+    thread.start()
+    while not read:
+        time.sleep(0.001)
+    store.close()
+    thread.join(60)
+    assert refused.is_set() and set(read) == {20}
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
@@ -245,8 +282,10 @@ def test_a_killed_writer_leaves_every_group_that_was_durable(tmp_path: Path) -> 
 
 _FILL_THE_DISK = """
 import sys
+import threading
+import time
 from pathlib import Path
-from adamctl.roles.ps.store.lmdb_log import LogStore, NoSpaceError, UnconfirmedError
+from adamctl.roles.ps.store.lmdb_log import NEW_LOG_NAME, LogStore, NoSpaceError, UnconfirmedError
 from tests.roles.ps.store_images import contents, writing
 
 folder, ballast = Path(sys.argv[1]) / "store", Path(sys.argv[1]) / "ballast"
