@@ -94,8 +94,9 @@ class TrainedModel:
     def evaluate(self, split: str = "test") -> dict[str, Any]:
         """Returns `examples, correct, top1, top5, loss, by_group, metric, metric_value` over a split of its data.
 
-        Of a model that was trained on targets, `correct`, `top1`, `top5` and `by_group` are None. `top5` is None if
-        there are no more than five classes, `by_group` if examples come in no groups.
+        Of a model with another metric than top-1, `correct`, `top1` and `by_group` are None. So is `top5` of a model
+        that was trained on targets, or if there are no more than five classes, and `by_group` if examples come in no
+        groups.
 
         Raises:
             ConfigurationError: the data are missing or have no such split.

@@ -27,7 +27,7 @@ from adamctl.launch.prediction.forward import Forward
 from adamctl.launch.run_folder import checkpoints
 from adamctl.live.units import measured
 from adamctl.model.custom.plain import experiment_from_user
-from adamctl.model.metric import metric_of, takes_targets, target_numbers
+from adamctl.model.metric import TOP_1, metric_of, takes_targets, target_numbers
 from adamctl.model.shapes import infer
 from adamctl.model.tally import Tally
 from adamctl.roles.coordinator.checkpoint import manifest
@@ -167,10 +167,11 @@ def evaluate(
 ) -> dict[str, Any]:
     """Returns `examples, correct, top1, top5, loss, skipped, by_group, metric, metric_value` over a whole split.
 
-    Of a model that was trained on targets, `correct`, `top1`, `top5` and `by_group` are None. `skipped` are damaged and
-    left out where `data.on_error` says so; the others are counted in `examples`. `top5` is None if there are no more
-    than five classes. `by_group` has `groups, correct, top1` of groups of examples, such as the frames of a recording;
-    None if there are none, or some have several labels. Examples are counted in `confusion`.
+    Of a model with another metric than top-1, `correct`, `top1` and `by_group` are None. `top5` is None of a model that
+    was trained on targets, or if there are no more than five classes. `skipped` are damaged and left out where
+    `data.on_error` says so; the others are counted in `examples`. `by_group` has `groups, correct, top1` of groups of
+    examples, such as the frames of a recording; None, too, if there are none, or some have several labels. Examples are
+    counted in `confusion`.
 
     Raises:
         ConfigurationError: the split is empty, or `confusion` is given and there are no classes.
@@ -185,7 +186,8 @@ def evaluate(
         others = ", ".join(name for name, count in data.examples.items() if count)
         raise ConfigurationError(f"--split {split}: expected examples; this data set has none there, but in {others}")
     has_classes, loss = not takes_targets(trained.experiment.model), trained.loss
-    by_group = _group_sums(data, split, trained.classes) if has_classes else None
+    metric = metric_of(trained.experiment.model)
+    by_group = _group_sums(data, split, trained.classes) if metric is TOP_1 else None
     examples = _Examples(trained.experiment, data, split, min(forward.batch, total))
     tally, in_top5 = Tally(0, 0.0), 0
     for outputs in forward.outputs(examples):
@@ -207,10 +209,10 @@ def evaluate(
         raise DamagedDataError(f"--split {split}: each of its {total} examples is damaged")
     result: dict[str, Any] = {"examples": seen, "correct": None, "top1": None, "top5": None}
     result["loss"] = tally.loss_sum / seen
-    if has_classes:
-        top5 = in_top5 / seen if trained.classes > 5 else None
-        result |= {"correct": tally.correct, "top1": tally.correct / seen, "top5": top5}
-    metric = metric_of(trained.experiment.model)
+    if metric is TOP_1:
+        result |= {"correct": tally.correct, "top1": tally.correct / seen}
+    if has_classes and trained.classes > 5:
+        result["top5"] = in_top5 / seen
     result |= {"skipped": examples.skipped, "by_group": None if by_group is None else by_group.result()}
     return result | {"metric": metric.name, "metric_value": metric.value(tally)}
 

@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -18,7 +19,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.launch.prediction.processes import Processes, open_forward
 from adamctl.launch.run_folder import create_run_folder
 from adamctl.launch.trained import load_trained, open_data
-from adamctl.model.description import Model, Softmax
+from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
@@ -108,18 +109,30 @@ def test_eval_of_five_classes_or_fewer_has_no_top5(run: Path) -> None:
     assert "top-5" not in invoke("eval", str(run)).stdout
 
 
-def test_top5_counts_labels_among_the_five_largest(tmp_path: Path) -> None:
-    """Of seven classes, the network's outputs fall with the number of the class, so labels 0 to 4 are in the top."""
+def of_seven_classes(tmp_path: Path, model: Model) -> Path:
+    """Returns a checkpoint of a network whose outputs fall with the number of the class; each class has an example."""
     source = tmp_path / "seven.npz"
     ones, labels = np.ones((7, 1), np.float32), np.arange(7)
     np.savez(source, x_train=ones, y_train=labels, x_test=ones, y_test=labels)
-    data = DataConfig(format="npz", source=str(source))
-    experiment = Experiment(name="seven", model=Model((1,), (Softmax(7),)), data=data)
+    experiment = Experiment(name="seven", model=model, data=DataConfig(format="npz", source=str(source)))
     folder = tmp_path / "checkpoints" / "000001"
     write_checkpoint(folder, experiment, -np.arange(7, dtype=np.float32)[:, None])
+    return folder
+
+
+def test_top5_counts_labels_among_the_five_largest(tmp_path: Path) -> None:
+    folder = of_seven_classes(tmp_path, Model((1,), (Softmax(7),)))
     result = json.loads(invoke("eval", str(folder), "--json").stdout)
     assert (result["top1"], result["top5"]) == (1 / 7, 5 / 7)
     assert "71.43%" in invoke("eval", str(folder)).stdout
+
+
+def test_with_a_loss_of_ones_own_its_metric_stands_in_place_of_top1(tmp_path: Path) -> None:
+    folder = of_seven_classes(tmp_path, Model((1,), (Dense(7),), "tests.losses_for_tests:Margin"))
+    result = json.loads(invoke("eval", str(folder), "--json").stdout)
+    assert (result["top5"], result["metric"], result["metric_value"]) == (5 / 7, "kept", 1 / 7)
+    assert result["correct"] is result["top1"] is None
+    assert "correct" not in invoke("eval", str(folder)).stdout
 
 
 def test_eval_on_a_split_without_examples(run: Path) -> None:
@@ -233,6 +246,14 @@ def test_eval_measures_recordings_too(heard: Path) -> None:
     shown = invoke("eval", str(heard)).stdout
     assert "groups" in shown and "by group" in shown
     assert json.loads(invoke("eval", str(heard), "--split", "train", "--json").stdout)["by_group"]["groups"] == 2
+
+
+def test_outputs_that_are_no_probabilities_have_no_groups(heard: Path, tmp_path: Path) -> None:
+    """A loss of one's own on labels: logarithms of its outputs mean nothing."""
+    model = Model((4,), (Dense(2),), "tests.losses_for_tests:Margin")
+    experiment = msgspec.structs.replace(load_trained(str(heard), tmp_path).experiment, model=model)
+    write_checkpoint(tmp_path / "checkpoints" / "000001", experiment, np.ones((2, 4), np.float32))
+    assert json.loads(invoke("eval", str(tmp_path / "checkpoints" / "000001"), "--json").stdout)["by_group"] is None
 
 
 def test_eval_of_examples_without_groups_says_none(run: Path) -> None:
