@@ -11,13 +11,17 @@ Without numba it is the function as it stands.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property, update_wrapper
+from functools import update_wrapper
 from typing import Any
 
 from adamctl.errors import ConfigurationError, CustomError
 from adamctl.kernels.backend import compiled, installed
 from adamctl.kernels.native import Call, NativeCall, NativeProduct
+
+_MAKING = threading.Lock()
+"""Threads that compile their steps at the same time must find one and the same compiled function."""
 
 
 class CustomKernel:
@@ -27,14 +31,19 @@ class CustomKernel:
 
     def __init__(self, function: Callable[..., Any], signatures: tuple[str, ...], relaxed: bool) -> None:
         self.function, self.signatures, self.relaxed = function, signatures, relaxed
+        self._made: Any = None
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
         return self._compiled(*arguments) if "numba" in installed() else self.function(*arguments)
 
-    @cached_property
+    @property
     def _compiled(self) -> Any:
-        return compiled("jit").custom_kernel(self.function, self.signatures, self.relaxed)
+        if self._made is None:
+            with _MAKING:
+                if self._made is None:
+                    self._made = compiled("jit").custom_kernel(self.function, self.signatures, self.relaxed)
+        return self._made
 
     @property
     def overloads(self) -> Any:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import importlib
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from time import sleep
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import adamctl as adam
 from adamctl.errors import ConfigurationError, CustomError
+from adamctl.kernels import custom_kernel
 from adamctl.kernels.backend import installed
 from adamctl.kernels.custom_kernel import CustomKernel
 from adamctl.kernels.layers.custom import Custom
@@ -132,6 +137,28 @@ def test_another_source_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.Mon
         out = np.zeros(2, np.float32)
         module.fill(out)
         assert out.tolist() == [number, number]
+
+
+def test_threads_that_use_a_kernel_first_find_one_compiled_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        made = 0
+
+        def custom_kernel(self, *_):
+            self.made += 1
+            sleep(0.01)  # the others come meanwhile
+            return SimpleNamespace(overloads={}, load=lambda: None)
+
+    slow, together = Slow(), Barrier(8)
+    monkeypatch.setattr(custom_kernel, "compiled", lambda _: slow)
+    own = adam.kernel("void(float32[::1])")(lambda out: None)
+
+    def use(_: int) -> int:
+        together.wait()
+        own.load()
+        return id(own.overloads)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(use, range(8)))) == slow.made == 1
 
 
 @needs_compiler
