@@ -60,9 +60,7 @@ def run(cluster: Cluster, seed: int) -> Outcome:
     contexts = cluster.replicas * work.contexts
     members = contexts // CONTEXTS_MOST
     if members > 1 and not work.keeps_to_steps and work.staleness_most is None:
-        found = _followed(cluster.grouped(members), seed)
-        fewer = round(cluster.replicas / members) * members / cluster.replicas  # of as many as are left over
-        return replace(found, examples_per_s=found.examples_per_s / fewer)
+        return _followed(cluster.grouped(max(round(cluster.replicas / members), 1)), seed)
     return _followed(cluster, seed)
 
 

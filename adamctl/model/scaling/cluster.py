@@ -19,7 +19,7 @@ class ReplicaWork:
     Attributes:
         contexts: batches under way at once: threads of a whole replica, open flights of one in partitions.
         batch_s: how long one context takes for a batch while all are at work.
-        batch: examples.
+        batch: examples; of a group of replicas it may be a fraction.
         steps_per_push: batches of a context between its pushes, n_push.
         pushes_per_fetch: pushes of a context between its fetches.
         fetch_follows: a fetch starts when a push is answered; else together with the push.
@@ -34,7 +34,7 @@ class ReplicaWork:
 
     contexts: int
     batch_s: float
-    batch: int
+    batch: float
     steps_per_push: int = 1
     pushes_per_fetch: int = 1
     fetch_follows: bool = True
@@ -106,18 +106,19 @@ class Cluster:
     spread: float = 0.0
     jitter: float = 0.0
 
-    def grouped(self, members: int) -> Cluster:
-        """Returns a cluster of groups of so many replicas, each of which does everything at once, as one replica.
+    def grouped(self, groups: int) -> Cluster:
+        """Returns a cluster of so many groups of replicas, each of which does everything at once, as one replica.
 
-        Links and servers have as much to do, in fewer and larger pieces; so a thousand replicas are followed in the
-        time of some hundreds. What waits in queues is the same but for chance: speeds differ by less than 1% (tested).
+        Where replicas do not divide into groups, each group has a fraction of one, so that all of them count. Links and
+        servers have as much to do, in fewer and larger pieces; so a thousand replicas are followed in the time of some
+        hundreds. What waits in queues is the same but for chance: speeds differ by less than 1% (tested).
         In step, or with a bound on staleness, all wait for the slowest of all replicas, so groups would not do.
         """
-        work, server = self.work, self.server
+        work, server, members = self.work, self.server, self.replicas / groups
         each = server.rates.in_each_bytes_per_s * members, server.rates.out_each_bytes_per_s * members
         return replace(
             self,
-            replicas=max(round(self.replicas / members), 1),
+            replicas=groups,
             work=replace(
                 work, batch=work.batch * members, push_bytes=work.push_bytes * members,
                 fetch_bytes=work.fetch_bytes * members,

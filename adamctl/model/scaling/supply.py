@@ -19,7 +19,7 @@ class Supply:
         decode_s, link_s: that all data servers together were at work.
     """
 
-    def __init__(self, data: DataWork, replicas: int, batch: int, taken_together: int) -> None:
+    def __init__(self, data: DataWork, replicas: int, batch: float, taken_together: int) -> None:
         """`taken_together`: batches that a context takes at once."""
         self._data, self._batch = data, batch
         self._most = max(data.ranges_ahead * data.range_batches, 2 * taken_together)
@@ -82,7 +82,7 @@ class Supply:
         over = self._handed >= self._pass_batches
         return over and not self._ready[replica] and not self._asked[replica]
 
-    def _served_s(self, now_s: float, examples: int) -> float:
+    def _served_s(self, now_s: float, examples: float) -> float:
         data, server = self._data, self._turn
         self._turn = (server + 1) % data.servers
         decode_s, link_s = examples * data.example_s, examples * data.example_bytes_s

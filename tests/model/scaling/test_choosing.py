@@ -12,8 +12,10 @@ from adamctl.model.description import Conv2D, Dense, Model, Softmax
 from adamctl.model.partition.cost import Conditions, Link
 from adamctl.model.partition.work import Pushing
 from adamctl.model.scaling.choosing import Planned, binding, check_partitions, choose, run
+from adamctl.model.scaling.cluster import Cluster, ReplicaWork, ServerWork
 from adamctl.model.scaling.machines import Planner, Size, Training
 from adamctl.model.scaling.rates import DataRates, ServerRates, ServingRates
+from adamctl.model.scaling.station import StationRates
 from tests.model.partition.machines import Even
 
 MODEL = Model((12, 12, 2), (Conv2D(4, 3, padding="same"), Dense(64), Softmax(10)))
@@ -86,6 +88,17 @@ def test_what_binds_is_named() -> None:
     steps = planner(1e6, keeps_to_steps=True)
     found = chosen(steps, 8, servers=4)
     assert binding(found.cluster, found.outcome) in ("steps in step", "compute", "servers' links")
+
+
+@pytest.mark.parametrize(("replicas", "threads"), [(16, 64), (17, 64), (11, 96), (3, 400), (1, 1000)])
+@pytest.mark.parametrize("full", [False, True], ids=["compute", "servers' links"])
+def test_of_many_contexts_all_replicas_count_within_1_percent(replicas: int, threads: int, full: bool) -> None:
+    computed = replicas * threads * 10  # examples per second: a batch of ten takes a second
+    servers = computed * (0.5 if full else 2.0)
+    link_bytes_per_s = servers / 10 * 100  # a push and a fetch of 100 bytes for each batch
+    work = ReplicaWork(threads, 1.0, 10, slots=2, push_bytes=100.0, fetch_bytes=100.0)
+    found = run(Cluster(replicas, work, ServerWork(StationRates(link_bytes_per_s))), 0)
+    assert found.examples_per_s == pytest.approx(min(computed, servers), rel=0.01)
 
 
 def test_too_few_machines_and_too_many_partitions() -> None:

@@ -228,7 +228,7 @@ def test_groups_of_replicas_are_as_fast_as_these_within_1_percent(
         240, work(push_bytes=push_bytes, fetch_bytes=push_bytes),
         ServerWork(StationRates(LINK, 1.0, 1.0), first_s, more_s), DataWork(3, example_s=5e-4), 0.01, 0.1, 0.1,
     )  # fmt: skip
-    alone, grouped = (simulate(one, warm=6, counted=20, seed=1) for one in (cluster, cluster.grouped(4)))
+    alone, grouped = (simulate(one, warm=6, counted=20, seed=1) for one in (cluster, cluster.grouped(60)))
     assert grouped.examples_per_s == pytest.approx(alone.examples_per_s, rel=0.01)
     assert grouped.server_in_share == pytest.approx(alone.server_in_share, rel=0.03)
     if first_s == more_s:
