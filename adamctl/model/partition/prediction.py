@@ -77,15 +77,10 @@ def flight_examples(plan: PartitionPlan, flights: int, cuts: Cuts, limit_bytes: 
     Raises:
         ConfigurationError: not even flights of one example fit; the message names the fewest partitions that do.
     """
-    room_bytes = FLIGHTS_BYTES_MAX
-    if limit_bytes is not None:
-        fixed_bytes = max(prediction_memory(plan, one, 0, flights).total for one in range(plan.partitions))
-        room_bytes = min(room_bytes, limit_bytes - fixed_bytes)
-    each_bytes = max(_example_bytes(plan, one) for one in range(plan.partitions)) * flights
-    examples = min(room_bytes // each_bytes, BATCH)
-    if limit_bytes is None or examples >= 1:
-        return max(examples // STEP * STEP or examples, 1)
-    raise _too_large(plan, flights, cuts, limit_bytes)
+    if limit_bytes is not None and _least_bytes(plan, flights) > limit_bytes:
+        raise _too_large(plan, flights, cuts, limit_bytes)
+    examples = min(BATCH, *(_examples(plan, one, flights, limit_bytes) for one in range(plan.partitions)))
+    return max(examples // STEP * STEP or examples, 1)
 
 
 def smallest_that_fits(model: Model, cuts: Cuts, flights: int, limit_bytes: int) -> int | None:
@@ -118,6 +113,14 @@ def _planned(model: Model, partitions: int, cuts: Cuts) -> PartitionPlan | None:
 
 def _least_bytes(plan: PartitionPlan, flights: int) -> int:
     return max(prediction_memory(plan, one, 1, flights).total for one in range(plan.partitions))
+
+
+def _examples(plan: PartitionPlan, partition: int, flights: int, limit_bytes: int | None) -> int:
+    """Returns how many examples of each flight a partition has the memory for; 0 where one takes more than is meant."""
+    room_bytes = FLIGHTS_BYTES_MAX
+    if limit_bytes is not None:
+        room_bytes = min(room_bytes, limit_bytes - prediction_memory(plan, partition, 0, flights).total)
+    return room_bytes // (_example_bytes(plan, partition) * flights)
 
 
 def _example_bytes(plan: PartitionPlan, partition: int) -> int:

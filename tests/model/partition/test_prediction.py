@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from adamctl.errors import ConfigurationError
-from adamctl.model.description import Dense, Model, Softmax
+from adamctl.model.description import Conv2D, Dense, MaxPool2D, Model, Softmax
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.prediction import (
     BATCH,
@@ -62,6 +62,26 @@ def test_the_smallest_number_of_partitions_that_fits_is_named() -> None:
     assert flight_examples(prediction_plan(LARGE, 3, {}), 2, {}, limit_bytes) >= 1
     with pytest.raises(ConfigurationError, match="no cut into up to 64 partitions fits"):
         flight_examples(prediction_plan(LARGE, 2, {}), 2, {}, PROCESS_BYTES)
+
+
+def test_one_partition_may_have_the_parameters_and_another_one_the_flights() -> None:
+    """Of each process its own memory counts: the largest parameters and the largest flights are in different ones."""
+    model = Model((64, 64, 3), (Conv2D(32, 3), MaxPool2D(16), Dense(4000, "relu"), Softmax(10)))
+    cuts = {"conv2d1": Cut("rows", at=(0,)), "dense1": Cut("units", at=(4000,)), "softmax1": Cut("units", at=(10,))}
+    plan = prediction_plan(model, 2, cuts)
+    dense, images = (prediction_memory(plan, one, 1, 10) for one in (0, 1))
+    assert dense.parameters > images.parameters and dense.activations + dense.edges < images.activations + images.edges
+    limit_bytes = max(dense.total, images.total)
+    assert flight_examples(plan, 10, cuts, limit_bytes) == 1
+    with pytest.raises(ConfigurationError, match="does not fit 2 processes"):
+        flight_examples(plan, 10, cuts, limit_bytes - 1)
+
+
+def test_a_flight_of_one_example_may_be_larger_than_is_meant_where_there_is_the_memory() -> None:
+    plan = prediction_plan(WIDE, 2, {})
+    flights = FLIGHTS_BYTES_MAX // (4 * prod(WIDE.input))  # the inputs alone take it
+    for limit_bytes in (None, 3 * FLIGHTS_BYTES_MAX + PROCESS_BYTES):
+        assert flight_examples(plan, flights, {}, limit_bytes) == 1
 
 
 def test_what_cannot_be_cut_names_the_most_that_can() -> None:
