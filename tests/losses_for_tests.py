@@ -57,6 +57,14 @@ class Margin(adam.Loss):
         return float(tally.sums[0] / tally.sums[1])
 
 
+class LabelTypes(Margin):
+    """Takes labels of the type that the documents name, and no other."""
+
+    def _gaps(self, outputs: Any, labels: Any) -> tuple[Any, Any]:
+        assert labels.dtype == np.int32, labels.dtype
+        return super()._gaps(outputs, labels)
+
+
 @adam.kernel("void(float32[:, ::1], float32[:, ::1], float32[:, ::1], float32[::1])")
 def absolute(outputs: Any, targets: Any, out: Any, losses: Any) -> None:
     for row in range(outputs.shape[0]):

@@ -60,7 +60,7 @@ class CustomLoss(Loss):
     def sums(self, outputs: Array, labels: Answers) -> tuple[float, ...]:
         if not len(outputs):
             return ()
-        found = tuple(map(float, self._asked(self._own.measure, outputs, labels)))
+        found = tuple(map(float, self._asked(self._own.measure, outputs, self._as_promised(labels))))
         if self._sum_count not in (-1, len(found)):
             counts = f"as many as before, {self._sum_count}; found {len(found)}"
             raise CustomError(f"{self.name}.measure: expected {counts}")
@@ -97,14 +97,18 @@ class CustomLoss(Loss):
                 f"labels: expected values in [0, {outputs.shape[1]}); found {answers.min()} to {answers.max()}"
             )
 
+    def _as_promised(self, answers: Answers) -> Answers:
+        """Returns labels as int32, whatever a step has them in."""
+        return answers if self._takes_targets else answers.astype(np.int32, copy=False)
+
     def _run_compiled(self, outputs: Array, answers: Answers, error: Array | None) -> tuple[float, int]:
         raise AssertionError("Python computes it")
 
     def _losses(self, outputs: Array, answers: Answers, error: Array | None) -> NDArray[np.float64]:
+        answers = self._as_promised(answers)
         if error is not None and outputs.dtype == np.float32:
             found = np.zeros(len(outputs), np.float32)
-            given = answers if self._takes_targets else answers.astype(np.int32, copy=False)
-            if make_from_python(self._calls(outputs, given, error, found)):
+            if make_from_python(self._calls(outputs, answers, error, found)):
                 return found.astype(np.float64)
         losses = np.asarray(self._asked(self._own.evaluate, outputs, answers))
         if losses.shape != outputs.shape[:1] or losses.dtype.kind not in "fiu":

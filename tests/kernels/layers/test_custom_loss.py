@@ -108,6 +108,17 @@ def test_with_native_calls_it_joins_the_native_step_and_computes_the_same(name: 
         np.testing.assert_allclose(contexts[0].gradient, contexts[1].gradient, atol=1e-6)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("examples", [4, 3])
+def test_labels_come_as_int32_in_training_and_evaluations(backend: Backend, examples: int) -> None:
+    """A compiled step of a whole batch has them as int64."""
+    network = Network(model_of("LabelTypes", Dense(5)), 4, backend)
+    flat = np.zeros(network.flat_size, np.float32)
+    for labels in (LABELS[:examples], LABELS[:examples].astype(np.int64)):
+        network.step(network.context(), flat, IMAGES[:examples], labels)
+        network.tally(network.context(), flat, IMAGES[:examples], labels)
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     ("name", "answers", "said"),
