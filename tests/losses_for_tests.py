@@ -134,6 +134,13 @@ class NativeWrites(NativeAbsolute):
         return [adam.call(absolute, outputs, targets, out, losses), adam.call(double, outputs, 0, 1)]
 
 
+class NativeMisfit(NativeAbsolute):
+    """Its kernel takes other arguments."""
+
+    def native_error(self, outputs: Any, targets: Any, out: Any, losses: Any) -> Any:
+        return [adam.call(absolute, outputs, targets, losses)]
+
+
 class NoCalls(NativeAbsolute):
     def native_error(self, outputs: Any, targets: Any, out: Any, losses: Any) -> Any:
         return absolute

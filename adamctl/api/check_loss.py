@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from adamctl.errors import ConfigurationError, CustomError
 from adamctl.kernels.backend import installed
@@ -34,8 +34,8 @@ def check_loss(
     units: int = 4,
     batch: int = 6,
     seed: int = 0,
-    outputs: Array | None = None,
-    targets: Answers | None = None,
+    outputs: ArrayLike | None = None,
+    targets: ArrayLike | None = None,
 ) -> None:
     """Checks shapes, the derivative against differences, that nothing is kept or changed, and that sums add up.
 
@@ -43,17 +43,21 @@ def check_loss(
 
     Args:
         units, batch, seed: of random outputs [batch, units] and targets, normally distributed; labels are drawn evenly.
-        outputs, targets: in their place, where a loss takes only certain numbers.
+        outputs, targets: in their place, where a loss takes only certain numbers. They are taken as float32, and labels
+            as int32, as in training.
 
     Raises:
         CustomError: the loss breaks a promise, or a method failed; the message says which one, at which index, and both
             values.
-        ConfigurationError: there is no such loss, or it cannot be made.
+        ConfigurationError: there is no such loss, it cannot be made, its kernel cannot be compiled, or `outputs` or
+            `targets` are no numbers.
     """
     own = custom_loss(loss) if isinstance(loss, str) else _made(loss) if isinstance(loss, type) else loss
     random = np.random.default_rng(seed)
-    given = random.standard_normal((batch, units)).astype(np.float32) if outputs is None else outputs
-    answers = _answers(own, random, *given.shape) if targets is None else targets
+    numbers = random.standard_normal((batch, units)) if outputs is None else outputs
+    given = _in_type("outputs", numbers, np.float32)
+    wanted = np.int32 if own.answers == "labels" else np.float32
+    answers = _answers(own, random, *given.shape) if targets is None else _in_type("targets", targets, wanted)
     between = -given[::-1].copy() if outputs is None else (given[::-1] + given.mean(axis=0)) / 2
     _Check(own, given, answers, between).run()
 
@@ -63,6 +67,15 @@ def _made(loss: type[Loss]) -> Loss:
         return made(loss)
     except ConfigurationError as error:
         raise ConfigurationError(f"{loss.__name__}: {error}") from error
+
+
+def _in_type(name: str, numbers: ArrayLike, wanted: type[np.float32] | type[np.int32]) -> Answers:
+    """Returns what is given in the type that a loss gets in training."""
+    found = np.asarray(numbers)
+    kinds, said = ("iu", "labels, whole numbers") if wanted is np.int32 else ("fiu", "real numbers")
+    if found.dtype.kind not in kinds:
+        raise ConfigurationError(f"{name}: expected {said}; found {found.dtype} {list(found.shape)}")
+    return found.astype(wanted, copy=False)
 
 
 def _answers(own: Loss, random: np.random.Generator, batch: int, units: int) -> Answers:
@@ -174,7 +187,11 @@ class _Check:
         if calls is None:
             return
         kept, kept_answers, row = outputs.copy(), answers.copy(), np.zeros(1, np.int64)
-        if status := compile_calls(calls)(address_of(row), 1):
+        try:
+            native = compile_calls(calls)
+        except TypeError as misfit:  # arguments that do not fit the kernel
+            raise self._refuse("native_error", str(misfit)) from misfit
+        if status := native(address_of(row), 1):
             raise self._refuse("native_error", f"a kernel failed with status {status}")
         for before, now, name in ((kept, outputs, "outputs"), (kept_answers, answers, "targets")):
             self._equal("native_error", before, now, f"{name} are to be read only: before and after")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,7 @@ def test_each_fault_is_named(loss: type[adam.Loss], said: str) -> None:
     [
         (losses.NativeTwice, rf"native_error: out \[1, 2\]: expected {NUMBER}, as by numpy; found {NUMBER}$"),
         (losses.NativePartWritten, rf"native_error: losses \[3\]: expected {NUMBER}, as by numpy; found nan$"),
+        (losses.NativeMisfit, r"native_error: absolute: expected \[.*\]; found float32 \[6, 4\], .*float32 \[6\]$"),
         (losses.NativeWrites, rf"native_error: \[0, 1\]: outputs are to be read only: .*, {NUMBER} and {NUMBER}$"),
     ],
 )
@@ -59,6 +62,25 @@ def test_native_calls_are_compared_with_numpy(loss: type[adam.Loss], said: str) 
 def test_numbers_of_ones_own_are_taken_where_a_loss_needs_them() -> None:
     outputs = np.array([[0.5, 2.0], [3.0, -1.0]], np.float32)
     adam.check_loss(losses.Absolute, outputs=outputs, targets=outputs + 2)
+
+
+@pytest.mark.parametrize("native", ["", "Native"])
+def test_numbers_of_ones_own_may_have_the_default_types_of_numpy(native: str) -> None:
+    outputs = np.random.default_rng(1).standard_normal((6, 4))
+    adam.check_loss(f"tests.losses_for_tests:{native}Absolute", outputs=outputs, targets=outputs[::-1] + 2)
+    adam.check_loss(f"tests.losses_for_tests:{native}Margin", outputs=outputs, targets=np.arange(6) % 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"outputs": np.full((2, 4), "few")}, r"outputs: expected real numbers; found <U3 \[2, 4\]"),
+        ({"targets": np.ones(6)}, r"targets: expected labels, whole numbers; found float64 \[6\]"),
+    ],
+)
+def test_numbers_of_another_kind_are_the_users_configuration(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        adam.check_loss(losses.Margin, **given)
 
 
 def test_only_numbers_that_a_loss_takes_are_given_to_it() -> None:
