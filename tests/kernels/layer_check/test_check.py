@@ -48,7 +48,8 @@ def test_the_layer_of_the_document_keeps_its_promises(tmp_path: Path, monkeypatc
     code = (ROOT / "docs" / "layers_of_your_own.md").read_text().split("```python\n")[1].split("```")[0]
     (tmp_path / "layers_of_the_document.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    check_layer(importlib.import_module("layers_of_the_document").Slope(0.1), IMAGE)
+    for start in (0.1, 1.5, -2.0):
+        check_layer(importlib.import_module("layers_of_the_document").Slope(start), IMAGE)
 
 
 class WrongHalo(Neighbours):
