@@ -88,9 +88,10 @@ class KnownRun:
 
 def known_runs(base: Path, state: Path) -> list[KnownRun]:
     """Returns the runs in `base` by name and number, and live ones elsewhere on this machine."""
-    folders = {folder.absolute(): folder for folder in run_folders(base)}
-    elsewhere = {Path(run.folder) for run in live_runs(state)} - folders.keys()
-    return [look_at(folder, state) for folder in (*folders.values(), *sorted(elsewhere))]
+    folders = list(run_folders(base))
+    here = {os.path.realpath(folder) for folder in folders}
+    elsewhere = {Path(run.folder) for run in live_runs(state) if os.path.realpath(run.folder) not in here}
+    return [look_at(folder, state) for folder in (*folders, *sorted(elsewhere))]
 
 
 def look_at(folder: Path, state: Path) -> KnownRun:
@@ -131,8 +132,10 @@ def look_at(folder: Path, state: Path) -> KnownRun:
     )
 
 
-def remove_run(folder: Path, state: Path, *, only_stores: bool = False) -> int:
+def remove_run(folder: Path, state: Path, base: Path, *, only_stores: bool = False) -> int:
     """Removes a run folder, or only the parameter servers' stores in it; returns how many bytes that frees.
+
+    With the last run of a name in `base` its folder `base/NAME` goes, too.
 
     Raises:
         ConfigurationError: the run is in progress, or something in it cannot be removed.
@@ -144,10 +147,12 @@ def remove_run(folder: Path, state: Path, *, only_stores: bool = False) -> int:
     try:
         if what.exists():
             shutil.rmtree(what)
-        if not only_stores and not any(folder.parent.iterdir()):
-            folder.parent.rmdir()
     except OSError as error:
         raise ConfigurationError(f"{error.filename or what} cannot be removed: {error.strerror}") from error
+    named = Path(os.path.realpath(folder.parent))
+    if not only_stores and named.parent == Path(os.path.realpath(base)):
+        with suppress(OSError):  # other runs of the name are left
+            named.rmdir()
     return freed_bytes
 
 

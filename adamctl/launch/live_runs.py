@@ -53,6 +53,10 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
         """NAME/NNN, as commands accept it."""
         return "/".join(Path(self.folder).parts[-2:])
 
+    def lies_in(self, folder: str | Path) -> bool:
+        """Returns whether `folder` is its run folder, however it is spelled and through whatever links it goes."""
+        return os.path.realpath(folder) == os.path.realpath(self.folder)
+
 
 class Noted:
     """The note of one run, from its start to `remove`. If the folder is not writable, it does nothing."""
@@ -136,8 +140,7 @@ def the_live_run(state: Path, wanted: str = "") -> LiveRun | None:
     """
     runs = live_runs(state)
     if wanted:
-        path = str(Path(wanted).absolute())
-        exact = [run for run in runs if run.folder == path or run.name == wanted]
+        exact = [run for run in runs if run.lies_in(wanted) or run.name == wanted]
         runs = exact or [run for run in runs if run.name.partition("/")[0] == wanted]
     if len(runs) > 1:
         which = ", ".join(run.name if len({one.name for one in runs}) == len(runs) else run.folder for run in runs)
@@ -147,7 +150,7 @@ def the_live_run(state: Path, wanted: str = "") -> LiveRun | None:
 
 def is_live(folder: Path, state: Path) -> bool:
     """Returns whether a run folder's run is in progress, according to this user's notes."""
-    return str(folder.absolute()) in {run.folder for run in live_runs(state)}
+    return any(run.lies_in(folder) for run in live_runs(state))
 
 
 def _look(path: Path) -> LiveRun | None:

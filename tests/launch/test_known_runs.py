@@ -118,16 +118,42 @@ def test_a_run_that_goes_on_is_not_removed(base: Path, state: Path) -> None:
     folder = make(base, stores=True)
     note = Noted(folder, state)
     with pytest.raises(ConfigurationError, match="in progress"):
-        remove_run(folder, state)
+        remove_run(folder, state, base)
     note.remove()
     with open(folder / "stores" / "ps-1" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ConfigurationError, match="in progress"):
-            remove_run(folder, state)
-    assert remove_run(folder, state, only_stores=True) > 4096
+            remove_run(folder, state, base)
+    assert remove_run(folder, state, base, only_stores=True) > 4096
     assert not (folder / "stores").exists() and (folder / "experiment.toml").exists()
-    remove_run(folder, state)
+    remove_run(folder, state, base)
     assert not (base / "a").exists(), "nothing is left of the name, either"
+
+
+def test_a_run_that_goes_on_is_known_however_its_path_is_spelled(
+    base: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(base)
+    (base.parent / "other").mkdir()
+    (base.parent / "link").symlink_to(base)
+    monkeypatch.chdir(base.parent / "other")
+    note = Noted(Path("../link/a/001"), state)
+    for spelled in (Path("../runs/a/001"), base.parent / "link" / "a" / "001", folder):
+        with pytest.raises(ConfigurationError, match="in progress"):
+            remove_run(spelled, state, base)
+    assert [run.live for run in known_runs(base, state)] == [True], "once"
+    note.remove()
+
+
+def test_what_is_not_of_the_folder_of_runs_stays(base: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    restored = base.parent / "data" / "x"
+    make(base)
+    restored.mkdir(parents=True)
+    remove_run(restored, state, base)
+    assert restored.parent.is_dir() and not restored.exists()
+    monkeypatch.chdir(base / "a")
+    remove_run(Path("001"), state, Path("runs"))
+    assert list((base / "a").iterdir()) == []
 
 
 def test_what_servers_kept_of_a_crashed_run_goes_after_a_day(base: Path, state: Path) -> None:

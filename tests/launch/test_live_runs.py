@@ -45,7 +45,9 @@ def test_a_killed_run_leaves_a_note_that_the_next_look_removes(tmp_path: Path) -
 def test_which_run_is_meant(tmp_path: Path) -> None:
     assert the_live_run(tmp_path) is None
     notes = [Noted(tmp_path / "runs" / name, tmp_path) for name in ("a/001", "a/002", "b/001")]
-    for wanted, folder in (("a/002", "a/002"), ("b", "b/001"), (str(tmp_path / "runs" / "a" / "001"), "a/001")):
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    by_path = ("runs/a/001", "runs/b/../a/001", "link/a/001")
+    for wanted, folder in (("a/002", "a/002"), ("b", "b/001"), *((f"{tmp_path}/{path}", "a/001") for path in by_path)):
         found = the_live_run(tmp_path, wanted)
         assert found is not None and found.name == folder
     assert the_live_run(tmp_path, "c") is None

@@ -64,8 +64,7 @@ class _Remote:
         from adamctl.launch.hosts.tails import Tails
         from adamctl.launch.live_runs import live_runs
 
-        path = str(folder.absolute())
-        self._front = next((run.front for run in live_runs(state) if run.folder == path and run.front), ())
+        self._front = next((run.front for run in live_runs(state) if run.front and run.lies_in(folder)), ())
         self._folder, self._tails, self._asked_s = folder, Tails(fetched, here), float("-inf")
 
     def fetch(self, again: bool = False) -> None:

@@ -113,7 +113,7 @@ def rm(runs: tuple[str, ...], stores: bool, run_dir: str, as_json: bool) -> None
     folders = [find_exact_run(run, Path(run_dir)) for run in runs]
     removed = {}
     for folder in folders:
-        removed[str(folder)] = remove_run(folder, state_folder(os.environ), only_stores=stores)
+        removed[str(folder)] = remove_run(folder, state_folder(os.environ), Path(run_dir), only_stores=stores)
         if not as_json:
             echo(f"removed {folder}{' (stores)' if stores else ''}, {size(removed[str(folder)])} freed")
     if as_json:
