@@ -366,6 +366,7 @@ class ParameterServer:
             "replication": self._keeper.replicating.status() if self._keeper.replicating is not None else {},
             "checkpoint_streams": len(self._saver.streams),
             "apply_busy": [min(rates[f"busy {number}"], 1.0) for number in range(self.core.threads)],
+            "held_bytes": self._keeper.memory.held_bytes,
         }
 
 

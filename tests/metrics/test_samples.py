@@ -25,7 +25,7 @@ PS = {
     "network": {
         "received_bytes": 10, "refusals": {"NOT_READY": 2, "WRONG_TOKEN": 1}, "connections": 3, "connections_max": 4,
     },
-    "queued_updates": 7,
+    "queued_updates": 7, "bytes": 1000, "held_bytes": 3000, "bytes_max": 4000,
     "store": {"loss_window_s": 0.5, "degraded": "the disk is full"},
     "jobs": {"digits": {"updates": 100, "pushes": 50, "staleness_p99": 4, "refusals": {"NOT_FINITE": 1}}},
     "replication": {"jobs": {"digits": {"primary": 2, "secondary": 1}}},
@@ -40,6 +40,8 @@ def test_a_server_tells_of_itself_and_of_each_job() -> None:
     assert shown["adamctl_refusals_total"] == {(*own, "NOT_READY"): 2.0, (*own, "WRONG_TOKEN"): 1.0}
     assert shown["adamctl_connections"] == {own: 3.0} and shown["adamctl_connections_limit"] == {own: 4.0}
     assert shown["adamctl_updates_total"] == {("digits", *own): 100.0}
+    assert shown["adamctl_parameter_memory_bytes"] == {own: 3000.0}, "all that counts against the limit"
+    assert shown["adamctl_parameter_memory_limit_bytes"] == {own: 4000.0}
     assert shown["adamctl_shard_refusals_total"] == {("digits", *own, "NOT_FINITE"): 1.0}
     assert shown["adamctl_primary_buckets"] == {("digits", *own): 2.0}
     assert shown["adamctl_store_loss_window_seconds"] == {own: 0.5}

@@ -240,7 +240,8 @@ def _ps(status: Values) -> str:
     trouble, unsaved = _store(status.get("store") or {})
     if not jobs:
         return f"{trouble}no job; room for {size(status['bytes_max'])}"
-    held = f"{jobs} job{'s' * (jobs > 1)}, {status['buckets']} buckets{_copies(status)}, {size(status['bytes'])}"
+    held_bytes = status.get("held_bytes", status["bytes"])  # a server of an earlier version says less
+    held = f"{jobs} job{'s' * (jobs > 1)}, {status['buckets']} buckets{_copies(status)}, {size(held_bytes)}"
     rates = f"{count(status['updates_per_s'])} updates/s, {count(status['updates'])} in all"
     return f"{trouble}{held}, {rates}{unsaved}"
 

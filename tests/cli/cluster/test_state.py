@@ -134,6 +134,8 @@ def test_what_each_role_says_of_itself() -> None:
     copies = {"replication": {"jobs": {"mnist": {"primary": 12, "secondary": 20, "learner": 2}}}}
     shown = details("ps", servers | copies)
     assert shown.startswith("1 job, 12 buckets and 20 copies, 2 more on their way, 1.0 MiB, ")
+    shown = details("ps", servers | copies | {"held_bytes": 3 << 20})
+    assert shown.startswith("1 job, 12 buckets and 20 copies, 2 more on their way, 3.0 MiB, ")
     assert details("ps", {"jobs": {}, "bytes_max": 1 << 30}) == "no job; room for 1.0 GiB"
     store = {"degraded": "", "loss_window_s": 0.42, "loss_window_s_max": 5.0}
     shown = details("ps", servers | {"store": store})

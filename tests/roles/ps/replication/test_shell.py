@@ -429,7 +429,10 @@ async def test_status_says_who_holds_what() -> None:
         client = await zeroed(world)
         await add(client)
         await world.until_equal()
-        found = [world.cluster.contexts[name].status()["replication"] for name in THREE]
+        statuses = [world.cluster.contexts[name].status() for name in THREE]
+        whole_bytes = sum(one["bytes"] for one in statuses)
+        assert [one["held_bytes"] for one in statuses] == [whole_bytes] * 3, "copies need memory, too"
+        found = [one["replication"] for one in statuses]
         assert all(one["records"] > 0 and one["bytes"] > 0 and one["records_kept"] > 0 for one in found)
         jobs = [one["jobs"]["a"] for one in found]
         buckets = len(world.layout.buckets)
