@@ -8,19 +8,29 @@ ROLES = ("controller", "ps", "data", "worker", "host")
 
 
 CONTROLLER = "ADAMCTL_CONTROLLER=host:port[,host:port...] of the controllers"
-TLS = "ADAMCTL_TLS=/etc/adamctl/tls, with this node's certificate, which user adamctl can read (adamctl tls create)"
+TLS = (
+    "ADAMCTL_TLS=/etc/adamctl/tls-{role}, which user adamctl can read (adamctl tls create {role} {role}-MACHINE; "
+    "hostname -s prints MACHINE)"
+)
 CHECKPOINTS = "ADAMCTL_CHECKPOINT_ROOT=folder of runs; name it in ReadWritePaths=, too (systemctl edit)"
 
 
 @dataclass(frozen=True)
 class _Unit:
-    """`differs` are the variables that differ by machine, `state` whether it keeps something on disk."""
+    """What differs by role.
+
+    Attributes:
+        node: its name in the cluster. Names are unique over all roles, and a machine may have several.
+        differs: the variables that differ by machine.
+        state: whether it keeps something on disk.
+    """
 
     summary: str
     flags: str
     differs: tuple[str, ...]
     state: bool = False
     stop_s: int = 60
+    node: str = "{role}-%l"
 
 
 _UNITS = {
@@ -40,6 +50,7 @@ _UNITS = {
             CHECKPOINTS,
         ),
         True,
+        node="%l",
     ),
 }
 
@@ -48,7 +59,8 @@ def systemd_unit(role: str, program: str) -> str:
     """Returns the unit of a role, one of `ROLES`; `program` is the path of adamctl on the machines."""
     unit = _UNITS[role]
     name = f"adamctl-{role}"
-    differs = "\n".join(f"#   {line}" for line in unit.differs)
+    node = unit.node.format(role=role)
+    differs = "\n".join(f"#   {line.format(role=role)}" for line in unit.differs)
     state = "StateDirectory=adamctl\nStateDirectoryMode=0700\n" if unit.state else ""
     return f"""# {name}.service: put it into /etc/systemd/system, then: systemctl enable --now {name}
 # /etc/adamctl/{role}.env says what differs by machine:
@@ -69,9 +81,10 @@ WatchdogSec=30
 TimeoutStartSec=300
 EnvironmentFile=-/etc/adamctl/{role}.env
 LoadCredential=token:/etc/adamctl/token
-ExecStart={program} {role} start --name %l --token-file %d/token --socket-folder %t/{name} {unit.flags}
-# SIGTERM to the role, which ends in order; what is left of it after that is killed.
+ExecStart={program} {role} start --name {node} --token-file %d/token --socket-folder %t/{name} {unit.flags}
+# SIGTERM to the role, which ends in order, with status 143; what is left of it after that is killed.
 KillMode=mixed
+SuccessExitStatus=143
 TimeoutStopSec={unit.stop_s}
 Restart=on-failure
 RestartSec=5
@@ -92,6 +105,8 @@ LockPersonality=yes
 LimitNOFILE=65536
 RuntimeDirectory={name}
 RuntimeDirectoryMode=0700
+# By default data may be read in the folder that a role starts in, which would be /.
+WorkingDirectory=%t/{name}
 {state}# Compiled kernels are kept, so that the next start is fast.
 CacheDirectory=adamctl
 CacheDirectoryMode=0700

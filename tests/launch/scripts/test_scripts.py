@@ -97,8 +97,17 @@ def test_a_unit_keeps_its_role_in_bounds(role: str) -> None:
         "ProtectSystem=strict",
         "LoadCredential=token:/etc/adamctl/token",
         "LimitNOFILE=65536",
+        "SuccessExitStatus=143",  # of a role that was stopped
+        f"WorkingDirectory=%t/adamctl-{role}",  # not /, below which a data server could read everything
     } <= set(lines)
     assert any(line.startswith("WatchdogSec=") for line in lines)
+
+
+def test_units_of_one_machine_have_names_of_their_own() -> None:
+    found = [re.search(r" --name (\S+)", systemd_unit(role, "/bin/adamctl")) for role in ROLES]
+    names = [match and match[1] for match in found]
+    assert names == ["controller-%l", "ps-%l", "data-%l", "worker-%l", "%l"], "the last one is the machine itself"
+    assert "adamctl tls create ps ps-MACHINE" in systemd_unit("ps", "/bin/adamctl"), "a certificate is for the name"
 
 
 def test_the_command_line_names_the_roles_that_have_units() -> None:
