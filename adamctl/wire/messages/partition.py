@@ -53,7 +53,7 @@ class PartTaskRequest(Message, frozen=True):
 class FlightReport(Message, frozen=True):
     """A finished flight: summed loss and correct examples, 0 where another partition computes them; seconds.
 
-    `sums`: as in `TaskReport`.
+    `wait_s`: for which threads had no flight, for want of examples. `sums`: as in `TaskReport`.
     """
 
     number: int

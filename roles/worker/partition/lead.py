@@ -216,7 +216,7 @@ class Lead(Generic[EngineT]):
     def flight_done(self, done: FlightDone) -> None:
         """Notes a flight of this member's own."""
         found = done.found
-        report = FlightReport(done.flight.number, found.loss, found.correct, done.compute_s, done.wait_s, found.sums)
+        report = FlightReport(done.flight.number, found.loss, found.correct, done.compute_s, done.idle_s, found.sums)
         self._finished(self._group.own, report)
 
     def handle(self, request: Request) -> None:

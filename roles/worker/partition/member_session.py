@@ -239,7 +239,7 @@ class MemberSession:
             if own.examples is not None:
                 own.examples.release()
         found = done.found
-        self._reports.append(FlightReport(number, found.loss, found.correct, done.compute_s, done.wait_s, found.sums))
+        self._reports.append(FlightReport(number, found.loss, found.correct, done.compute_s, done.idle_s, found.sums))
         self.flights_done += 1
         self._reporting.set()
 

@@ -48,7 +48,8 @@ class Flight(NamedTuple):
 class FlightDone(NamedTuple):
     """The result of a flight. A `failure` ends the worker.
 
-    `compute_s`: seconds that threads worked on it; `wait_s`: that they slept since the flight before was done.
+    `compute_s`: seconds that threads worked on it; `wait_s`: that they slept since the flight before was done;
+    `idle_s`: of those, while no flight was open, for want of examples.
     """
 
     flight: Flight
@@ -56,6 +57,7 @@ class FlightDone(NamedTuple):
     compute_s: float
     wait_s: float
     failure: BaseException | None = None
+    idle_s: float = 0.0
 
 
 Made = TypeVar("Made")
@@ -121,7 +123,7 @@ class FlightThreads:
         self._waiting: list[Flight] = []
         self._open: dict[int, _Open] = {}  # by context
         self._stopping = False
-        self._slept_s = 0.0
+        self._slept_s = self._idle_s = 0.0
         self._ledger = WaitLedger()
         self._last = 0
         self._moved_s = time.perf_counter()
@@ -208,7 +210,9 @@ class FlightThreads:
                     with self._lock:
                         slept_s = time.perf_counter() - began_s
                         self._slept_s += slept_s
-                        if whom is not None:
+                        if whom is None:
+                            self._idle_s += slept_s
+                        else:
                             self._ledger.slept(slept_s, whom)
             finally:
                 self._sleeping.end()
@@ -308,9 +312,10 @@ class FlightThreads:
     def _finish(self, one: _Open) -> None:
         """Reports a flight before the next one of its context begins, which may use the same slot."""
         with self._lock:
-            wait_s, self._slept_s = self._slept_s, 0.0
+            wait_s, idle_s = self._slept_s, self._idle_s
+            self._slept_s = self._idle_s = 0.0
             self._ledger.worked(one.compute_s)
-        self._done(FlightDone(one.flight, one.program.found, one.compute_s, wait_s))
+        self._done(FlightDone(one.flight, one.program.found, one.compute_s, wait_s, idle_s=idle_s))
         with self._lock:
             del self._open[one.flight.number % self._flights]
         self._sleeping.awaken()  # the next flight of its context may begin

@@ -79,7 +79,7 @@ def batch(task: TrainTask) -> Batch:
 
 
 def own(number: int, flight: Flight) -> FlightDone:
-    return FlightDone(flight, Row(loss=0.0, correct=0), 0.1, 0.0)  # type: ignore[arg-type]
+    return FlightDone(flight, Row(loss=0.0, correct=0), 0.1, 9.0, idle_s=0.25)  # type: ignore[arg-type]
 
 
 async def test_a_task_is_announced_once_and_its_flights_are_numbered_on() -> None:
@@ -108,6 +108,7 @@ async def test_a_batch_is_done_when_all_have_finished_and_its_loss_is_the_report
     assert not done, "a report that comes twice counts once"
     lead.handle(Asked(PartDoneRequest(4, 2, (FlightReport(1, 0.0, 0, 0.3, 0.1),), 1, (1, 0, 5))))  # type: ignore[arg-type]
     assert [(one.loss_sum, one.correct, one.compute_s) for one in done] == [(2.5, 1, 0.3)]
+    assert done[0].wait_s == 0.25, "the longest wait for examples"
     counts = lead.take_counts()
     assert (counts.updates, counts.staleness, counts.ages) == (8, (2, 2, 5), (3,))
     assert lead.take_counts().updates == 0

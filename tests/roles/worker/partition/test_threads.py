@@ -207,6 +207,24 @@ def test_a_thread_that_hangs_is_told_from_threads_that_wait_for_it(
         assert {own.standing(3).state for own in made.threads} == {DONE}
 
 
+def test_waiting_for_another_partition_is_not_waiting_for_data() -> None:
+    network = cut_network(IMAGES, ROWS_AND_UNITS, BACKENDS[-1])
+    weights, batch = small_integers(IMAGES, 3)
+    with partitions(network, 1, 1, weights) as made:
+        first, late = made.threads
+        first.submit(Flight(1, batch))
+        while first.waiting.share == 0.0:  # it needs what the other has not begun
+            time.sleep(0.01)
+        late.submit(Flight(1, batch))
+        for _ in range(2):
+            assert made.all_done.acquire(timeout=WAIT_S)
+        told, its = made.done[0][1], made.done[1][1]
+        assert told.wait_s > told.idle_s, "it slept because of the other"
+        assert its.idle_s > 0, "the other had nothing to do meanwhile"
+        while first.open_flights or late.open_flights:
+            time.sleep(0.01)
+
+
 def test_a_flight_without_a_slot_waits_for_servers() -> None:
     network = cut_network(IMAGES, ROWS_AND_UNITS, BACKENDS[-1])
     weights, batch = small_integers(IMAGES, 3)
