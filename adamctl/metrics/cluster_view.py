@@ -16,7 +16,7 @@ NAMES_MAX: Final = 4096
 
 
 class ClusterView:
-    """Nodes by key, jobs by name; how often a node came back as another process."""
+    """Nodes by key, jobs by name; how often a node or a controller came back as another process."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeRecord] = {}
@@ -25,6 +25,7 @@ class ClusterView:
         self._readings: list[JobReading] | None = None
         self._incarnations: dict[str, int] = {}
         self._restarts: Counter[str] = Counter()
+        self._controllers: dict[str, tuple[float, int]] = {}  # seconds since the last start, restarts
 
     @property
     def nodes(self) -> list[NodeRecord]:
@@ -40,6 +41,19 @@ class ClusterView:
     def restarts(self, node: str) -> int:
         """Returns how often a node registered as another process than before."""
         return self._restarts[node]
+
+    def controller_restarts(self, name: str, uptime_s: object) -> int:
+        """Returns how often a controller was seen as another process than before; controllers do not register.
+
+        `uptime_s`: the seconds since its start, as it says; what is no number, as of one that is silent, tells nothing.
+        """
+        before_s, restarts = self._controllers.pop(name, (0.0, 0))
+        if isinstance(uptime_s, (int, float)):
+            restarts, before_s = restarts + (uptime_s < before_s), uptime_s
+        self._controllers[name] = (before_s, restarts)  # last, as the one asked for last
+        if len(self._controllers) > NAMES_MAX:
+            del self._controllers[next(iter(self._controllers))]
+        return restarts
 
     def take_nodes(self, changes: Changes) -> None:
         """Takes in changes under `/nodes/`."""

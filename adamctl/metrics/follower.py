@@ -214,7 +214,8 @@ class ClusterFollower:
             status = answers.get(("controller", address, 0))
             name = str((status or {}).get("node", "")) or known or address
             self._controllers[address] = name
-            found.append(NodeReading("controller", name, status))
+            restarts = self.view.controller_restarts(name, (status or {}).get("uptime_s"))
+            found.append(NodeReading("controller", name, status, restarts))
             told |= {where: who for who, where in _members((status or {}).get("members"))}
         if told:
             self._addresses.learn(sorted(told))

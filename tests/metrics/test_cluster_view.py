@@ -42,6 +42,16 @@ def test_a_node_that_comes_back_as_another_process_has_restarted() -> None:
     assert view.counts() == {"ps": 0}, "that there is none left is a number, too"
 
 
+def test_a_controller_that_has_served_for_less_than_before_has_restarted() -> None:
+    view = ClusterView()
+    told: list[object] = [7.5, 12.5, 1.0, None, "soon", 6.0, 0.5]
+    assert [view.controller_restarts("c", uptime_s) for uptime_s in told] == [0, 0, 1, 1, 1, 1, 2]
+    assert view.controller_restarts("d", 3.0) == 0
+    for number in range(NAMES_MAX + 1):
+        view.controller_restarts(f"c-{number}", 1.0)
+    assert len(view._controllers) == NAMES_MAX
+
+
 def test_names_that_never_come_back_are_forgotten() -> None:
     view = ClusterView()
     view.take_nodes(Changes(1, (node("kept"),), (), True))

@@ -144,6 +144,16 @@ def test_a_controller_that_was_replaced_is_not_down_for_ever() -> None:
     assert readings("ade", "") == {"a": False, "d": False, "e": False} | unanswered
 
 
+def test_a_controller_that_starts_over_is_counted() -> None:
+    following = ClusterFollower(MemoryNetwork(Random(1)), ["tcp://a:7070"], metrics_hello(""))
+    found = []
+    for uptime_s in (9.0, 14.0, 2.0):
+        answers = {("controller", "tcp://a:7070", 0): {"node": "a", "uptime_s": uptime_s}}
+        found += [(one.node, one.restarts) for one in following._controller_readings(answers)]
+    found += [(one.node, one.restarts) for one in following._controller_readings({})]
+    assert found == [("a", 0), ("a", 0), ("a", 1), ("a", 1)]
+
+
 def test_the_configuration_is_read_from_controllers_that_came_later() -> None:
     given, quiet = ("tcp://a:7070", "tcp://b:7070"), logging.getLogger("quiet")
     members = [{"name": name, "address": f"tcp://{name}:7070"} for name in "bcd"]
