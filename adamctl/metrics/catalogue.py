@@ -169,6 +169,7 @@ OTHER_ROLES: Final = (
     _run("run_duplicate_examples_total", "Examples trained on twice as a worker was lost.", "duplicates"),
     _run("run_skipped_examples_total", "Damaged training examples left out.", "skipped"),
     _run("run_progress_ratio", "Share of the run's examples that is handed out.", "progress"),
+    _run("run_bundles", "Bundles done of a batch algorithm's present evaluation.", "batch", "bundles"),
     _run("run_loss", "Mean training loss of the latest ranges.", "loss"),
     _run("run_top1_ratio", "Latest evaluation.", "top1"),
     Metric(

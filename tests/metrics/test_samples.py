@@ -79,6 +79,9 @@ def test_a_run_has_its_job_and_its_state_as_labels() -> None:
     assert shown["adamctl_examples_total"] == {own: 1000.0} and shown["adamctl_checkpoint_age_seconds"] == {own: 3.0}
     assert shown["adamctl_run_state"] == {(*own, "training"): 1.0}
     assert "adamctl_run_loss" not in shown, "it has no loss yet"
+    assert "adamctl_run_bundles" not in shown, "it is no batch algorithm"
+    shown = found(NodeReading("coordinator", "c", status | {"batch": {"bundles": 3}}))
+    assert shown["adamctl_run_bundles"] == {own: 3.0}
 
 
 def test_what_a_model_is_judged_by_is_a_label() -> None:
