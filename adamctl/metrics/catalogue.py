@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["counter", "gauge"]
-Where: TypeAlias = Literal["node", "run", "jobs", "sets", "cluster"]
-"""Whose status a metric is read from: a node's, that of a role whose status names one job, one of the node's jobs, the
-sum over its data sets, or the configuration."""
+Where: TypeAlias = Literal["node", "run", "jobs", "cluster"]
+"""Whose status a metric is read from: a node's, that of a role whose status names one job, one of the node's jobs, or
+the configuration."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Metric:
         name: as it is shown, `_total` included.
         help: one line.
         where: see `Where`.
-        path: keys that lead to the number; for `jobs` inside the job's status, for `sets` inside each data set's.
+        path: keys that lead to the number; for `jobs` inside the job's status.
         roles: whose STATUS has it; empty: everybody's.
         by: a label more; the path then leads to label -> number.
     """
@@ -69,8 +69,8 @@ def _ps_job(name: str, text: str, *path: str, by: str = "") -> Metric:
     return Metric(f"adamctl_{name}", text, "jobs", path, ("ps",), by)
 
 
-def _data(name: str, text: str, *path: str, where: Where = "node") -> Metric:
-    return Metric(f"adamctl_data_{name}", text, where, path, ("data",))
+def _data(name: str, text: str, *path: str) -> Metric:
+    return Metric(f"adamctl_data_{name}", text, path=path, roles=("data",))
 
 
 def _worker(name: str, text: str, *path: str) -> Metric:
@@ -153,8 +153,8 @@ OTHER_ROLES: Final = (
     _data("reads_ready_total", "Ranges that were ready when they were asked for.", "reads_ready"),
     _data("reads_refused_total", "Ranges refused as too much was asked for at once.", "reads_refused"),
     _data("wait_seconds_total", "Time that ranges were waited for.", "wait_s"),
-    _data("read_bytes_total", "Read from files.", "read_bytes", where="sets"),
-    _data("skipped_examples_total", "Damaged examples that are left out.", "skipped", where="sets"),
+    _data("read_bytes_total", "Read from files.", "read_bytes"),
+    _data("skipped_examples_total", "Damaged examples that are left out.", "skipped"),
     _data("cache_bytes", "Decoded examples in memory.", "cache_bytes"),
     _data("ahead_bytes", "Ranges prepared ahead of need.", "ahead_bytes"),
     _worker("batches_total", "Batches that the worker computed.", "batches"),

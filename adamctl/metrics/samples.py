@@ -117,9 +117,6 @@ def _of_node(metric: Metric, node: NodeReading) -> Iterator[tuple[Labels, float]
     elif metric.where == "jobs":
         for job, said in _jobs(metric, status):
             yield from _numbers(metric, (job, *own), said)
-    elif metric.where == "sets":
-        found = [_number(said, metric.path) for said in _list(status.get("datasets"))]
-        yield own, sum(number for number in found if number is not None)
     else:
         yield from _numbers(metric, own, status)
 
@@ -185,7 +182,3 @@ def _as_number(value: Any) -> float | None:
 
 def _mapping(value: Any) -> Mapping[Any, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> list[Status]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, (list, tuple)) else []

@@ -62,6 +62,7 @@ class DataStore:
         self._datasets: dict[str, OpenDataSet] = {}
         self._opening: dict[str, Future[OpenDataSet]] = {}
         self._promised_bytes: dict[str, int] = {}  # what those that are being opened may use
+        self._closed_read_bytes = self._closed_skipped = 0  # of data sets that were closed
 
     # --- data sets --------------------------------------------------------------------------------------------------
 
@@ -134,7 +135,10 @@ class DataStore:
     def close_dataset(self, name: str) -> None:
         """Forgets a data set; a client that still reads it opens it again."""
         with self._lock:
-            self._datasets.pop(name, None)
+            dataset = self._datasets.pop(name, None)
+            if dataset is not None:
+                self._closed_read_bytes += dataset.read_bytes
+                self._closed_skipped += dataset.skipped
             self._preparer.forget(name)
 
     # --- reads ------------------------------------------------------------------------------------------------------
@@ -160,8 +164,12 @@ class DataStore:
     # --- the rest ---------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Returns plain values: data sets, bytes, and the share of reads that found their range ready."""
+        """Returns plain values: data sets, bytes, and the share of reads that found their range ready.
+
+        What is counted of all data sets, closed ones included, only grows.
+        """
         with self._lock:
+            read_bytes, skipped = self._closed_read_bytes, self._closed_skipped
             counters, datasets = self._preparer.counters, list(self._datasets.values())
             ahead_bytes = self._preparer.ahead_bytes
         reads = counters.ready + counters.in_work + counters.not_begun
@@ -187,6 +195,8 @@ class DataStore:
             "reads_refused": counters.refused,
             "ready_share": counters.ready / reads if reads else 1.0,
             "examples": counters.examples,
+            "read_bytes": read_bytes + sum(dataset.read_bytes for dataset in datasets),
+            "skipped": skipped + sum(dataset.skipped for dataset in datasets),
         }
 
     def close(self) -> None:

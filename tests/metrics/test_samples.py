@@ -98,11 +98,11 @@ def test_what_a_model_is_judged_by_is_a_label() -> None:
         assert ("adamctl_run_top1_ratio" in shown) is (status.get("top1") is not None)
 
 
-def test_data_sets_are_added_up() -> None:
-    status = {"datasets": [{"skipped": 2, "read_bytes": 10}, {"skipped": 3}], "reads": 5}
+def test_a_data_server_counts_data_sets_that_it_has_closed() -> None:
+    status = {"datasets": [{"skipped": 2, "read_bytes": 10}], "skipped": 5, "read_bytes": 30, "reads": 5}
     shown = found(NodeReading("data", "d", status))
     assert shown["adamctl_data_skipped_examples_total"] == {("data", "d"): 5.0}
-    assert shown["adamctl_data_read_bytes_total"] == {("data", "d"): 10.0}
+    assert shown["adamctl_data_read_bytes_total"] == {("data", "d"): 30.0}
     assert shown["adamctl_data_reads_total"] == {("data", "d"): 5.0}
 
 

@@ -247,6 +247,25 @@ def test_a_broken_image_fails_its_reads_and_no_others(image_folder: Callable[...
     assert folder.exists()
 
 
+def test_what_was_read_and_left_out_still_counts_when_a_data_set_is_closed(
+    image_folder: Callable[..., Path], store: DataStore
+) -> None:
+    image_folder(examples=30)
+    config = DataConfig(format="imagefolder", source="images", scale="none", on_error="skip")
+    found = []
+    for _ in range(2):
+        dataset = store.open(config, (4, 4, 1), 7)
+        for victim in dataset.source.paths("train")[:2]:  # type: ignore[attr-defined]
+            victim.write_bytes(victim.read_bytes()[:40])
+        read(store, dataset.name, Range("train", 0, 0, dataset.examples["train"]))
+        found.append((store.status()["skipped"], store.status()["read_bytes"]))
+        assert found[-1][0] == len(found) * store.status()["datasets"][0]["skipped"]
+        store.close_dataset(dataset.name)
+        store.close_dataset(dataset.name)
+        assert (store.status()["skipped"], store.status()["read_bytes"]) == found[-1]
+    assert found[0][0] == 2 and found[1][0] == 4 and found[1][1] > found[0][1] > 0
+
+
 def test_images_are_decoded_in_chunks_into_one_range(image_folder: Callable[..., Path], store: DataStore) -> None:
     image_folder(examples=25)
     dataset = store.open(DataConfig(format="imagefolder", source="images", scale="none"), (4, 4, 1), 7)
