@@ -46,6 +46,7 @@ class Limit:
 
 
 FLIGHTS_MAX = 64
+_DECIMAL_BITS_MAX = 10_000  # Python refuses to write more than 4,300 digits
 _CUSTOM = str(Custom.__struct_config__.tag)
 _AT_LEAST_1 = Limit("at least 1", lambda value: value >= 1)
 _AT_LEAST_0 = Limit("at least 0", lambda value: value >= 0)
@@ -168,6 +169,8 @@ def show(value: object) -> str:
         text = "[" + ", ".join(show(item) for item in value) + "]"
     elif isinstance(value, dict):
         text = "a table"
+    elif isinstance(value, int) and value.bit_length() > _DECIMAL_BITS_MAX:
+        text = hex(value)
     else:
         text = str(value)
     return text if len(text) <= 80 else text[:77] + "..."
@@ -326,7 +329,7 @@ def _fits(value: object, kind: inspect.Type) -> bool:
         if isinstance(option, inspect.IntType) and isinstance(value, int) and not isinstance(value, bool):
             return True
         if isinstance(option, inspect.FloatType) and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return isfinite(value)
+            return _is_finite(value)
         if isinstance(option, inspect.StrType) and isinstance(value, str):
             return True
         if isinstance(option, inspect.BoolType) and isinstance(value, bool):
@@ -337,6 +340,13 @@ def _fits(value: object, kind: inspect.Type) -> bool:
             items = zip(value, option.item_types, strict=False)
             return len(value) == len(option.item_types) and all(_fits(item, of) for item, of in items)
     return False
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return isfinite(value)
+    except OverflowError:  # a whole number beyond all floating-point numbers
+        return False
 
 
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType, inspect.StrType)

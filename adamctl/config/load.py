@@ -191,12 +191,14 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         raise ConfigurationError(f"{file}{':' + line[1] if line else ''}: not valid TOML: {error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{file}: expected numbers of at most 4300 digits; found a longer one") from error
 
 
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # not TOML, or a number of more digits than Python reads
         return text
 
 

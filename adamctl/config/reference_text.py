@@ -24,9 +24,9 @@ Use it
 Do not use it
 
 - if you have a GPU and the network fits on it: PyTorch or JAX on a GPU is far faster;
-- for transformers, recurrent networks or custom layers: only the layers below exist;
+- for transformers or recurrent networks: there are no such layers;
 - for a network that does not fit into one machine's memory (over several workers: [partitions.md](partitions.md));
-- over networks that strangers can reach: traffic is not encrypted.
+- with `--insecure` over networks that strangers can reach: nothing is encrypted then ([tls.md](tls.md)).
 """
 
 CUSTOM = """\

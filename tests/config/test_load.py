@@ -235,6 +235,15 @@ def test_text_that_looks_like_a_number_stays_text_where_text_is_expected(tmp_pat
     assert load_experiment(write(tmp_path), settings=[parse_setting("name=2014")]).experiment.name == "2014"
 
 
+@pytest.mark.parametrize("number", ["9" * 309, "9" * 5000, "0x" + "f" * 5000], ids=len)
+@pytest.mark.parametrize("key", ["optimizer.lr", "seed"])
+def test_a_number_that_is_too_long_to_be_one_is_refused(tmp_path: Path, key: str, number: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"--set {key}: {key}: found .*\.\.\.; expected a"):
+        load_experiment(write(tmp_path), settings=[parse_setting(f"{key}={number}")])
+    with pytest.raises(ConfigurationError, match=r"exp\.toml.*: found .*|expected numbers of at most 4300 digits"):
+        load_experiment(write(tmp_path, GOOD.replace("lr = 0.05", f"lr = {number}")))
+
+
 def test_search_folders_flag_then_environment_then_file(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD.replace("[model]", 'search = ["/c"]\n[model]'))
     loaded = load_experiment(path, search=["/a"], environment={"ADAMCTL_DATA": "/b:/a"})
