@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,14 +104,22 @@ def chosen(place: str, runs: Path) -> list[Path]:
 
 
 def stored(checkpoints: Path) -> list[Stored]:
-    """Opens every checkpoint of a run, oldest first; blocks while it opens their files."""
+    """Opens every checkpoint of a run, oldest first; blocks while it opens their files.
+
+    One whose files go meanwhile, as its run removes it (`train.checkpoint_keep`), is left out.
+    """
     if not checkpoints.is_dir():
         return []
-    return [look_at(path) for path in sorted(checkpoints.iterdir()) if path.is_dir() and path.name.isdecimal()]
+    found = []
+    for path in sorted(checkpoints.iterdir()):
+        if path.is_dir() and path.name.isdecimal():
+            with suppress(FileNotFoundError):
+                found.append(look_at(path))
+    return found
 
 
 def look_at(folder: Path) -> Stored:
-    """Opens a checkpoint without reading its arrays."""
+    """Opens a checkpoint without reading its arrays. Raises FileNotFoundError: it goes meanwhile."""
     found: Manifest | None = None
     damage = ""
     try:

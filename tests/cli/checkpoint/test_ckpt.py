@@ -41,6 +41,20 @@ def damage_last(run: Path) -> Path:
     return path
 
 
+def test_a_checkpoint_that_its_run_removes_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, read = make_run(tmp_path, 3), manifest.read_manifest
+
+    def remove_the_first(folder: Path) -> manifest.Manifest:
+        found = read(folder)
+        manifest.abandon(run / "checkpoints" / "000001")
+        return found
+
+    monkeypatch.setattr(manifest, "read_manifest", remove_the_first)
+    assert [one.folder.name for one in stored(run / "checkpoints")] == ["000002", "000003"]
+
+
 def test_list_for_programs(tmp_path: Path) -> None:
     run = make_run(tmp_path, 2)
     for other in ("000003", "²", "notes"):
