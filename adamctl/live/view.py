@@ -125,7 +125,7 @@ def _facts(progress: RunProgress) -> Sequence[tuple[str, str]]:
         ("images/s", count(progress.images_per_s)),
         ("connections/s", count(progress.connections_per_s)),
     )
-    waited = ("waited for data" if progress.partitions == 1 else "waited", share(progress.waiting_share))
+    waited = ("waited for data", share(progress.waiting_share))
     trained = ("trained", duration(progress.train_seconds))
     if progress.batch is not None:
         left = ("left at most", duration(progress.eta_seconds))

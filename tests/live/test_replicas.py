@@ -111,4 +111,4 @@ def test_after_the_end_there_are_no_replicas_and_all_roles_are_told() -> None:
 
 
 def test_time_waited_is_not_for_data_alone() -> None:
-    assert "waited" in dict(view_of(PROGRESS, {}).facts)
+    assert "waited for data" in dict(view_of(PROGRESS, {}).facts)
