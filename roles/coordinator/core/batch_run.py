@@ -62,9 +62,9 @@ class BatchRun:
         self._workers: set[WorkerKey] = set()
         self._journal: list[Entry] = []
         self._asked = False  # whether the present request is in the journal
-        self._bits = 0
         self._numbers: dict[int, int] = {}  # of evaluations, by place in the journal
-        self._open_at: str | None = None  # the vector of the evaluation that workers are at
+        self._refused: dict[int, int] = {}  # how often one was out of range, by place in the journal
+        self._open: OpenEvaluation | None = None  # the evaluation that workers are at, as an order to all buckets
         self._evaluated: list[int] = []  # buckets for which they are
         self._reductions = Reductions(())  # of the present round
         self._sent: dict[int, Sent] = {}
@@ -93,11 +93,7 @@ class BatchRun:
 
     def opened(self) -> OpenEvaluation | None:
         """Returns the evaluation that workers are at, as an order to all buckets; carrying it out changes nothing."""
-        now = self.book.evaluation
-        if self._open_at is None or now is None:
-            return None
-        buckets, bits, bundles = tuple(range(self.buckets)), FRACTION_BITS[self._bits], len(self.book.bundles)
-        return OpenEvaluation(0, buckets, now.number, self._open_at, bits, bundles, self.rounds)
+        return self._open
 
     def take_orders(self) -> list[Order]:
         taken, self._orders = self._orders, []
@@ -112,10 +108,10 @@ class BatchRun:
 
     def take(self, worker: WorkerKey, now_s: float) -> Task | None:
         """Hands out a bundle, if there is one to do."""
-        if self._open_at is None:
+        if self._open is None:
             return None
         given = self.book.take(worker, now_s)
-        return None if given is None else Task(given, self._open_at, FRACTION_BITS[self._bits])
+        return None if given is None else Task(given, self._open.at, self._open.fraction_bits)
 
     def bundle_done(
         self, worker: WorkerKey, given: Given, loss_sum: float, code: int, now_s: float, lost: Collection[int] = ()
@@ -129,20 +125,22 @@ class BatchRun:
             lost: buckets that have not what it needed.
         """
         now, counted = self.book.evaluation, Counted(False)
-        if now is None or self._open_at is None or given[:2] != (now.number, now.attempt):
+        if now is None or self._open is None or given[:2] != (now.number, now.attempt):
             return counted
         if lost:
             self._lost(lost)
         elif code and code not in GRADIENT_REFUSED:
             self.book.give_back(worker, given)
-        elif code == ErrorCode.OUT_OF_RANGE and self._bits + 1 < len(FRACTION_BITS):
-            self._bits += 1
+        elif code == ErrorCode.OUT_OF_RANGE and self._open.fraction_bits != FRACTION_BITS[-1]:
+            place = self._place_evaluated
+            self._refused[place] = self._refused.get(place, 0) + 1
+            del self._numbers[place]
             self._close_evaluation()
-            self._redo_all([(len(self._journal) - 1, self._journal[-1])])
         elif code or not isfinite(loss_sum):
             self._close_evaluation()
             self._journal.pop()
-            self._numbers.pop(len(self._journal), None)
+            for known in self._numbers, self._refused:
+                known.pop(len(self._journal), None)
             for bucket in self._buckets:
                 bucket.left = [one for one in bucket.left if one[0] < len(self._journal)]
             self._answer(inf)
@@ -209,7 +207,7 @@ class BatchRun:
     def _go_on(self) -> None:
         """Sends what can be sent, once all that was sent before is answered."""
         while not self._sent and self.execution.stop_reason is None:
-            if self._open_at is not None:
+            if self._open is not None:
                 return  # workers are at it
             behind = [number for number, bucket in enumerate(self._buckets) if bucket.left]
             if self._evaluated and set(self._evaluated) == set(behind):
@@ -232,7 +230,6 @@ class BatchRun:
         entry: Entry
         match request:
             case Evaluate():
-                self._bits = 0
                 entry = EvaluationEntry(request.at)
             case Round():
                 self._reductions = Reductions(request.commands)
@@ -272,7 +269,7 @@ class BatchRun:
         buckets = [bucket for bucket in behind if self._buckets[bucket].left[0][0] == place]
         entry = self._buckets[buckets[0]].left[0][1]
         if isinstance(entry, EvaluationEntry):
-            self._open(entry, buckets, place)
+            self._open_evaluation(entry, buckets, place)
             return
         last = place == len(self._journal) - 1 and self._asked and not self._committing
         groups: dict[tuple[Entry, bool], list[int]] = {}
@@ -288,7 +285,7 @@ class BatchRun:
         rest = self.rounds, tuple(commands), self._read_by(commands), after
         self._send(lambda order: CarryOut(order, tuple(buckets), *rest), place, counts)
 
-    def _open(self, entry: EvaluationEntry, buckets: Sequence[int], place: int) -> None:
+    def _open_evaluation(self, entry: EvaluationEntry, buckets: Sequence[int], place: int) -> None:
         """Opens an evaluation: where others have it open, the same one, which changes nothing there."""
         request, ahead = self.execution.request, [b for b in buckets if self._buckets[b].commit_most == self._commit]
         if self._committing and isinstance(request, Commit) and ahead:
@@ -301,16 +298,23 @@ class BatchRun:
         if place not in self._numbers:
             self.evaluations += 1
             self._numbers[place] = self.evaluations
-        rest = self._numbers[place], entry.at, FRACTION_BITS[self._bits], len(self.book.bundles), self.rounds
-        self._send(lambda order: OpenEvaluation(order, tuple(buckets), *rest), place)
+        self._send(lambda order: self._order_to_open(order, buckets, place, entry), place)
+
+    def _order_to_open(self, order: int, buckets: Sequence[int], place: int, entry: EvaluationEntry) -> OpenEvaluation:
+        bits, bundles = FRACTION_BITS[self._refused.get(place, 0)], len(self.book.bundles)
+        return OpenEvaluation(order, tuple(buckets), self._numbers[place], entry.at, bits, bundles, self.rounds)
+
+    @property
+    def _place_evaluated(self) -> int:
+        return self._buckets[self._evaluated[0]].left[0][0]
 
     def _hand_out(self) -> None:
         """Has workers evaluate, once all buckets that were to open the evaluation have."""
-        place = self._buckets[self._evaluated[0]].left[0][0]
+        place = self._place_evaluated
         entry = self._journal[place]
         assert isinstance(entry, EvaluationEntry)
-        self._open_at = entry.at
-        now, number = self.book.evaluation, self._numbers[place]
+        self._open = self._order_to_open(0, range(self.buckets), place, entry)
+        now, number = self.book.evaluation, self._open.evaluation
         if now is not None and now.number == number:
             self.book.again(self._workers)
         else:
@@ -325,15 +329,14 @@ class BatchRun:
             self._answer(loss)
 
     def _close_evaluation(self) -> None:
-        self._open_at, self._evaluated = None, []
+        self._open, self._evaluated = None, []
 
     def _send_commit(self) -> None:
         request = self.execution.request
         assert isinstance(request, Commit)
         buckets = [number for number, bucket in enumerate(self._buckets) if bucket.commit < self._commit]
         if not buckets:
-            self._journal.clear()
-            self._numbers.clear()
+            self._forget()
             self._anew, self.loss = False, self._latest_loss
             for bucket in self._buckets:
                 bucket.left.clear()
@@ -362,16 +365,17 @@ class BatchRun:
             again.append((len(done), self._journal[-1]))
         evaluations = [place for place, entry in again if isinstance(entry, EvaluationEntry)]
         last = max((p for p, entry in enumerate(self._journal) if isinstance(entry, EvaluationEntry)), default=-1)
-        for bucket in buckets:
-            self._buckets[bucket].life += 1
-            self._buckets[bucket].left = list(again)
-        if self._open_at is not None or self._evaluated:
-            self._close_evaluation()
+        for number in buckets:
+            self._buckets[number].life += 1
+            self._buckets[number].left = list(again)
+        self._close_evaluation()
         if len(evaluations) > 1 or any(place != last for place in evaluations):
             if self._committing and any(bucket.commit_most == self._commit for bucket in self._buckets):
-                self._restart()
-            else:
-                self._redo_all(again)
+                return self._restart()
+            for place, _ in again:  # all buckets do it again, in new evaluations
+                self._numbers.pop(place, None)
+            for bucket in self._buckets:
+                bucket.left = list(again)
 
     def _wanted_now(self) -> set[str]:
         """Returns what the present request reads."""
@@ -379,20 +383,16 @@ class BatchRun:
         assert request is not None
         return {request.at} if isinstance(request, Evaluate) else set(inputs_of(request.commands))
 
-    def _redo_all(self, again: Sequence[tuple[int, Entry]]) -> None:
-        """Has all buckets do things again, in new evaluations."""
-        for place, _ in again:
-            self._numbers.pop(place, None)
-        for bucket in self._buckets:
-            bucket.left = list(again)
+    def _forget(self) -> None:
+        for known in self._journal, self._numbers, self._refused:
+            known.clear()
 
     def _restart(self) -> None:
         """Drops the history: iterations are mixed, or cannot be made whole."""
         self.dropped.append(progress := self.execution.committed)
         self.execution = self._start(Progress({}, progress.evaluations, progress.further_trials))
         self._commit = max(self._commit, *(bucket.commit_most for bucket in self._buckets))
-        self._journal.clear()
-        self._numbers.clear()
+        self._forget()
         self._asked, self._anew = False, True
         self._close_evaluation()
         self._sent.clear()

@@ -128,6 +128,25 @@ def test_a_gradient_that_is_too_large_is_evaluated_again_with_fewer_bits() -> No
     assert one.run.evaluations > 3 and np.isfinite(one.x).all() and one.x.any()
 
 
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("program, settings", [(lbfgs, SETTINGS), (conjugate_gradient, DescentSettings())])
+def test_an_evaluation_that_needed_fewer_bits_has_them_when_it_is_done_again(
+    program: Program, settings: Any, seed: int
+) -> None:
+    """Gradients of the first trials are too large, those of later ones are not."""
+    part, x = quadratic(SIZE, EXAMPLES)
+
+    def steep(bundle: Bundle, point: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        loss, gradient = part(bundle, point)
+        return (1e3 * loss, 1e9 * gradient) if np.abs(point).max() > 0.8 else (loss, gradient)
+
+    undisturbed = BatchCluster(program, settings, steep, x, EXAMPLES, budget=12, buckets=1, workers=1)
+    disturbed = BatchCluster(
+        program, settings, steep, x, EXAMPLES, budget=12, seed=seed, faults=0.04, buckets=1 + seed % 3
+    )
+    assert digest(disturbed) == digest(undisturbed) and undisturbed.run.evaluations > 12
+
+
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_what_is_not_finite_is_an_infinite_loss(what: str) -> None:
     """The first trial is too far; the search comes back from there."""
