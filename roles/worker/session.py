@@ -27,12 +27,10 @@ from adamctl.roles.worker.pace import Pacer, StepGate
 from adamctl.roles.worker.partition.engine import PartitionEngine
 from adamctl.roles.worker.partition.lead import Lead, added
 from adamctl.roles.worker.partition.steps import GroupSteps
-from adamctl.roles.worker.whole_replica import Session, make_whole_replica
+from adamctl.roles.worker.whole_replica import SIGN_OF_LIFE_S, Session, make_whole_replica
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
 
 POLL_S = 5.0
-SIGN_OF_LIFE_S = 20.0
-"""How often a replica with long ranges at least tells the coordinator that its batches make progress."""
 BATCHES_AHEAD_PER_THREAD = 3  # so that the next one is in memory when a thread has finished one
 RANGES_MIN = 3  # one being computed, one being read, one requested
 

@@ -24,6 +24,9 @@ from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica, slots_in_step
 
+SIGN_OF_LIFE_S = 20.0
+"""How often a replica with long ranges at least tells the coordinator that its batches make progress."""
+
 
 @dataclass(frozen=True)
 class Session:

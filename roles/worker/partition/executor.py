@@ -173,11 +173,16 @@ class GroupExecutor:
         loop, found = asyncio.get_running_loop(), list[asyncio.Future[BatchDone]]()
         for start, stop in parts_of(len(labels), self._lead.batch):
             found.append(loop.create_future())
-            self._lead.submit(Batch(task, images[start:stop], labels[start:stop]), found[-1].set_result)
+            batch = Batch(task, images[start:stop], labels[start:stop])
+            self._lead.submit(batch, partial(self._part_evaluated, found[-1]))
         return [
             Tally(len(done.batch.labels), done.loss_sum, done.correct, done.sums)
             for done in await asyncio.gather(*found)
         ]
+
+    def _part_evaluated(self, found: asyncio.Future[BatchDone], done: BatchDone) -> None:
+        self.portions_done += 1
+        found.set_result(done)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

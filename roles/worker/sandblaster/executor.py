@@ -39,7 +39,9 @@ class BundleExecutor(Protocol):
         ...
 
     @property
-    def portions_done(self) -> int: ...
+    def portions_done(self) -> int:
+        """Of bundles, and parts of held-out examples; while it grows, there is progress."""
+        ...
 
     def takes(self, done: Callable[[BundleDone], None]) -> None:
         """Says who is told, by any thread, of each bundle that is done or given up; call it before `start`."""

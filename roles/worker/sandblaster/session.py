@@ -78,6 +78,7 @@ class SandblasterRunner:
         """
         self._executor.start()
         self._begin(self._evaluate)
+        self._begin(self._held_out.give_signs)
         stop = asyncio.create_task(stopping.wait())
         try:
             return await self._serve(stop)

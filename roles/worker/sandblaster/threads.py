@@ -154,7 +154,9 @@ class BundleThreads:
         clock, idle_since = time.perf_counter, time.perf_counter()
         while (bundle := self._queue.get()) is not None:
             if isinstance(bundle, HeldOut):
-                bundle.done(self._evaluate(own, bundle))
+                tally = self._evaluate(own, bundle)
+                self._portions_done[thread] += 1
+                bundle.done(tally)
                 continue
             gradient = self._free[thread].get()
             if gradient is None:

@@ -237,3 +237,4 @@ async def test_held_out_examples_are_flights_of_their_own() -> None:
     p.finish(2, 5.0)
     p.finish(1, 2.5)
     assert [(one.loss_sum, one.correct) for one in await asking] == [(2.5, 1), (5.0, 1)]
+    assert p.executor.portions_done == 2, "they are progress"

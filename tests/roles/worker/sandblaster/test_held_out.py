@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from adamctl.kernels.step.network import Network
-from adamctl.wire.messages import EvaluateTask
+from adamctl.roles.worker.sandblaster import held_out
+from adamctl.roles.worker.sandblaster.held_out import HeldOutWork
+from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest
 from tests.roles.worker.sandblaster.evaluating import BATCH, ENOUGH_S, MODEL, World, world
 
 TEST_EXAMPLES = 9
@@ -46,6 +49,54 @@ async def test_ranges_of_the_test_part_are_evaluated_at_the_accepted_parameters(
         assert [report.examples for report in desk.evaluated] == [5, 4]
         assert sum(report.loss_sum for report in desk.evaluated) == pytest.approx(loss_sum, rel=1e-5)
         assert sum(report.correct for report in desk.evaluated) == correct
+
+
+async def test_progress_in_an_evaluation_that_takes_long_is_told_and_a_thread_that_hangs_gives_no_sign(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(held_out, "SIGN_OF_LIFE_S", 0.001)
+    asked: list[NextTaskRequest] = []
+    evaluating = asyncio.Event()
+
+    async def next_tasks(request: NextTaskRequest) -> NextTaskReply:
+        asked.append(request)
+        return NextTaskReply(evaluate=(EvaluateTask(7, 1, "test", 0, 5),) if request.wanted else ())
+
+    async def evaluate(*given: Any) -> Any:
+        evaluating.set()
+        await asyncio.Event().wait()
+
+    async def nothing(*given: Any) -> None: ...
+
+    form = SimpleNamespace(answers=lambda images, labels: labels)
+    dataset = SimpleNamespace(input_shape=(1,), form=form)
+    monkeypatch.setattr(held_out, "new_arrays", lambda *given: (None, None))
+    session: Any = SimpleNamespace(
+        node="w-0", incarnation=1, group_epoch=0, dataset=dataset, data=SimpleNamespace(read=nothing),
+        coordinator=SimpleNamespace(next_tasks=next_tasks),
+    )  # fmt: skip
+    executor: Any = SimpleNamespace(portions_done=0, snapshot=nothing, evaluate=evaluate)
+    work = HeldOutWork(session, executor, dict)
+    running = [asyncio.create_task(work.run()), asyncio.create_task(work.give_signs())]
+    await evaluating.wait()
+    for portions in (1, 5):
+        executor.portions_done, before = portions, len(asked)
+        await until(lambda before=before: len(asked) > before)
+        assert (asked[-1].wanted, asked[-1].wait_s, asked[-1].reports) == (0, 0.0, ())
+        await asyncio.sleep(0.02)
+        assert len(asked) == before + 1, "once for what is done since"
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_parts_of_the_test_part_count_as_progress(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        runner = await w.start_worker("w-0")
+        w.coordinator.to_evaluate = [EvaluateTask(7, 1, "test", 0, TEST_EXAMPLES)]
+        await w.coordinator.tell()
+        await until(lambda: w.coordinator.evaluated)
+        assert runner.status()["batches"] == -(-TEST_EXAMPLES // BATCH)
 
 
 async def test_each_evaluation_is_at_the_parameters_of_its_time(tmp_path: Path) -> None:
