@@ -221,9 +221,8 @@ class Coordinator:
             await self._create_job(servers, restore, parameters_only=bool(restore) and snapshot is None)
             await self._check_room(servers)  # another job may have begun at the same moment: the first one stays
             self._watch(servers)
-            self._writer = CheckpointWriter(
-                self.folder, self.job, experiment, self.layout, await self._holders_of_parameters()
-            )
+            holders = await self._holders_of_parameters()
+            self._writer = CheckpointWriter(self.folder, self.job, experiment, self.layout, holders, service.say)
             service.checkpoints = self._writer.folder
             await self._writer.prepare(goes_on=snapshot is not None)
             with Waiting("the data set to be opened", log=self.context.log):

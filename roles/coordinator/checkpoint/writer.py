@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from adamctl.config.experiment import Experiment, OptimizerConfig
-from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.metric import reaches
 from adamctl.optimizers.descent import CHANGE, GRADIENT, PRECISION
@@ -49,10 +50,12 @@ class CheckpointWriter:
         experiment: Experiment,
         layout: ParameterLayout,
         parameters: ParameterClient | MemberCheckpoints,
+        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
+        """`notice` is told of copies that failed."""
         self.folder = (run_folder / manifest.CHECKPOINTS_NAME).absolute()
         self._job, self._experiment, self._layout = job, experiment, layout
-        self._parameters = parameters
+        self._parameters, self._notice = parameters, notice
         url = experiment.train.checkpoint_url
         self._copies = CheckpointCopies(url, "train.checkpoint_url") if url else None
         self.classes: tuple[str, ...] = ()
@@ -77,7 +80,6 @@ class CheckpointWriter:
         Raises:
             UnreachableError, RemoteError: a server did not write its part.
             DamagedDataError, OSError: the files could not be finished. In all these cases nothing of it remains.
-            UnreachableError: it is finished, and could not be copied to `train.checkpoint_url`.
         """
         folder = manifest.checkpoint_folder(self.folder, number)
 
@@ -108,17 +110,21 @@ class CheckpointWriter:
         train = self._experiment.train
         await asyncio.to_thread(manifest.clean, self.folder, max(train.checkpoint_keep, 1), train.keep_best)
         if self._copies is not None:
-            await asyncio.to_thread(self._copy, self._copies, folder)
+            await self._copy(self._copies, folder)
         return folder
 
-    def _copy(self, copies: CheckpointCopies, folder: Path) -> None:
-        """Raises UnreachableError; the checkpoint itself stays."""
-        try:
+    async def _copy(self, copies: CheckpointCopies, folder: Path) -> None:
+        """Copies a finished checkpoint. If that fails, the run goes on: the checkpoint itself is there."""
+
+        def copy() -> None:
             copies.put(folder)
             keep = max(self._experiment.train.checkpoint_keep, 1)
             copies.keep({path.name for path in manifest.finished(self.folder)}, keep)
-        except UnreachableError as error:
-            raise UnreachableError(f"{folder} is finished, but its copy is not: {error}") from error
+
+        try:
+            await asyncio.to_thread(copy)
+        except (AdamctlError, OSError) as error:
+            self._notice(f"{folder} is finished, but copying it failed: {error}")
 
     async def _write_shards(self, folder: Path, snapshot: RunSnapshot) -> tuple[CheckpointFile, ...]:
         nonce, commit = secrets.token_hex(16), -1 if snapshot.batch is None else snapshot.batch.commit

@@ -1,0 +1,101 @@
+"""What becomes of a checkpoint when its copy fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from adamctl.config.experiment import TrainConfig
+from adamctl.errors import UnreachableError
+from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.coordinator.checkpoint.copies import CheckpointCopies
+from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter
+from adamctl.wire.messages import CheckpointFile
+from tests.roles.coordinator.checkpoint.test_manifest import EXPERIMENT, LAYOUT, SNAPSHOT, written
+
+fsspec = pytest.importorskip("fsspec", reason="URLs need fsspec")
+URL = "memory://bucket/runs/one"
+
+
+class Servers:
+    """Each writes its part, or fails."""
+
+    failure: Exception | None = None
+
+    async def checkpoint(self, folder: str, **given: Any) -> tuple[CheckpointFile, ...]:
+        if self.failure is not None:
+            raise self.failure
+        return tuple(written(Path(folder), b"first part", b"second part"))
+
+
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[Any]:
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    yield system
+    system.store.clear()
+
+
+class World:
+    """A writer of a run in a folder, whose checkpoints are copied; what it told people is in `told`."""
+
+    def __init__(self, folder: Path, **train: Any) -> None:
+        self.servers, self.told = Servers(), list[str]()
+        experiment = replace(EXPERIMENT, train=TrainConfig(checkpoint_url=URL, **train))
+        holders: Any = self.servers
+        self.writer = CheckpointWriter(folder, "small", experiment, LAYOUT, holders, self.told.append)
+
+    async def write(self, number: int) -> Path:
+        return await self.writer.write(number, SNAPSHOT, complete=False)
+
+    @property
+    def finished(self) -> list[str]:
+        return [path.name for path in manifest.finished(self.writer.folder)]
+
+
+def copied() -> set[str]:
+    paths = fsspec.filesystem("memory").find("/bucket")
+    return {path.split("/")[-2] for path in paths if path.endswith("manifest.json")}
+
+
+@pytest.mark.parametrize(
+    "failure", [PermissionError("expired"), OSError("no more room"), TimeoutError("nobody answers")]
+)
+async def test_a_copy_that_fails_is_told_and_the_checkpoint_is_finished(
+    failure: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = World(tmp_path)
+
+    def refused(*given: Any, **options: Any) -> Any:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(fsspec.filesystem("memory")), "open", refused)
+        folder = await w.write(1)
+    assert w.finished == ["000001"] and not copied()
+    assert manifest.verify(folder).number == 1
+    (text,) = w.told
+    assert text.startswith(f"{folder} is finished, but copying it failed: {URL}/000001") and str(failure) in text
+    await w.write(2)
+    assert copied() == {"000002"} and len(w.told) == 1
+
+
+async def test_a_checkpoint_that_fails_is_neither_there_nor_copied(tmp_path: Path) -> None:
+    w = World(tmp_path)
+    w.servers.failure = UnreachableError("ps-0 is gone")
+    with pytest.raises(UnreachableError, match="ps-0 is gone"):
+        await w.write(1)
+    assert not w.finished and not copied() and not w.told
+
+
+async def test_copies_are_kept_as_long_as_checkpoints_are(tmp_path: Path) -> None:
+    w = World(tmp_path, checkpoint_keep=2)
+    for number in (1, 2, 3):
+        await w.write(number)
+    assert w.finished == ["000002", "000003"] and copied() == {"000002", "000003"}
+    assert CheckpointCopies(URL, "--resume").fetch(tmp_path / "again").name == "000003"
