@@ -71,6 +71,7 @@ class SessionRunner:
         self._ranges_held = max(RANGES_MIN, 1 - (-batches // (train.range_batches * session.shares)))
         self._ledger = TaskLedger(session.shares)
         self._reports: list[TaskReport] = []
+        self._unpushed = False  # gradients of ranges that are done may not have been pushed
         self._news = asyncio.Event()
         self._taking: set[asyncio.Task[Any]] = set()
         self._background: set[asyncio.Task[None]] = set()
@@ -153,7 +154,7 @@ class SessionRunner:
                 self._taking.add(asking)
                 asking.add_done_callback(self._taking.discard)
             elif self._reports:
-                await self._act(await self._ask(0, 0.0))
+                self._act(await self._ask(0, 0.0))
                 continue
             news = asyncio.create_task(self._news.wait())
             waiting = {stop, news} | ({asking} if asking is not None else set())
@@ -162,7 +163,7 @@ class SessionRunner:
             self._news.clear()
             if not happened and asking is None and self.batches_done > told:
                 told = self.batches_done
-                await self._act(await self._ask(0, 0.0))
+                self._act(await self._ask(0, 0.0))
             if stop.done():
                 if asking is not None:
                     asking.cancel()
@@ -174,9 +175,15 @@ class SessionRunner:
                 if reply.ended:
                     self.over = True
                     return reply.reason
-                await self._act(reply)
+                self._act(reply)
 
     async def _ask(self, wanted: int, wait_s: float) -> NextTaskReply:
+        """Reports, and asks for ranges. A last checkpoint may follow the last report, so all is pushed before it."""
+        if self._unpushed and not self._accepted_training:
+            await self._flush()
+            self._unpushed = False
+            if self._failure is not None:
+                return NextTaskReply()  # what is not with the servers is not reported: the session ends
         reports, self._reports = tuple(self._reports), []
         updates = self._downpour.updates - self._updates_reported
         self._updates_reported += updates
@@ -200,7 +207,7 @@ class SessionRunner:
             )
         )
 
-    async def _act(self, reply: NextTaskReply) -> None:
+    def _act(self, reply: NextTaskReply) -> None:
         tasks: list[Task] = [*reply.train, *reply.evaluate]
         if reply.train and not self._accepted_training and self._pacer is not None:
             self._pacer.gate.rest()  # not before: a grant may come that was asked for before the coordinator knew
@@ -212,8 +219,6 @@ class SessionRunner:
             taking = asyncio.create_task(self._take(task))
             self._taking.add(taking)
             taking.add_done_callback(self._taking.discard)
-        if not reply.train and not self._accepted:
-            await self._flush()
 
     async def _take(self, task: Task) -> None:
         """Reads a task's examples and hands its batches to the threads."""
@@ -328,6 +333,7 @@ class SessionRunner:
         self._examples.pop(task.id).release()
         self._accepted -= 1
         self._accepted_training -= isinstance(task, TrainTask)
+        self._unpushed |= isinstance(task, TrainTask)
         if self._group_steps is not None and isinstance(task, TrainTask):
             self._group_steps.over(task)
         self._reports.append(report)

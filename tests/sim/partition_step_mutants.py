@@ -129,10 +129,10 @@ def _done_when_the_lead_is(self: Lead, partition: int, report: FlightReport) -> 
 _act, _finish = SessionRunner._act, SessionRunner._finish
 
 
-async def _act_without_rest(self: SessionRunner, reply: NextTaskReply) -> None:
+def _act_without_rest(self: SessionRunner, reply: NextTaskReply) -> None:
     pacer, self._pacer = self._pacer, None
     try:
-        await _act(self, reply)
+        _act(self, reply)
     finally:
         self._pacer = pacer
 
