@@ -224,7 +224,7 @@ class Coordinator:
             holders = await self._holders_of_parameters()
             self._writer = CheckpointWriter(self.folder, self.job, experiment, self.layout, holders, service.say)
             service.checkpoints = self._writer.folder
-            await self._writer.prepare(goes_on=snapshot is not None)
+            await self._writer.prepare(None if snapshot is None else snapshot.checkpoint)
             with Waiting("the data set to be opened", log=self.context.log):
                 data = await opening
             self._writer.classes = data.classes

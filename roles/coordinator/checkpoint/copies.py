@@ -69,6 +69,16 @@ class CheckpointCopies:
                 f"of this run alone; choose another one, or go on from it with --resume {self._url}"
             )
 
+    @property
+    def url(self) -> str:
+        return str(self._url)
+
+    def after(self, number: int) -> list[str]:
+        """Returns the names of whole copies of later checkpoints, oldest first. Raises UnreachableError."""
+        with reaching(str(self._url), self._key):
+            later = sorted(name for name in self._names() if int(name) > number)
+            return [name for name in later if self._read(f"{self._url}/{name}") is not None]
+
     def fetch(self, into: Path) -> Path:
         """Fetches the checkpoint that the URL names, or the newest finished one below it, and checks every byte of it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,17 +60,32 @@ class CheckpointWriter:
         self._copies = CheckpointCopies(url, "train.checkpoint_url") if url else None
         self.classes: tuple[str, ...] = ()
 
-    async def prepare(self, goes_on: bool = True) -> None:
+    async def prepare(self, goes_on_from: int | None) -> None:
         """Removes what a crash left unfinished, so that numbers can be reused.
 
+        Args:
+            goes_on_from: number of the checkpoint that the run goes on from; None: it begins anew.
+
         Raises:
-            ConfigurationError: a run that does not go on from another one would mix its copies with those of another.
+            ConfigurationError: a run that begins anew would mix its copies with those of another; or there are later
+                checkpoints than the one that it goes on from, which would be taken for its own.
             UnreachableError: what there is behind `train.checkpoint_url` cannot be read.
         """
-        if self._copies is not None and not goes_on:
-            await asyncio.to_thread(self._copies.expect_none)
+        if goes_on_from is None:
+            if self._copies is not None:
+                await asyncio.to_thread(self._copies.expect_none)
+        else:
+            await asyncio.to_thread(self._expect_none_after, goes_on_from)
         train = self._experiment.train
         await asyncio.to_thread(manifest.clean, self.folder, train.checkpoint_keep, train.keep_best)
+
+    def _expect_none_after(self, number: int) -> None:
+        """Raises ConfigurationError if there are checkpoints that a run went on to before, from an earlier one."""
+        later = [path.name for path in manifest.finished(self.folder) if int(path.name) > number]
+        if later:
+            raise _later_ones(number, later, str(self.folder), "--run-dir")
+        if self._copies is not None and (later := self._copies.after(number)):
+            raise _later_ones(number, later, self._copies.url, "train.checkpoint_url")
 
     async def write(self, number: int, snapshot: RunSnapshot, complete: bool) -> Path:
         """Writes checkpoint `number`, and removes the oldest ones beyond `checkpoint_keep` except the best.
@@ -103,7 +118,7 @@ class CheckpointWriter:
         try:
             await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
             files = await self._write_shards(folder, snapshot)
-            await asyncio.to_thread(manifest.finish, folder, files, described)
+            await _to_its_end(lambda: manifest.finish(folder, files, described))
         except BaseException:
             await asyncio.shield(asyncio.to_thread(manifest.abandon, folder))
             raise
@@ -136,6 +151,24 @@ class CheckpointWriter:
             return await self._parameters.checkpoint(str(folder), commit=commit, nonce=nonce)
         finally:
             await asyncio.to_thread((folder / NONCE_NAME).unlink, missing_ok=True)
+
+
+async def _to_its_end(work: Callable[[], None]) -> None:
+    """Does what blocks in a thread; who is cancelled meanwhile goes on when it is done, not beside it."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.gather(working, return_exceptions=True)
+        raise
+
+
+def _later_ones(number: int, names: Sequence[str], where: str, key: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"--resume: expected no checkpoint after {number:06d}, from which the run goes on; found {', '.join(names)} in "
+        f"{where}, which the next --resume could take; move them elsewhere, choose another {key}, or go on from the "
+        "last one"
+    )
 
 
 def find_start(

@@ -1,7 +1,9 @@
-"""What becomes of a checkpoint when its copy fails."""
+"""What becomes of a checkpoint when its copy fails, or its run; and what a run goes on beside."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from adamctl.config.experiment import TrainConfig
-from adamctl.errors import UnreachableError
+from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.copies import CheckpointCopies
 from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter
@@ -99,3 +101,56 @@ async def test_copies_are_kept_as_long_as_checkpoints_are(tmp_path: Path) -> Non
         await w.write(number)
     assert w.finished == ["000002", "000003"] and copied() == {"000002", "000003"}
     assert CheckpointCopies(URL, "--resume").fetch(tmp_path / "again").name == "000003"
+
+
+async def test_a_run_that_goes_on_from_an_earlier_checkpoint_is_refused_beside_later_copies(tmp_path: Path) -> None:
+    before = World(tmp_path / "1")
+    for number in (10, 11, 12):
+        await before.write(number)
+    fsspec.filesystem("memory").rm(f"{URL}/000012/manifest.json")
+    after = World(tmp_path / "2")
+    await after.writer.prepare(11)  # 12 does not count: it has no manifest
+    with pytest.raises(ConfigurationError, match=rf"after 000010, .*; found 000011 in {URL}, .*train\.checkpoint_url"):
+        await after.writer.prepare(10)
+    with pytest.raises(ConfigurationError, match="of another run"):
+        await after.writer.prepare(None)
+    assert copied() == {"000010", "000011"}
+
+
+async def test_it_is_refused_beside_later_checkpoints_of_its_own_folder(tmp_path: Path) -> None:
+    w = World(tmp_path)
+    for number in (1, 2, 3):
+        await w.write(number)
+    with pytest.raises(ConfigurationError, match=r"after 000001, .*; found 000002, 000003 in .*--run-dir"):
+        await w.writer.prepare(1)
+    assert w.finished == ["000001", "000002", "000003"]
+    await w.writer.prepare(3)
+
+
+async def test_a_run_that_ends_while_a_checkpoint_is_finished_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w, finish, abandon = World(tmp_path), manifest.finish, manifest.abandon
+    begun, go_on, order = threading.Event(), threading.Event(), list[str]()
+
+    def slowly(*given: Any) -> None:
+        begun.set()
+        go_on.wait()
+        finish(*given)
+        order.append("finished")
+
+    def noted(folder: Path) -> None:
+        order.append("abandoned")
+        abandon(folder)
+
+    monkeypatch.setattr(manifest, "finish", slowly)
+    monkeypatch.setattr(manifest, "abandon", noted)
+    writing = asyncio.create_task(w.write(1))
+    await asyncio.to_thread(begun.wait)
+    writing.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert order == ["finished", "abandoned"] and not w.finished
