@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -152,7 +153,8 @@ class VectorClient:
             known.append(part)
         answer.results |= {result.bucket: result for result in reply.message.results if result.code not in AGAIN}
         if any(result.code in AGAIN for result in reply.message.results):
-            await session.reread()
+            with suppress(UnreachableError):  # where nobody can be asked just now, it is asked again as before
+                await session.reread()
 
 
 def numbers_of(commands: Iterable[Command], answer: VectorAnswer) -> list[float]:

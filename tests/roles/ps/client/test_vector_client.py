@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,13 @@ import pytest
 
 from adamctl.errors import DeadlineError, RemoteError
 from adamctl.model.commands import Reduce, Set
+from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.ps.client import vector_client
 from adamctl.roles.ps.client.parameter_client import ParameterClient, numbers_of
+from adamctl.roles.ps.client.vector_client import VectorClient
 from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import BucketVectors, VectorsReply
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import TWO, add_job, make_client, start_servers
 from tests.roles.ps.replicated import ReplicatedCluster
@@ -190,6 +195,30 @@ async def test_a_bundle_in_parts_counts_once_on_each_shard_whoever_pushes_which_
         whole = np.concatenate([run.flat[s.offset : s.offset + s.size] for s in run.worker.layout.shards])
         assert found == pytest.approx([float(whole @ whole), float(whole.sum())], rel=1e-5)
         await run.close()
+
+
+def test_a_command_whose_bucket_has_moved_outlasts_a_configuration_service_that_does_not_answer() -> None:
+    codes = [ErrorCode.STALE_EPOCH, ErrorCode.UNKNOWN_SHARD, ErrorCode.OK]
+
+    async def answer(channel: Any, request: Any, shards: Any) -> Any:
+        return SimpleNamespace(message=VectorsReply((BucketVectors(0, codes.pop(0), 1),)), body=memoryview(b""))
+
+    async def reread() -> None:
+        await asyncio.sleep(25.0)
+        raise DeadlineError("no controller has answered within 25 s")
+
+    channel = SimpleNamespace(request=lambda *_, **given: None)
+    session: Any = SimpleNamespace(
+        job=JOB, layout=SimpleNamespace(buckets=[SimpleNamespace(shard_start=0)]), attempt_s=1.0,
+        routing=SimpleNamespace(primary=["ps-0"], epochs=[1]), answer=answer, reread=reread,
+        pause=lambda attempt: asyncio.sleep(0.1), channel=lambda node: channel,
+    )  # fmt: skip
+
+    async def go() -> None:
+        answer = await VectorClient(session).evaluate(1, "t", 40, 1)
+        assert not answer.refused and answer.results.keys() == {0} and not codes
+
+    run_virtual(go())
 
 
 async def test_gradients_in_shared_memory_are_read_from_there(tmp_path: Path) -> None:
