@@ -130,7 +130,7 @@ class RunService:
                 values = msgspec.structs.asdict(_bounded(message))
                 self.step(events.WorkerJoins(self._park(request), **values))
             case NextBundlesRequest() as message:
-                self._bundles(request, message)
+                self._answer(self._bundles(request, message))
             case RunStepRequest() as message:
                 self.step(events.StepWanted(self._park(request), _bounded(message)))
             case GroupWatchRequest() as message:
@@ -150,8 +150,11 @@ class RunService:
             case other:
                 request.fail(ErrorCode.UNKNOWN_OPCODE, f"a coordinator does not serve {type(other).__name__}")
 
-    def _bundles(self, request: Request, message: NextBundlesRequest) -> None:
-        """Answers a worker of a batch algorithm, when there are bundles for it or news."""
+    async def _bundles(self, request: Request, message: NextBundlesRequest) -> None:
+        """Answers a worker of a batch algorithm, when there are bundles for it or news.
+
+        This begins after the request has come, and whoever was lost in between must not join the batch again.
+        """
         run = self.core.run
         refused = None if run.final_state else run.refusal((message.node, message.incarnation), message.group_epoch)
         if refused is not None:
@@ -159,7 +162,7 @@ class RunService:
         elif self.batch is None:
             request.reply(NextBundlesReply(drain=True))
         else:
-            self._answer(self._answer_bundles(self.batch, request, message))
+            request.reply(await self.batch.next_bundles(message))
 
     def _read_checkpoint(self, request: Request, message: CheckpointReadRequest) -> None:
         """Gives a server a piece of the checkpoint that the run begins from."""
@@ -172,9 +175,6 @@ class RunService:
         answering = self._loop.create_task(work)
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
-
-    async def _answer_bundles(self, batch: BatchService, request: Request, message: NextBundlesRequest) -> None:
-        request.reply(await batch.next_bundles(message))
 
     def disconnected(self, connection_id: int) -> None:
         """Notes that a connection is gone, and with it the worker that last used it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,17 @@ from adamctl.optimizers.vectors import Program, Round, State, Vectors
 from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.coordinator import batch_service
 from adamctl.roles.coordinator.batch_service import BatchService
+from adamctl.roles.coordinator.core import events, state
 from adamctl.roles.coordinator.core.batch_job import BatchJob
 from adamctl.roles.coordinator.core.bundles import Bundle
+from adamctl.roles.coordinator.core.run_core import RunCore
+from adamctl.roles.coordinator.service import RunService
 from adamctl.roles.ps.apply.vector_work import VectorApplier
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import BundleReport, NextBundlesRequest
 from tests.cluster import memory_cluster
+from tests.roles.coordinator.simulation import PLAN
 from tests.roles.ps.ps_cluster import TWO, add_job, make_client, start_servers
 from tests.roles.ps.replicated import ReplicatedCluster
 from tests.roles.ps.store_cluster import until
@@ -246,6 +252,27 @@ async def test_who_is_gone_is_handed_nothing_although_its_request_still_waits() 
         ended.cancel()
         await asyncio.gather(ended, return_exceptions=True)
         await coordinator.close()
+
+
+async def test_who_is_lost_right_after_it_has_asked_does_not_join_again() -> None:
+    core = RunCore(PLAN, 0.0)
+    core.run.workers["lead", 1] = state.Worker(("lead", 1), ranges_max=1, heard_s=0.0)
+    joined, failed = list[Any](), list[Any]()
+
+    async def next_bundles(message: Any) -> Any:
+        joined.append(message)
+
+    service = RunService(core, SimpleNamespace(), logging.getLogger())  # type: ignore[arg-type]
+    service.batch = SimpleNamespace(next_bundles=next_bundles, hold=lambda *_, **given: None)  # type: ignore[assignment]
+    request: Any = SimpleNamespace(
+        message=NextBundlesRequest("lead", 1, 1, 5.0), connection_id=1, fail=lambda *why: failed.append(why)
+    )
+    service.handle(request)
+    service.step(events.WorkerLost("lead", 1, "its connection closed"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not joined and failed[0][0] == ErrorCode.STALE_INCARNATION
+    service.close()
 
 
 async def test_an_observer_that_fails_ends_the_run_with_the_reason() -> None:
