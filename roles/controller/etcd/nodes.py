@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from adamctl.config.records import NodeRecord, decode, encode, node_key
 from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.address import is_loopback, parse_address
+from adamctl.roles.controller.core.service.commands import record_of
 from adamctl.roles.controller.core.service.config import BEACON_INTERVAL_S_MAX, BEACONS_PER_LEASE, GRANT_FACTOR
 from adamctl.roles.controller.core.service.requests import host_name
 from adamctl.roles.controller.core.service.state import KEY_BYTES_MAX
@@ -165,8 +166,7 @@ class Nodes:
 
     async def _new_record(self, request: NodeRegisterRequest, deadline_s: float) -> NodeRecord:
         reply = await self._gateway.call("kv/put", {"key": encoded(self._key(INCARNATIONS))}, deadline_s)
-        fields = {name: getattr(request, name) for name in request.__struct_fields__}
-        return NodeRecord(incarnation=revision_of(reply), **fields)
+        return record_of(request, revision_of(reply))
 
     async def _held(self, node: str, deadline_s: float) -> _Held | None:
         reply = await self._gateway.call("kv/range", {"key": encoded(self._key(node_key(node)))}, deadline_s)

@@ -147,7 +147,7 @@ def _join(state: KeyState, command: Join) -> Outcome:
     if state.revision_of(key) != command.revision:
         return Outcome(conflicts=(key,))
     try:
-        record = _record_of(request, state.incarnation + 1)
+        record = record_of(request, state.incarnation + 1)
     except ValueError as error:
         return Outcome(code=ErrorCode.BAD_CONFIGURATION, message=f"{request.node!a} cannot be registered: {error}")
     puts = {key: encode(record)}
@@ -158,8 +158,8 @@ def _join(state: KeyState, command: Join) -> Outcome:
     return Outcome(effect, effect.revision, record=record)
 
 
-def _record_of(request: NodeRegisterRequest, incarnation: int) -> NodeRecord:
-    """Raises ValueError if something in it is out of bounds."""
+def record_of(request: NodeRegisterRequest, incarnation: int) -> NodeRecord:
+    """Returns a node as it is recorded. Raises ValueError if something in it is out of bounds."""
     return NodeRecord(
         request.node,
         request.role,

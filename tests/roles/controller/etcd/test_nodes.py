@@ -17,6 +17,7 @@ from adamctl.net.address import host_id
 from adamctl.roles.configuration import nodes, read_record, wait_for
 from adamctl.roles.controller.etcd.client import EtcdClient
 from adamctl.roles.controller.etcd.gateway import EtcdError, Json, _AskAgainError
+from adamctl.roles.controller.etcd.nodes import Nodes
 from adamctl.roles.ps.retired_clients import keep_retired
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry, NodeRegisterRequest
@@ -48,6 +49,24 @@ async def gone(client: EtcdClient, node: str) -> None:
         return all(decode(entry.value, NodeRecord).node != node for entry in entries)
 
     await wait_for(client, "/nodes/", is_gone, BOUND_S, f"the end of {node}")
+
+
+class GatewayOfPuts:
+    """Answers every request as etcd answers a put, at revision 5; so its callers need no etcd."""
+
+    async def call(self, path: str, message: Json, deadline_s: float) -> Json:
+        return {"header": {"revision": "5"}}
+
+
+async def test_whatever_a_process_says_of_itself_it_is_recorded() -> None:
+    """Also where a request has fields that a record does not keep."""
+    request = msgspec.structs.replace(process("ps-0"), waits=True, stores=True, process=3, failure_domain="rack")
+    made = Nodes(GatewayOfPuts(), lambda key: key)  # type: ignore[arg-type]
+    record = await made._new_record(request, 1.0)
+    assert record.incarnation == 5
+    kept = set(record.__struct_fields__) - {"incarnation"}
+    assert kept <= set(request.__struct_fields__)
+    assert all(getattr(record, name) == getattr(request, name) for name in kept)
 
 
 async def test_a_node_is_a_key_with_all_that_it_said(client: EtcdClient) -> None:
