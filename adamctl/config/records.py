@@ -251,15 +251,17 @@ class BucketRecord(_Record, frozen=True):
         primary: str | None = None,
         in_sync: Sequence[str] | None = None,
         learners: Sequence[str] | None = None,
+        after_epoch: int = 0,
     ) -> BucketRecord:
-        """Returns the record of the next epoch; arguments left out stay unchanged."""
+        """Returns the record of the next epoch, which also follows `after_epoch`; arguments left out stay unchanged."""
         new = (
             self.primary if primary is None else primary,
             self.in_sync if in_sync is None else tuple(in_sync),
             self.learners if learners is None else tuple(learners),
         )
-        change = BucketChange(self.epoch + 1, now_unix_s, self._difference(*new), why)
-        return BucketRecord(self.epoch + 1, *new, now_unix_s, why, (*self.history, change)[-HISTORY_MAX:])
+        epoch = max(self.epoch, after_epoch) + 1
+        change = BucketChange(epoch, now_unix_s, self._difference(*new), why)
+        return BucketRecord(epoch, *new, now_unix_s, why, (*self.history, change)[-HISTORY_MAX:])
 
     def _difference(self, primary: str, in_sync: tuple[str, ...], learners: tuple[str, ...]) -> str:
         """Returns the change in words, such as `ps-2 primary after ps-1, ps-1 out of sync`."""

@@ -221,7 +221,7 @@ class ControllerClient:
         return entries[0].value
 
     async def restore(self, backup: bytes) -> ControllerRestoreReply:
-        """Puts a backup in the place of everything that the controllers keep. Safe to ask for twice.
+        """Puts a backup in the place of everything that the controllers keep. The same bytes are safe to send twice.
 
         Raises:
             RemoteError: BAD_CONFIGURATION: these controllers have been in use; BAD_MESSAGE: it is no backup.

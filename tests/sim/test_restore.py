@@ -52,7 +52,7 @@ def keeps(**of_backup: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def epochs_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backup, "_raised", lambda entry: entry.value)
+    monkeypatch.setattr(backup, "_raised", lambda entry, by: entry.value)
 
 
 def again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

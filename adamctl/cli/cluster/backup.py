@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,13 +48,19 @@ def restore(file: Path, controller: tuple[str, ...], token: str) -> None:
     Start them with empty folders (--dir) and, if the processes of the cluster still run, at the addresses of the former
     ones, which must never come back. Every process that still runs then starts over: parameter servers with a store go
     on from it. Revisions, incarnations and epochs are raised above all that have been in use, so nothing that happened
-    after the backup is mistaken for something newer.
+    after the backup is mistaken for something newer. This machine's clock decides how far: wait two minutes before this
+    cluster is restored once more.
     """
     addresses = own_controllers(controller, FOR_ETCD)
     from adamctl.net import loop
     from adamctl.roles.controller.backup_file import read_backup
+    from adamctl.roles.controller.core.service.backup import raised_to_clock
 
-    data, found = read_backup(file)
+    _, found = read_backup(file)
+    try:
+        data = raised_to_clock(found, time.time())
+    except ValueError as error:
+        raise ConfigurationError(f"this machine's clock: {error}") from error
     left_out, revision = loop.run(_restore(addresses, token, data))
     echo(f"restored {len(found.entries) - len(left_out)} keys of cluster {found.cluster}; now at revision {revision}")
     for key in left_out:

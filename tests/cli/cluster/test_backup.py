@@ -48,7 +48,7 @@ async def test_a_backup_of_three_goes_onto_one_and_a_poisoned_key_is_removed(tmp
         assert members["a"].core.cluster == members["a"].context.cluster == identity
         client = client_of([address])
         _, (entry,) = await client.read(BUCKET)
-        assert decode(entry.value, BucketRecord).epoch == 7 + LEAP
+        assert decode(entry.value, BucketRecord).epoch % LEAP == 0, "the clock's, raised"
         poison = msgspec.structs.replace(entry, key="/else\x1b")  # what no request could have put there
         members["a"].core.state._entries[poison.key] = poison
         core = members["a"].core

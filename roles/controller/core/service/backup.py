@@ -10,6 +10,10 @@ it. Whoever restores it therefore raises all of them by LEAP, more than any clus
     epochs          servers accept the restored records of buckets, and refuse what is left under way from before
 
 Drains end with the processes that they were for.
+
+One backup may be restored more than once, each time onto other controllers. So that two restores never issue the same
+numbers, the operator's command first raises those of the backup to its clock (`raised_to_clock`). It does so outside of
+the log's command, whose meaning is the same to all versions.
 """
 
 from __future__ import annotations
@@ -59,6 +63,25 @@ def decode_backup(data: bytes | memoryview) -> Backup:
     return backup
 
 
+def raised_to_clock(backup: Backup, unix_s: float) -> bytes:
+    """Returns a backup, encoded, with no number below the minutes since 1970 times LEAP.
+
+    Raises:
+        ValueError: the clock is so far off that no number could be raised any more.
+    """
+    least = int(unix_s // 60) * LEAP
+    if least > NUMBER_MAX - 2 * LEAP:
+        raise ValueError(f"expected a clock before the year 4000; found {unix_s:.0f} s since 1970")
+    raised = replace(
+        backup,
+        revision=max(backup.revision, least),
+        incarnation=max(backup.incarnation, least),
+        serial=max(backup.serial, least),
+        entries=tuple(replace(entry, value=_raised(entry, 0, least) or entry.value) for entry in backup.entries),
+    )
+    return msgspec.msgpack.encode(raised)
+
+
 def as_snapshot(backup: Backup) -> Snapshot:
     """Returns a backup as a state, unraised."""
     return Snapshot(backup.revision, backup.incarnation, backup.entries, (), backup.serial, 0, backup.cluster)
@@ -72,7 +95,9 @@ def digest(data: bytes) -> str:
 def problem_of_target(state: KeyState) -> str:
     """Returns why a backup cannot be restored onto this state; empty: it can."""
     if state.restored:
-        return "a backup has been restored here already; restore another one onto new controllers"
+        return (
+            "a backup has been restored here already; to restore another one, start new controllers with empty folders"
+        )
     used = next((entry.key for entry in state.read("/") if not entry.key.startswith((*ENDED, "/retired"))), "")
     text = f"expected new controllers, without any job; found {used[:80]!a}"
     return f"{text}; start new ones with empty folders (--dir), and restore onto them" if used else ""
@@ -97,7 +122,7 @@ def restored(backup: Backup, state: KeyState, restored_from: str) -> tuple[Snaps
     for entry in backup.entries:
         if entry.key.startswith(ENDED):
             continue
-        value = _raised(entry)
+        value = _raised(entry, LEAP)
         if value is None:
             left_out.append(entry.key)
         else:
@@ -108,11 +133,12 @@ def restored(backup: Backup, state: KeyState, restored_from: str) -> tuple[Snaps
     return found, tuple(left_out)
 
 
-def _raised(entry: ConfigEntry) -> bytes | None:
-    """Returns what a key holds after a restore; None if what it holds now is not the record that belongs there."""
+def _raised(entry: ConfigEntry, by: int, least: int = 0) -> bytes | None:
+    """Returns what a key holds, with a higher epoch; None if what it holds is not the record that belongs there."""
     if record_problem(entry.key, entry.value):
         return None
     if kind_of(entry.key) is not BucketRecord:
         return entry.value
     record = decode(entry.value, BucketRecord)
-    return encode(replace(record, epoch=record.epoch + LEAP)) if record.epoch + LEAP <= NUMBER_MAX else None
+    epoch = max(record.epoch, least) + by
+    return encode(replace(record, epoch=epoch)) if epoch <= NUMBER_MAX else None

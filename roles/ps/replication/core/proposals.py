@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
 from adamctl.model.layout import ELEMENT_BYTES, bucket_ranges
 from adamctl.roles.ps.core.instructions import Notice, Propose, Refresh
@@ -208,6 +206,9 @@ class Proposals:
         lost = {node: other.lost for node, other in takeover.others.items() if other.lost}
         if lost:
             self._remove(bucket, known, lost, now)
+        elif takeover.told and takeover.outrun:
+            why, epoch = "stores have states of later epochs", takeover.newest_epoch
+            self._propose(bucket, known.record.changed(self._outbox.unix_s(), why, after_epoch=epoch))
 
     def _remove(self, bucket: int, known: VersionedRecord, lost: dict[str, str], now: float) -> None:
         """Removes lost members; those that are gone only if the configuration service agrees."""
@@ -288,11 +289,10 @@ class Proposals:
         elif now >= self._dead_s(bucket, known, now) + wait_s:
             why = "no copy was left in memory; resumed from the stores"
             conditions = {node_key(known.record.primary): outbox.revision_of(known.record.primary)}
-            epoch = max(
-                known.record.epoch, *(shard.version[0] for shard in self._copies.copies[bucket].shards.values())
+            epoch = max(shard.version[0] for shard in self._copies.copies[bucket].shards.values())
+            changed = known.record.changed(  # the controllers may have lost their memory
+                outbox.unix_s(), why, primary=outbox.node, in_sync=members, after_epoch=epoch
             )
-            record = msgspec.structs.replace(known.record, epoch=epoch)  # the controllers may have lost their memory
-            changed = record.changed(outbox.unix_s(), why, primary=outbox.node, in_sync=members)
             self._propose(bucket, changed, conditions)
 
     # --- the plan ---------------------------------------------------------------------------------------------------

@@ -13,6 +13,10 @@ acknowledged. The resulting change of the record starts a new takeover, which as
 
 This does not hold if no copy was left in memory and the bucket is resumed from the members' stores: any of them may
 have the highest durable version. Then no member is given up, and missing ones are waited for (`patient`).
+
+After a restore of the configuration, stores may have states of this epoch or of later ones (`outrun`). Then the record
+gets a later epoch first: members would ignore what this one ships as older than what they have, and say that they have
+it.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from adamctl.config.records import NUMBER_MAX
 from adamctl.roles.ps.core.instructions import Refresh
 from adamctl.roles.ps.core.shard_message import HEAD_BYTES, CopyRecord
 from adamctl.roles.ps.replication.core.held_bucket import NOTHING, HeldCopy
@@ -70,6 +75,7 @@ class Takeover:
         held: this server's own copy, which gets the highest versions.
         patient: no member is given up.
         others: the other in-sync members.
+        newest_epoch: the highest of any state that was found, here or elsewhere.
     """
 
     def __init__(
@@ -79,6 +85,7 @@ class Takeover:
         self._outbox, self._born, self.held, self.epoch, self._durable = outbox, born, held, epoch, durable
         self.others = {node: Other(incarnation) for node, incarnation in others.items()}
         self.patient = held.stored
+        self.newest_epoch = max((shard.version[0] for shard in held.shards.values()), default=0)
         for other in self.others.values():
             if not other.incarnation and not self.patient:
                 other.lost = "it is gone"
@@ -88,14 +95,23 @@ class Takeover:
         return self.held.bucket.index
 
     @property
+    def told(self) -> bool:
+        """Whether all members have said what they have."""
+        return all(other.versions is not None for other in self.others.values())
+
+    @property
+    def outrun(self) -> bool:
+        """Whether a state is not older than this epoch, under which therefore nothing may be served."""
+        return self.newest_epoch >= self.epoch
+
+    @property
     def done(self) -> bool:
-        return all(not other.lost and not other.order for other in self.others.values()) and not self._left()
+        idle = all(not other.lost and not other.order for other in self.others.values())
+        return idle and not self.outrun and not self._left()
 
     def _left(self) -> bool:
         """Returns whether anything is still to be asked, fetched or written."""
-        if any(other.versions is None for other in self.others.values()):
-            return True
-        if not self.held.whole:
+        if not self.told or not self.held.whole:
             return True
         return any(self._higher(other) or self._lower(other) for other in self.others.values())
 
@@ -127,7 +143,7 @@ class Takeover:
 
     def advance(self, now: float) -> None:
         """Sends the next request to each member without a request in progress."""
-        told = all(other.versions is not None for other in self.others.values())
+        told = self.told and not self.outrun
         fetched = told and not any(self._higher(other) for other in self.others.values())
         for node, other in self.others.items():
             if other.order or other.lost or not other.incarnation or now < other.retry_s:
@@ -200,6 +216,8 @@ class Takeover:
             return
         if isinstance(message, ReplicaStateReply):
             other.versions = {index: (epoch, counter) for index, epoch, counter in message.versions}
+            told = max((epoch for epoch, _ in other.versions.values()), default=0)
+            self.newest_epoch = max(self.newest_epoch, min(told, NUMBER_MAX - 1))
         elif isinstance(message, ReplicaFetchReply):
             self._fetched(other, records)
         elif other.versions is not None:
@@ -259,9 +277,8 @@ class Takeover:
     @property
     def empty(self) -> bool:
         """Whether all members have reported and none of them has some shard."""
-        told = all(other.versions is not None for other in self.others.values())
         missing = (index for index, shard in self.held.shards.items() if shard.copy is None)
-        return told and any(self._best(index) == NOTHING for index in missing)
+        return self.told and any(self._best(index) == NOTHING for index in missing)
 
     def next_deadline_s(self, now: float) -> float:
         due_s = float("inf")
@@ -278,7 +295,7 @@ class Takeover:
         """Returns whether a member can be sent a request now: nothing is written before everything is fetched."""
         if other.versions is None:
             return True
-        if any(one.versions is None for one in self.others.values()):
+        if not self.told or self.outrun:
             return False
         fetched = not any(self._higher(one) for one in self.others.values())
         return bool(self._lower(other) if fetched else self._higher(other))

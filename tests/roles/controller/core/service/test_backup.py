@@ -20,7 +20,12 @@ from adamctl.config.records import (
 )
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core.instructions import Answer, Instruction, Refuse
-from adamctl.roles.controller.core.service.backup import Backup, decode_backup, restored
+from adamctl.roles.controller.core.service.backup import (
+    Backup,
+    decode_backup,
+    raised_to_clock,
+    restored,
+)
 from adamctl.roles.controller.core.service.commands import Restore, carry_out
 from adamctl.roles.controller.core.service.events import (
     Beacon,
@@ -95,6 +100,33 @@ def test_all_numbers_are_above_those_of_both_clusters() -> None:
     (joined,) = (one.message for one in new.register("ps-0") if isinstance(one, Answer))
     assert isinstance(joined, NodeRegisterReply) and joined.incarnation == most[1] + LEAP + 1
     assert joined.cluster == old.core.cluster == new.core.cluster
+
+
+def test_a_backup_that_is_restored_again_is_above_all_that_the_first_restore_gave_rise_to() -> None:
+    """Also an older one; and one of what the first was restored to."""
+    old = used()
+    first_backup = backup_of(old)
+    clock_s, before = 1.7e9, (0, 0, 0, 0)
+    later_backup = first_backup
+    for backup in (first_backup, first_backup, later_backup, first_backup):
+        clock_s += 150.0
+        new = Driven()
+        told(new.step(RestoreBackup(2, raised_to_clock(decode_backup(backup), clock_s))))
+        entry, state = new.core.state.get(BUCKET), new.core.state
+        assert entry is not None
+        numbers = (state.revision, state.incarnation, state.serial, decode(entry.value, BucketRecord).epoch)
+        assert all(now > earlier + LEAP // 2 for now, earlier in zip(numbers, before, strict=True))
+        before, later_backup = numbers, backup_of(new)
+
+
+def test_what_a_clock_cannot_be_and_what_is_no_record_is_left_alone() -> None:
+    found = decode_backup(backup_of(used()))
+    assert decode_backup(raised_to_clock(found, -5.0)) == found
+    poison = ConfigEntry(job_key("k"), b"\xc1", 1)
+    raised = decode_backup(raised_to_clock(msgspec.structs.replace(found, entries=(poison,)), 1.7e9))
+    assert raised.entries == (poison,)
+    with pytest.raises(ValueError, match="expected a clock before"):
+        raised_to_clock(found, 1e12)
 
 
 def test_nobody_goes_on_from_before() -> None:

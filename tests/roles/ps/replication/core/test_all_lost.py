@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adamctl.config.records import bucket_key, encode
+from adamctl.config.records import BucketRecord, bucket_key, encode
 from adamctl.roles.ps.core.instructions import Refuse
 from adamctl.roles.ps.core.job import ShardContent
 from adamctl.wire.constants import ErrorCode
 from tests.roles.ps.replica_cluster import Cluster
-from tests.roles.ps.replica_server import JOB
+from tests.roles.ps.replica_server import JOB, Server
 
 
 def stored(cluster: Cluster, node: str, counter: int, value: float, epoch: int = 1) -> None:
@@ -59,6 +59,72 @@ def test_the_epoch_of_a_stored_version_counts_more_than_its_number() -> None:
     cluster.run()
     cluster.pass_time(20.0)
     assert cluster.primary().value(0) == 8.0
+
+
+def restarted(stores: dict[str, tuple[int, float, int]]) -> Cluster:
+    """Servers that all died, and are back: each has a counter, a value and an epoch in its store."""
+    cluster = Cluster()
+    for node in stores:
+        cluster.kill(node)
+    for node, (counter, value, epoch) in stores.items():
+        cluster.start(node)
+        stored(cluster, node, counter, value, epoch)
+    return cluster
+
+
+@pytest.mark.parametrize("first", [1, 2, 9, 12])
+def test_pushes_are_on_every_copy_if_the_record_is_older_than_the_stores(first: int) -> None:
+    """As after a restore of etcd from a backup that was made before the bucket moved, perhaps away from `a`."""
+    cluster = restarted({"a": (3, 3.0, first), "b": (8, 8.0, 9), "c": (7, 7.0, 9)})
+    cluster.configure()
+    cluster.run()
+    cluster.pass_time(20.0)
+    server, value = cluster["a"], 3.0 if first == 12 else 8.0
+    assert server.serves() and server.value(0) == value
+    assert cluster.record().epoch > max(first, 9)
+    server.attach()
+    assert all(server.pushed(sequence, 1.0) == ErrorCode.OK for sequence in range(1, 6))
+    assert all(cluster[node].value(0) == value + 5 for node in "abc")
+    cluster.check()
+    cluster.kill("a")
+    cluster.configure()
+    cluster.pass_time(10.0)
+    assert cluster.primary().value(0) == value + 5
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_an_operator_recovers_is_served_above_every_epoch_in_a_store(alone: bool) -> None:
+    """Else a later start would take the states from before the recovery for the newest."""
+    cluster = restarted({"a": (3, 3.0, 9), "b": (8, 8.0, 9), "c": (7, 7.0, 12)})
+    members = ["b"] if alone else ["b", "c"]
+    changed = cluster.record().changed(0.0, "recovered by an operator", primary="b", in_sync=members)
+    cluster.config.set(bucket_key(JOB, 0), encode(changed))
+    cluster.configure()
+    cluster.run()
+    cluster.pass_time(20.0)
+    assert cluster["b"].serves() and cluster["b"].value(0) == (8.0 if alone else 7.0)
+    (served,) = (one.epoch for one in cluster.record().history if one.why == "stores have states of later epochs")
+    assert served == (10 if alone else 13)
+    cluster.check()
+
+
+def test_a_member_with_a_later_epoch_that_restarts_before_the_record_is_raised_is_asked_again() -> None:
+    cluster = restarted({"a": (3, 3.0, 1), "b": (8, 8.0, 9), "c": (7, 7.0, 9)})
+
+    def crash(server: Server, record: BucketRecord) -> bool:
+        if record.epoch > 9 and cluster["b"].incarnation == first:
+            cluster.kill("b")
+            cluster.start("b")
+            stored(cluster, "b", 8, 8.0, 20)
+            cluster.later(cluster.configure)
+        return True
+
+    first, cluster.propose_hook = cluster["b"].incarnation, crash
+    cluster.configure()
+    cluster.run()
+    cluster.pass_time(30.0)
+    assert cluster.primary().value(0) == 8.0 and cluster.record().epoch > 20
+    cluster.check()
 
 
 @pytest.mark.parametrize("late", [False, True])
