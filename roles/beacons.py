@@ -42,12 +42,16 @@ class OwnedSender(BeaconSender, Protocol):
 
 @dataclass(frozen=True)
 class BeaconPlan:
-    """Which process sends beacons, how often, and how long the controllers may be unreachable."""
+    """Which process sends beacons, how often, and how long the controllers may be unreachable.
+
+    `stays`: says, in any thread, whether it asks on after that, since it holds what is lost with it.
+    """
 
     node: str
     incarnation: int
     interval_s: float
     deadline_s: float
+    stays: Callable[[], bool] = lambda: False
 
 
 class Beacons(Protocol):
@@ -91,7 +95,9 @@ async def send_beacons(
                 return MembershipLostError(f"this process is no longer part of the cluster: {error}")
             log.warning("the controller refused a beacon: %s", error)
         except AdamctlError as error:
-            return UnreachableError(f"lost the cluster: {error}")
+            if not (isinstance(error, UnreachableError) and plan.stays()):
+                return UnreachableError(f"lost the cluster: {error}")
+            log.error("lost the cluster, and waits for it with what it holds: %s", error)
         await asyncio.sleep(max(0.0, sent_s + plan.interval_s - lease.clock()))
 
 

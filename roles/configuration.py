@@ -32,6 +32,7 @@ SILENCE_S = 2.0
 """A wait longer than this is logged: for what, and since when."""
 SILENCE_REPEAT_S = 10.0
 WATCH_S = 20.0
+FOLLOW_AGAIN_S = 0.5
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 ResultT = TypeVar("ResultT")
 
@@ -91,6 +92,22 @@ async def follow(store: ConfigurationStore, prefix: str, *, wait_s: float = WATC
         revision = changes.revision
         if changes.reset or changes.entries or changes.deleted:
             yield changes
+
+
+async def follow_on(
+    store: ConfigurationStore, prefix: str, lost: Callable[[UnreachableError], object], *, wait_s: float = WATCH_S
+) -> AsyncIterator[Changes]:
+    """As `follow`, and begins again (`reset`) when the service did not answer in time; calls `lost` with the reason.
+
+    For members: their beacons decide for how long the service may be away.
+    """
+    while True:
+        try:
+            async for changes in follow(store, prefix, wait_s=wait_s):
+                yield changes
+        except UnreachableError as error:
+            lost(error)
+            await asyncio.sleep(FOLLOW_AGAIN_S)
 
 
 async def read_record(store: ConfigurationStore, key: str, kind: type[RecordT]) -> tuple[RecordT, int] | None:

@@ -26,7 +26,7 @@ from adamctl.roles.cluster_binding import bind, bound_to
 from adamctl.roles.common_status import common_status
 from adamctl.roles.configuration import ConfigurationStore, Membership, read_record
 from adamctl.roles.failure_detector import FailureDetector
-from adamctl.roles.lease import Lease
+from adamctl.roles.lease import LEASE_SHARE, Lease
 from adamctl.roles.process import CommonOptions, ReadyReport
 from adamctl.wire.constants import ErrorCode, Opcode
 from adamctl.wire.messages import (
@@ -43,8 +43,6 @@ from adamctl.wire.permissions import refusal
 
 LEAVE_DEADLINE_S = 2.0
 DRAIN_S_MAX = 86_400.0
-LEASE_SHARE = 0.8
-"""D as a share of the silence after which a node is lost, if the controllers do not give D."""
 
 
 @dataclass
@@ -76,6 +74,7 @@ class RoleContext:
         stop_reason: why `stopping` was set, for users.
         drain_on_term_s: on SIGTERM, for how long it may move off what it holds before it ends; 0: it ends at once.
         drain_s: for how long it may do so now, once `stopping` is set.
+        stays: says, in any thread, whether it holds what is lost with it, so that it waits for controllers for ever.
         leaving: it serves on, and wants nothing more; STATUS says that it is not ready.
         exit_code: the process's exit code if there is no failure.
         lease: until when this process may consider itself a member, by `lease.clock`; endless without membership.
@@ -110,6 +109,7 @@ class RoleContext:
     stop_reason: str = ""
     drain_on_term_s: float = 0.0
     drain_s: float = 0.0
+    stays: Callable[[], bool] = lambda: False
     leaving: bool = False
     exit_code: int = 0
     addresses: tuple[str, ...] = ()
@@ -378,7 +378,8 @@ class RoleContext:
         self._begin_beacons(membership, reply)
 
     def _begin_beacons(self, membership: Membership, told: NodeRegisterReply) -> None:
-        plan = BeaconPlan(self.node, self.incarnation, told.beacon_interval_s, self.common.controller_deadline_s)
+        deadline_s = self.common.controller_deadline_s
+        plan = BeaconPlan(self.node, self.incarnation, told.beacon_interval_s, deadline_s, self.stays)
         lease_s = told.lease_s or told.lost_after_s * LEASE_SHARE
         if self.make_beacon_sender is None:
             self.lease = Lease(lease_s, asyncio.get_running_loop().time)

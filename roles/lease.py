@@ -8,6 +8,8 @@ from collections.abc import Callable
 from math import inf
 
 BEACONS_OPEN_MAX = 64
+LEASE_SHARE = 0.8
+"""D as a share of the silence after which a node is lost, if the controllers do not give D."""
 
 
 def lease_clock() -> float:

@@ -61,7 +61,7 @@ class CommonOptions:
         lifeline_fd: inherited pipe whose end means that the parent is gone, and the role with it (`--lifeline-fd`).
         ready_fd: inherited pipe for one line of JSON when the role serves (`--ready-fd`), and for one when it fails.
         controller_deadline_s: how long the controllers may be unreachable before the role gives up
-            (`--controller-deadline`).
+            (`--controller-deadline`); not if it holds what is lost with it.
         stop_deadline_s: how long the role may take to end after it was asked to (`--stop-deadline`).
         health: HOST:PORT of `/livez` and `/readyz` (`--health`); empty: nowhere.
         wait_for_name: whether to wait, for up to `controller_deadline_s`, while another process has this node's name

@@ -84,7 +84,11 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
         (["--ready-fd"], {"type": int, "hidden": True}),
         (
             ["--controller-deadline", "controller_deadline_s"],
-            {"type": DEADLINE_S, "default": 60.0, "help": "Seconds that the controllers may be unreachable."},
+            {
+                "type": DEADLINE_S,
+                "default": 60.0,
+                "help": "Seconds that controllers may be unreachable; servers with jobs wait on.",
+            },
         ),
         (
             ["--stop-deadline", "stop_deadline_s"],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from math import inf
@@ -15,7 +16,7 @@ from typing import Any
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import AdamctlError, ProtocolError, RunFailedError, UnreachableError
 from adamctl.net.transport import Connection
-from adamctl.roles.configuration import ConfigurationStore, follow, nodes_of, read_record
+from adamctl.roles.configuration import ConfigurationStore, follow_on, nodes_of, read_record
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.core import events, losses
 from adamctl.roles.coordinator.core.instructions import (
@@ -31,6 +32,7 @@ from adamctl.roles.coordinator.core.losses import LossCore
 from adamctl.roles.coordinator.core.membership import Membership
 from adamctl.roles.coordinator.service import RunService
 
+_LOG = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.25
 CONNECT_S = 4.0
 
@@ -160,8 +162,9 @@ async def watch_server(context: RoleContext, record: NodeRecord, gone: Callable[
 
 
 async def watch_nodes(store: ConfigurationStore, members: Membership, gone: Callable[[str, int], None]) -> None:
-    """Follows `/nodes/`; calls `gone(node, incarnation)` for every process that is no longer a member."""
-    async for changes in follow(store, "/nodes/"):
+    """Follows `/nodes/`; calls `gone(node, incarnation)` for every process that is a member no more. Never returns."""
+    away = partial(_LOG.warning, "the configuration service cannot be reached, so lost members are not noticed: %s")
+    async for changes in follow_on(store, "/nodes/", away):
         found = {record.node: record.incarnation for record in nodes_of(changes.entries)}
         deleted = {key.removeprefix("/nodes/") for key in changes.deleted}
         for node, incarnation in members.take(found, deleted, changes.reset, changes.revision):

@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from adamctl.config.records import RETIRED_KEY, NodeRecord, RetiredRecord, decode, encode
 from adamctl.errors import RemoteError, UnreachableError
-from adamctl.roles.configuration import ConfigurationStore, follow
+from adamctl.roles.configuration import ConfigurationStore, follow_on
 from adamctl.roles.ps.core.ended_incarnations import EndedIncarnations, is_first
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
 from adamctl.wire.unreadable import UNREADABLE
 
-CONTROLLER_PAUSE_S = 0.5
 RETIRE_AFTER_S = 600.0
 LOOKS_PER_HORIZON = 20
 
 
 async def follow_retired(store: ConfigurationStore, core: ServerCore, log: logging.Logger) -> None:
     """Passes each new record of retired incarnations to the core. Never returns."""
-    while True:
-        try:
-            async for changes in follow(store, RETIRED_KEY):
-                for entry in changes.entries:
-                    if entry.key == RETIRED_KEY:
-                        _take(core, entry.value, log)
-        except UnreachableError as error:
-            log.debug("the controller cannot be reached, so no clients are retired: %s", error)
-            await asyncio.sleep(CONTROLLER_PAUSE_S)
+    away = partial(log.debug, "the controller cannot be reached, so no clients are retired: %s")
+    async for changes in follow_on(store, RETIRED_KEY, away):
+        for entry in changes.entries:
+            if entry.key == RETIRED_KEY:
+                _take(core, entry.value, log)
 
 
 def _take(core: ServerCore, value: bytes, log: logging.Logger) -> None:

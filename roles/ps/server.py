@@ -140,6 +140,7 @@ class ParameterServer:
 
     async def run(self) -> None:
         self._context.status, self._context.unready = self.status, self.unready
+        self._context.stays = lambda: bool(self.core.jobs)
         following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Kernels (these and those of a job's rule) load in threads, because loading would block the event loop.
         kernels = asyncio.create_task(asyncio.to_thread(load_if_compiled, COMMON_RULE_KERNELS))

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from adamctl.config.records import JobRecord
@@ -18,7 +19,7 @@ from adamctl.errors import RemoteError, UnreachableError
 from adamctl.kernels.implementation import implementation
 from adamctl.model.rule import VECTORS
 from adamctl.net.address import host_id
-from adamctl.roles.configuration import ConfigurationStore, follow, readable
+from adamctl.roles.configuration import ConfigurationStore, follow_on, readable
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.wire.changes import Changes
@@ -56,7 +57,8 @@ class RunFinder:
 
     async def find(self) -> Taken:
         """Waits for a running job that takes this worker; for its group, where replicas have several partitions."""
-        changes = aiter(follow(store_of(self._context), "/jobs/", wait_s=RETRY_S * 4))
+        away = partial(_LOG.warning, "the configuration service cannot be reached, so new runs are not found: %s")
+        changes = aiter(follow_on(store_of(self._context), "/jobs/", away, wait_s=RETRY_S * 4))
         changing = asyncio.ensure_future(anext(changes))
         taken: Taken | None = None
         retry = False

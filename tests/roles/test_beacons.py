@@ -43,10 +43,10 @@ class Sender:
 class Beating:
     """Beacons over a sender, and what came of them."""
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Sender, stays: Callable[[], bool] = lambda: False) -> None:
         self.lease = Lease(LEASE_S)
         self.lost: asyncio.Future[AdamctlError] = asyncio.get_running_loop().create_future()
-        plan = BeaconPlan("ps-0", 3, LEASE_S / 4, 60.0)
+        plan = BeaconPlan("ps-0", 3, LEASE_S / 4, 60.0, stays)
         self.beacons = ThreadBeacons(lambda lease_s: sender, plan, self.lease, LOG, self.lost.set_result)
 
     async def renewals(self, count: int) -> list[float]:
@@ -115,6 +115,16 @@ async def test_controllers_out_of_reach_for_too_long_are_told() -> None:
         error = await asyncio.wait_for(beating.lost, WAIT_S)
         assert isinstance(error, UnreachableError) and str(error) == f"lost the cluster: {reason}"
         await beating.beacons.close()
+
+
+async def test_who_holds_what_is_lost_with_it_waits_for_controllers_for_ever() -> None:
+    holds = True
+    beating = Beating(Sender(lambda number: UnreachableError("nobody answers") if number != 4 else None), lambda: holds)
+    await beating.renewals(1)
+    assert not beating.lost.done()
+    holds = False
+    assert isinstance(await asyncio.wait_for(beating.lost, WAIT_S), UnreachableError)
+    await beating.beacons.close()
 
 
 async def test_whatever_happens_in_the_thread_is_told() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import UnreachableError
-from adamctl.roles.configuration import follow
+from adamctl.roles.configuration import follow_on
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.replication.core.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys, NodeView
-
-CONTROLLER_PAUSE_S = 0.5
 
 
 class Neighbours:
@@ -54,14 +52,10 @@ class Neighbours:
 
     async def _follow(self, prefix: str) -> None:
         take = self._keys.take_nodes if prefix == NODES_PREFIX else self._keys.take_drains
-        while True:
-            try:
-                async for changes in follow(self._store, prefix):
-                    take(changes)
-                    self._changed()
-            except UnreachableError as error:
-                self._log.warning("the controller cannot be reached, so live servers are unknown: %s", error)
-                await asyncio.sleep(CONTROLLER_PAUSE_S)
+        away = partial(self._log.warning, "the controller cannot be reached, so live servers are unknown: %s")
+        async for changes in follow_on(self._store, prefix, away):
+            take(changes)
+            self._changed()
 
     def read(self, node: str, then: Callable[[], None]) -> None:
         """Reads a server's key again: the server has been silent for long, and the watch may lag."""

@@ -12,11 +12,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from adamctl.config.records import NodeRecord
+from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.errors import RemoteError, RunFailedError, UnreachableError
 from adamctl.roles.coordinator import losses, server
+from adamctl.roles.coordinator.core.membership import Membership
 from adamctl.roles.data import server as data_server
 from adamctl.roles.ps import server as ps_server
+from adamctl.wire.changes import Changes
+from adamctl.wire.messages import ConfigEntry
 from tests.roles.coordinator.played_run import (
     EXAMPLES,
     heard,
@@ -215,3 +218,33 @@ async def test_one_that_has_not_heard_yet_that_it_is_a_member_is_asked_again() -
     assert not task.done() and [one.closed for one in context.made] == [True, True, False]
     context.made[-1].closed = True
     assert await task == ["refused"]
+
+
+class AwayStore:
+    """Cannot be reached for a while, in which `ps-0` goes."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    async def read(self, prefix: str) -> tuple[int, list[ConfigEntry]]:
+        self.reads += 1
+        record = encode(NodeRecord("ps-0", "ps", 3, (), "h", 1))
+        return self.reads, [ConfigEntry(node_key("ps-0"), record, 1)] if self.reads == 1 else []
+
+    async def watch(self, prefix: str, after_revision: int, wait_s: float) -> Changes:
+        if self.reads == 1:
+            raise UnreachableError("nobody answers")
+        return await asyncio.Future()
+
+
+async def test_members_are_followed_again_after_controllers_were_away() -> None:
+    gone = asyncio.Queue[tuple[str, int]]()
+    store: Any = AwayStore()
+    watching = asyncio.create_task(
+        losses.watch_nodes(store, Membership({"ps-0": 3}), lambda *key: gone.put_nowait(key))
+    )
+    async with asyncio.timeout(60.0):
+        assert await gone.get() == ("ps-0", 3)
+    assert not watching.done()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)

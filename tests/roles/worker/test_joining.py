@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from adamctl.config.experiment import OptimizerConfig
+from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.context import RoleContext
 from adamctl.roles.worker import joining
 from adamctl.roles.worker.joining import RunFinder, Taken
+from tests.cluster import memory_cluster
 from tests.roles.worker.test_server import World, make_experiment, plain_kernels, world
 
 __all__ = ["plain_kernels"]
@@ -74,6 +76,23 @@ async def test_a_run_that_lacks_more_workers_than_there_are_does_not_keep_those_
         assert {one.joined.reply.partitions for one in taken} == {2}
         await until_lobby(w, "aa")
         await leave(*looking)
+
+
+def test_a_worker_without_a_run_waits_for_controllers_as_long_as_it_is_a_member() -> None:
+    async def scenario() -> None:
+        async with memory_cluster() as cluster:
+            context = await cluster.context("worker", "w")
+            await context.serve(lambda request: request.fail(0, "nothing is asked of it"))
+            finding = asyncio.create_task(RunFinder(context, 1, None, ()).find())
+            await asyncio.sleep(1.0)
+            cluster.network.partition("controller-0", "w")
+            await asyncio.sleep(50.0)
+            assert not finding.done() and not context.stopping.is_set()
+            finding.cancel()
+            await asyncio.gather(finding, return_exceptions=True)
+            cluster.network.heal()
+
+    run_virtual(scenario())
 
 
 async def test_a_lobby_forgets_a_worker_that_another_run_has_taken_or_that_stops_looking(tmp_path: Path) -> None:
