@@ -49,15 +49,19 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Register:
+    """`connection` is None if it has been closed since."""
+
     token: int
-    connection: int
+    connection: int | None
     request: NodeRegisterRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Beacon:
+    """`connection` as in `Register`."""
+
     token: int
-    connection: int
+    connection: int | None
     node: str
     incarnation: int
 

@@ -6,7 +6,7 @@ A part of `ControllerCore`. Nothing waits on a member that does not lead.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -113,12 +113,15 @@ class Requests:
             text = f"{found} are not valid names of a role and a node; expected {NAME_EXPECTED}"
             shared.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, text))
             return
+        if not shared.paxos.leading:  # nor may it wait here: a new leader knows nothing of who is alive
+            shared.refuse_follower(event.token)
+            return
         old = shared.nodes.get(request.node)
         same = old is not None and old.record.is_process(request.host, request.pid, request.process)
-        if shared.paxos.leading and old is not None and old.connection is None and not same:
+        if old is not None and old.connection is None and not same:
             self._wait_for_end_of(old, event.token)
             return
-        if shared.paxos.leading and old is not None and old.connection is not None and not same:
+        if old is not None and old.connection is not None and not same:
             if request.waits:
                 text = f"{old.record.node} is still process {old.record.pid} on {host_name(old.record)}"
                 shared.put(Refuse(event.token, ErrorCode.NOT_READY, text))
@@ -202,6 +205,13 @@ class Requests:
         return tuple(sorted([*kept, Member(event.name, new, event.address)]))
 
     def disconnected(self, connection: int) -> None:
+        """Forgets a connection, also of requests that wait: when they are answered, their process may have ended."""
+        for token, (event, arrived_s) in self._confirming.items():
+            if isinstance(event, Beacon) and event.connection == connection:
+                self._confirming[token] = (replace(event, connection=None), arrived_s)
+        for pending in (*self._proposed, *self._queue):
+            if isinstance(pending.asked, Register) and pending.asked.connection == connection:
+                pending.asked = replace(pending.asked, connection=None)
         self._shared.nodes.disconnected(connection)
         self._jobs_of.disconnected(connection)
         self.watching.disconnected(connection)
@@ -311,7 +321,7 @@ class Requests:
         else:
             record = outcome.record
             node = shared.nodes.get(record.node)
-            if node is not None:
+            if node is not None and asked.connection is not None:
                 node.connection = asked.connection
             config = shared.config
             times_s = (config.beacon_interval_s, config.lost_after_s, config.granted_s)
@@ -360,7 +370,8 @@ class Requests:
         node = shared.nodes.get(event.node)
         if node is not None and node.record.incarnation == event.incarnation and not node.parting:
             node.heard_s = max(node.heard_s, arrived_s)
-            node.connection = event.connection
+            if event.connection is not None:
+                node.connection = event.connection
             shared.put(Answer(event.token, NodeBeaconReply(self._addresses())))
             return
         if node is None or node.record.incarnation == event.incarnation:

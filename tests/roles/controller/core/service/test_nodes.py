@@ -12,6 +12,7 @@ from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.controller.core.service.events import Beacon, Disconnected, Gone, Leave, Register, Tick, Watch
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigWatchReply, Empty, NodeBeaconReply, NodeRegisterReply, NodeRegisterRequest
+from tests.roles.controller.core.paxos.test_paxos_core import Three
 from tests.roles.controller.driven_core import Driven, only
 
 
@@ -84,6 +85,74 @@ def test_i8_a_restarted_process_takes_its_name_over_as_a_new_incarnation() -> No
     assert driven.step(Beacon(5, 2, "ps-0", 2), 0.3) == [Answer(5, NodeBeaconReply())]
     assert driven.step(Leave(6, "ps-0", 1), 0.3)[-1] == Answer(6, Empty())
     assert driven.keys() == ["/nodes/ps-0"]  # the old incarnation's goodbye does not remove the new one
+
+
+def waits_in(three: Three, event: Beacon | Register) -> None:
+    """The leader gets a request, whose round or slot is under way for a while."""
+    three.carry_out("a", three.cores["a"].step(event, three.now))
+
+
+def test_a_request_that_is_confirmed_after_its_connection_was_closed_connects_nobody() -> None:
+    """Else a process that was killed just then would count as connected until its lease is over."""
+    three = Three()
+    request = NodeRegisterRequest("ps-0", "ps", ("tcp://h:1",), "host/boot", 1)
+    three.step("a", Register(1, 4, request))
+    leader = three.cores["a"]
+    waits_in(three, Beacon(2, 5, "ps-0", 1))
+    for connection in (4, 5):
+        waits_in(three, Disconnected(connection))
+    three.deliver()
+    assert any(isinstance(one, Answer) and one.token == 2 for _, one in three.out)
+    assert [record.node for record in leader.unconnected()] == ["ps-0"]
+    other = NodeRegisterRequest("ps-0", "ps", ("tcp://h:2",), "host/boot", 2)
+    refused = [one for one in three.step("a", Register(3, 6, other)) if isinstance(one, Refuse)]
+    assert [one.code for one in refused] == [ErrorCode.NOT_READY]
+    three.step("a", Gone("ps-0", 1))
+    waits_in(three, Register(4, 6, other))
+    waits_in(three, Disconnected(6))
+    three.deliver()
+    assert [(record.node, record.pid) for record in leader.unconnected()] == [("ps-0", 2)]
+
+
+def test_a_beacon_of_a_closed_connection_leaves_the_open_one_alone() -> None:
+    three = Three()
+    three.step("a", Register(1, 4, NodeRegisterRequest("ps-0", "ps", ("tcp://h:1",), "host/boot", 1)))
+    waits_in(three, Beacon(2, 5, "ps-0", 1))
+    waits_in(three, Disconnected(5))
+    three.deliver()
+    assert three.cores["a"].unconnected() == []
+
+
+def test_a_new_leader_takes_no_name_before_it_knows_who_is_alive() -> None:
+    three = Three()
+    first = NodeRegisterRequest("ps-1", "ps", ("tcp://h:1",), "host/boot", 1)
+    three.step("a", Register(1, 4, first))
+    three.wait(0.5)  # so that all know of it
+    three.cut("a")
+    del three.cores["a"]
+    deliver, three.deliver = three.deliver, lambda: None  # type: ignore[method-assign]
+    leader = ""
+    for _ in range(200):  # messages one by one, until one leads that has decided nothing of its own yet
+        if leader := next((name for name, core in three.cores.items() if core.paxos.leadership is not None), ""):
+            break
+        if three.under_way:
+            address, _, event = three.under_way.pop(0)
+            if address in three.cores:
+                three.carry_out(address, three.cores[address].step(event, three.now))
+        else:
+            three.wait(0.05)
+    core = three.cores[leader]
+    assert not core.paxos.leading
+    second = NodeRegisterRequest("ps-1", "ps", ("tcp://h:2",), "host/boot", 2)
+    (refused,) = (one for one in core.step(Register(2, 9, second), three.now) if isinstance(one, Refuse))
+    assert refused.code == ErrorCode.NOT_LEADER
+    three.deliver = deliver  # type: ignore[method-assign]
+    three.deliver()
+    three.wait(0.2)
+    assert core.paxos.leading
+    (refused,) = (one for one in three.step(leader, Register(3, 9, second)) if isinstance(one, Refuse))
+    assert refused.code == ErrorCode.NOT_READY and "may still be running" in refused.message
+    assert any(isinstance(one, Answer) for one in three.step(leader, Beacon(4, 5, "ps-1", 1)))
 
 
 def test_a_name_whose_process_may_still_be_there_is_free_when_its_lease_is_surely_over() -> None:
