@@ -32,7 +32,8 @@ FILE_HEADER: Final = Struct("<8sQ")
 RECORD_HEADER: Final = Struct("<III")
 _CHECKED: Final = Struct("<II")
 END: Final = b"\xa5"
-PAYLOAD_BYTES_MAX: Final = 64 << 20
+PAYLOAD_BYTES_MAX: Final = 192 << 20
+"""More than the largest state: all keys, and of every session that is remembered the names that it conflicted with."""
 
 
 class DamagedRecordError(ValueError):

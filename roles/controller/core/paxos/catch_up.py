@@ -14,7 +14,7 @@ from adamctl.roles.controller.core.paxos.messages import Fetch, Learn, SnapshotP
 from adamctl.wire.unreadable import UNREADABLE
 
 PART_BYTES = 1 << 20
-SNAPSHOT_BYTES_MAX = 64 << 20
+SNAPSHOT_BYTES_MAX = 192 << 20
 
 
 class Giver:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adamctl.config.records import NodeRecord, encode, node_key
-from adamctl.roles.controller.core.service.commands import node_in
-from adamctl.roles.controller.core.service.state import Effect, KeyState, entry_bytes
+from adamctl.config.names import NAME_CHARACTERS_MAX
+from adamctl.config.records import NUMBER_MAX, NodeRecord, encode, node_key
+from adamctl.roles.controller.core.paxos.catch_up import SNAPSHOT_BYTES_MAX
+from adamctl.roles.controller.core.service.commands import NAMES_BYTES_MAX, node_in, within_bytes
+from adamctl.roles.controller.core.service.config import ControllerConfig
+from adamctl.roles.controller.core.service.state import (
+    KEY_BYTES_MAX,
+    STATE_BYTES_MAX,
+    Effect,
+    KeyState,
+    entry_bytes,
+)
+from adamctl.roles.controller.log_format import PAYLOAD_BYTES_MAX
 
 KEYS = st.sampled_from(["/a", "/a/b", "/b", "/nodes/x"])
 CHANGES = st.tuples(st.dictionaries(KEYS, st.binary(max_size=3), max_size=3), st.lists(KEYS, max_size=2, unique=True))
@@ -55,6 +66,20 @@ def test_sessions_used_last_are_kept() -> None:
     for session in ("one", "two", "one", "three"):
         state.apply(Effect(0, session=session, sequence=1))
     assert state.remembered("one") and state.remembered("three") and state.remembered("two") is None
+
+
+def test_the_largest_state_fits_into_a_record_and_reaches_other_members() -> None:
+    """Whoever may speak to controllers may fill their memory of sessions with conflicts, and then they start again."""
+    state, sessions = KeyState(), ControllerConfig().sessions_max
+    names = tuple(f"/{number:04d}{'k' * (KEY_BYTES_MAX - 5)}" for number in range(64))
+    conflicts = within_bytes(names)
+    assert sum(map(len, conflicts)) > NAMES_BYTES_MAX - 1024
+    session = f"worker/{'w' * NAME_CHARACTERS_MAX}/" + "\U0001f600" * KEY_BYTES_MAX
+    effect = Effect(0, session=session, sequence=NUMBER_MAX, conflicts=conflicts)
+    state.apply(effect)
+    each = len(msgspec.msgpack.encode(state.snapshot().sessions)) + 16
+    largest = STATE_BYTES_MAX + sessions * each + (1 << 20)
+    assert largest < min(PAYLOAD_BYTES_MAX, SNAPSHOT_BYTES_MAX)
 
 
 def test_a_node_whose_record_is_not_text_is_none() -> None:
