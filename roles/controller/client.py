@@ -13,6 +13,7 @@ import msgspec
 from adamctl.errors import (
     ConfigurationError,
     DeadlineError,
+    HandshakeError,
     ProtocolError,
     RemoteError,
     UnreachableError,
@@ -73,7 +74,8 @@ class ControllerClient:
     Keeps one connection and replaces it when it is lost, trying the addresses in turn. It goes to the leader when a
     controller names one, and sends a request again until it is answered or its deadline has passed. Everything it sends
     is safe to send twice: a compare-and-set carries a session and a sequence number, which the controllers remember.
-    Once it has read from a cluster, it waits for controllers of that one and believes no other (`KnownCluster`).
+    Once it has read from a cluster, it waits for controllers of that one and believes no other (`KnownCluster`). Once
+    one has answered, it goes on to the next when another refuses its token or certificate, or has a wrong one.
     """
 
     notices_ends = True
@@ -255,8 +257,7 @@ class ControllerClient:
         allowed_s = (self.deadline_s if deadline_s is None else deadline_s) + wait_s
         until_s = loop.time() + allowed_s
         pause_s, pause_s_max = _RETRY_FIRST_S, _RETRY_MAX_S
-        redirects = 0
-        attempt_s = self.attempt_s
+        redirects, attempt_s = 0, self.attempt_s
         with Waiting(f"the controller at {self._where()}", patience_s=SILENCE_S + wait_s, log=self._log):
             while True:
                 remaining_s = until_s - loop.time()
@@ -267,8 +268,6 @@ class ControllerClient:
                     )
                 try:
                     return await self._attempt(message, kind, body, min(attempt_s + wait_s, remaining_s), attempts)
-                except ProtocolError:
-                    raise
                 except UnreachableError as error:
                     attempts.problem = str(error)
                     attempt_s = 2 * self.attempt_s
@@ -305,6 +304,7 @@ class ControllerClient:
                 raise ProtocolError(f"{connection.peer_name} sent a malformed list of entries: {error}") from error
             finally:
                 reply.release()
+        self.known.answered = True
         if not isinstance(reply.message, kind):
             raise ProtocolError(f"the controller at {connection.peer_name} answered {type(reply.message).__name__}")
         if connection is self._connection and not self._cluster.answered(reply.message):
@@ -321,7 +321,9 @@ class ControllerClient:
                 self._connection = await self._transport.connect(
                     address, hello, deadline_s=deadline_s, expects=("controller", "")
                 )
-            except (UnreachableError, WrongClusterError) as error:  # a controller of another cluster is of no use
+            except (UnreachableError, HandshakeError) as error:
+                if not (self.known.answered or isinstance(error, UnreachableError | WrongClusterError)):
+                    raise  # the token, or the like, that this process was started with
                 if isinstance(error, DeadlineError):
                     self._avoid(address)
                 self._next_address += 1

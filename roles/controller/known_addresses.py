@@ -24,11 +24,13 @@ class KnownAddresses:
     Attributes:
         given: what the process was started with.
         now: in the order in which they are tried.
+        answered: a controller has answered this process, so one that does not let it in is the one at fault.
     """
 
     def __init__(self, given: Sequence[str]) -> None:
         self.given = tuple(given)
         self.now = self.given
+        self.answered = False
         self._named = frozenset(self.given)
         self._members: tuple[str, ...] = ()
 

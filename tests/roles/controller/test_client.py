@@ -13,6 +13,7 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
+from adamctl.roles.controller.known_addresses import KnownAddresses
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, Empty, NodeRegisterRequest
 from tests.cluster import ClusterInMemory, memory_cluster
@@ -112,6 +113,34 @@ async def test_the_wrong_token_is_refused_at_once() -> None:
         client = ControllerClient(cluster.network, ["memory://controller-0"], lambda: hello)
         with pytest.raises(HandshakeError, match="token"):
             await client.read("/")
+
+
+def test_one_controller_with_a_wrong_token_ends_nobody_who_has_been_answered(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with memory_cluster() as cluster:
+            other = make_hello("controller", "controller-9", token="other")
+            wrong = await cluster.network.serve(["memory://controller-9"], other, lambda r: r.reply(Empty()))
+            hello, known = (
+                make_hello("front", "alone"),
+                KnownAddresses(["memory://controller-9", "memory://controller-0"]),
+            )
+            client = ControllerClient(cluster.network, known, lambda: hello, deadline_s=7.0)
+            with pytest.raises(HandshakeError, match="token"):
+                await client.read("/")
+            client._next_address = 1
+            await client.read("/")
+            beacons = ControllerClient(
+                cluster.network, known, lambda: hello
+            )  # of another thread, begins with the first
+            await beacons.read("/")
+            await beacons.close()
+            await client.close()
+            await cluster.kill("controller-0")
+            with pytest.raises(UnreachableError, match="did not answer within 7 s"):
+                await client.read("/")
+            await wrong.close()
+
+    run_virtual(scenario())
 
 
 async def test_who_is_no_controller_is_named() -> None:
