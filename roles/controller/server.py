@@ -38,6 +38,7 @@ from adamctl.roles.controller.core.instructions import (
     Send,
 )
 from adamctl.roles.controller.core.paxos.messages import Received, decode_peer
+from adamctl.roles.controller.core.service.commands import within_bytes
 from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.controller.core.service.controller_core import ControllerCore
 from adamctl.roles.controller.core.service.events import (
@@ -78,6 +79,8 @@ from adamctl.wire.unreadable import UNREADABLE
 
 EVENTS_MAX = 16_384
 TICK_S_MIN = 0.1
+LAST_SEEN_BYTES_MAX = 16 << 10
+"""Bound on the names in a STATUS that says of nodes when they were last seen, the most silent first."""
 _CHANGES = msgspec.msgpack.Decoder(ConfigChanges)
 
 
@@ -124,7 +127,7 @@ class ControllerServer:
     def handle(self, request: Request) -> None:
         """Takes a request; it is answered once what the answer promises is on disk."""
         if len(self._events) >= EVENTS_MAX:
-            request.fail(ErrorCode.OVER_QUOTA, f"{EVENTS_MAX} requests are waiting for the disk; try again")
+            request.fail(ErrorCode.NOT_READY, f"{EVENTS_MAX} requests are waiting for the disk; try again")
             return
         self._token += 1
         event = _event(request, self._token)
@@ -228,7 +231,9 @@ class ControllerServer:
         core, state = self.core, self.core.state
         leader = core.leader
         now_s = self._loop.time()
-        last_seen_s = {node: round(max(now_s - heard_s, 0.0), 3) for node, heard_s in self.core.heard_s().items()}
+        heard_s = core.heard_s()
+        told = within_bytes(sorted(heard_s, key=heard_s.__getitem__), LAST_SEEN_BYTES_MAX)
+        last_seen_s = {node: round(max(now_s - heard_s[node], 0.0), 3) for node in told}
         return {
             "revision": state.revision,
             "nodes": len(core.living()),

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, UnreachableError
 from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
@@ -22,6 +23,7 @@ from adamctl.roles.controller import server
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core.instructions import Append, Persist
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core.service.state import Effect
 from adamctl.roles.controller.store import LogStore
 from adamctl.roles.controller.testing.memory import VolatileStore
 from adamctl.wire.constants import ErrorCode
@@ -201,6 +203,36 @@ async def test_a_controller_refuses_what_it_does_not_do() -> None:
             with pytest.raises(RemoteError, match="not a ConfigChanges") as caught:
                 await connection.request(ConfigCompareAndSetRequest("s", 1), (body,), deadline_s=5)
             assert caught.value.code == ErrorCode.BAD_MESSAGE
+        await connection.close()
+
+
+async def test_a_request_that_finds_too_many_others_waiting_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever follows keys for as long as it lives must not end for that."""
+    async with memory_cluster(6) as cluster:
+        monkeypatch.setattr(server, "EVENTS_MAX", 0)
+        reading = asyncio.create_task(cluster.client.read("/"))
+        await asyncio.sleep(0.2)
+        assert not reading.done()
+        monkeypatch.undo()
+        assert await reading == (0, [])
+
+
+async def test_a_leader_tells_its_status_however_many_nodes_there_are() -> None:
+    count = 3_000
+    async with memory_cluster(6) as cluster:
+        core = cluster.controller_core
+        for number in range(count):
+            record = NodeRecord(f"worker-{number:0100d}", "worker", number + 1, (), "h", 1)
+            changes = {node_key(record.node): encode(record)}
+            core.state.apply(Effect(core.state.revision + 1, changes))
+            core.nodes.follow(core.state, changes, -float(number))
+        front = await cluster.context("front")
+        connection = await cluster.network.connect("memory://controller-0", front.hello(), deadline_s=5)
+        reply = await connection.request(StatusRequest(), deadline_s=5)
+        assert isinstance(reply.message, StatusReply)
+        status = reply.message.status
+        assert status["nodes"] == count and 100 < len(status["last_seen_s"]) < count
+        assert f"worker-{count - 1:0100d}" in status["last_seen_s"], "the most silent are named"
         await connection.close()
 
 

@@ -222,12 +222,12 @@ def node_in(state: KeyState, key: str) -> NodeRecord | None:
         return None
 
 
-def within_bytes(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def within_bytes(names: Sequence[str], bytes_max: int = NAMES_BYTES_MAX) -> tuple[str, ...]:
     """Returns the first names, as many as a typed header has room for."""
     total, kept = 0, []
     for name in names:
         total += len(name.encode()) + 4
-        if total > NAMES_BYTES_MAX:
+        if total > bytes_max:
             break
         kept.append(name)
     return tuple(kept)

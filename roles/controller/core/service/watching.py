@@ -42,8 +42,8 @@ class Watching:
         if answer is not None:
             shared.put(answer)
         elif len(self._watchers) >= shared.config.watchers_max:
-            text = f"{shared.config.watchers_max} requests are watching already, which is the limit"
-            shared.put(Refuse(event.token, ErrorCode.OVER_QUOTA, text))
+            text = f"{shared.config.watchers_max} requests are watching already, which is the limit; try again"
+            shared.put(Refuse(event.token, ErrorCode.NOT_READY, text))
         else:
             wait_s = min(max(event.wait_s, 0.0), shared.config.wait_s_max)
             self._watchers[event.token] = _Watcher(event, now + wait_s)

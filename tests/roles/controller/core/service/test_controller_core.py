@@ -166,7 +166,8 @@ def test_watches_are_bounded_and_end_with_their_connection() -> None:
     driven = Driven()
     for token in range(3):
         assert driven.step(Watch(token, 5, "/", 0, 10.0)) == []
-    assert only(driven.step(Watch(4, 6, "/", 0, 10.0)), Refuse).code == ErrorCode.OVER_QUOTA
+    refuse = only(driven.step(Watch(4, 6, "/", 0, 10.0)), Refuse)
+    assert refuse.code == ErrorCode.NOT_READY, "clients try again"
     out = driven.step(Disconnected(5))
     assert sorted(refuse.token for refuse in out if isinstance(refuse, Refuse)) == [0, 1, 2]
     assert driven.core.watchers == 0
