@@ -186,6 +186,8 @@ class EtcdClient:
                     if result.get("canceled"):
                         if number(result, "compact_revision"):
                             return await self._reset(prefix)
+                        self._gateway.forget_login()  # so it says that a token is no longer valid
+                        self._gateway.skip_member()
                         raise UnreachableError(f"etcd ended a watch: {result.get('cancel_reason', 'no reason given')}")
                     if result.get("events"):
                         return self._changes(result["events"])

@@ -155,6 +155,10 @@ class Gateway:
             self._forget_login(error)
             raise
 
+    def forget_login(self) -> None:
+        """Logs in again with the next request, where etcd requires users."""
+        self._login = ""
+
     def skip_member(self) -> None:
         """Asks the next member from now on."""
         self._member += 1

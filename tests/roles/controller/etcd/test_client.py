@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,7 +16,7 @@ from adamctl.roles.configuration import ConfigurationStore
 from adamctl.roles.controller.client import ControllerClient, cluster_client
 from adamctl.roles.controller.etcd import client as etcd_module
 from adamctl.roles.controller.etcd.client import EtcdClient
-from adamctl.roles.controller.etcd.gateway import revision_of
+from adamctl.roles.controller.etcd.gateway import Json, encoded, revision_of
 from adamctl.wire.messages import ConfigChanges
 from tests.roles.controller.conformance import Conformance, put
 from tests.roles.controller.etcd_server import EtcdCluster, a_root, etcd_cluster
@@ -55,6 +56,31 @@ class TestOverThreeMembersOfEtcd(Conformance):
         client = EtcdClient(three.url + a_root())
         yield client
         await client.close()
+
+
+async def test_a_watch_that_etcd_cancels_logs_in_again_at_another_member() -> None:
+    """So etcd answers a watch whose token has expired: by no error. Needs no etcd."""
+    client = EtcdClient("etcd://a:1,b:1")
+    gateway, asked = client._gateway, list[tuple[str, int]]()
+    gateway._login = "expired"
+    key = encoded("/adamctl/jobs/j")
+
+    @asynccontextmanager
+    async def stream(path: str, message: Json) -> AsyncIterator[AsyncIterator[Json]]:
+        async def results() -> AsyncIterator[Json]:
+            if len(asked) == 1:
+                yield {"created": True, "canceled": True, "cancel_reason": "permission denied"}
+            yield {"events": [{"kv": {"key": key, "mod_revision": "7"}}]}
+
+        asked.append((gateway._login, gateway._member))
+        yield results()
+
+    gateway.stream = stream  # type: ignore[method-assign]
+    async with asyncio.timeout(BOUND_S):
+        changes = await client.watch("/jobs/", 3, 30.0)
+    assert [entry.key for entry in changes.entries] == ["/jobs/j"]
+    assert asked == [("expired", 0), ("", 1)]
+    await client.close()
 
 
 async def test_what_a_cluster_is_reached_by_decides_who_speaks(etcd: EtcdCluster) -> None:
