@@ -16,6 +16,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 BLOCK_BYTES: Final = 512
 _ZEROS: Final = bytes(BLOCK_BYTES)
 _EXTENSION_BYTES_MAX: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 20
 _FILES: Final = (b"0", b"\0", b"7")
 _LINKS: Final = (b"1", b"2")
 _COMPRESSED: Final = {
@@ -39,14 +40,15 @@ def members(descriptor: int, path: Path) -> Iterator[Member]:
 
     Raises:
         ConfigurationError: it is compressed.
-        DamagedDataError: after the members that could be read: a header is damaged, a member is a link or sparse, or
-            the file ends too early. The message gives the byte.
+        DamagedDataError: after the members that could be read: a header is damaged, a member is a link or sparse, the
+            file ends too early, or goes on behind its end mark. The message gives the byte.
     """
     end = os.fstat(descriptor).st_size
     at, name, size_bytes = 0, "", -1  # from an extension header, for the next one
     while True:
         header = os.pread(descriptor, BLOCK_BYTES, at)
         if header == _ZEROS:
+            _check_zeros(descriptor, path, at, end)
             return
         if not at:
             _check_plain(header, path)
@@ -89,6 +91,20 @@ def name_at(descriptor: int, content: int) -> str:
 
 def damaged(path: Path, at: int, expected: str, found: str) -> DamagedDataError:
     return DamagedDataError(f"{path}: byte {at:,}: expected {expected}, found {found}; make the archive again")
+
+
+def _check_zeros(descriptor: int, path: Path, at: int, end: int) -> None:
+    """Raises DamagedDataError unless there are only zeros from byte `at` on: a hole would hide the members behind it."""
+    for start in range(at, end, _PIECE_BYTES):
+        rest = os.pread(descriptor, _PIECE_BYTES, start).lstrip(b"\0")
+        if rest:
+            other = min(start + _PIECE_BYTES, end) - len(rest)
+            raise damaged(
+                path,
+                at,
+                "zeros to the end of the file after the first block of zeros",
+                f"other bytes from byte {other:,} on (archives are joined by tar --concatenate, not by cat)",
+            )
 
 
 def _check_plain(header: bytes, path: Path) -> None:

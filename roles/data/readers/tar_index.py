@@ -32,7 +32,7 @@ KEPT_MEMBERS_MIN: Final = 10_000
 _JSON_KEYS: Final = ("cls", "class", "label")
 _LABEL_BYTES_MAX: Final = 1 << 20
 _CLASS_CHARACTERS_MAX: Final = 200
-_VERSION: Final = 1
+_VERSION: Final = 2  # 1: ended in silence at the first block of zeros
 
 
 class ShardIndex(msgspec.Struct, frozen=True):

@@ -120,6 +120,29 @@ def test_members_before_the_damage_are_yielded(plain: Path) -> None:
     assert found == whole[:2]
 
 
+@pytest.mark.parametrize("padding", [0, 1 << 20, (2 << 20) + BLOCK_BYTES])
+def test_zeros_at_the_end_may_be_any_number(plain: Path, padding: int) -> None:
+    whole = read(plain)
+    plain.write_bytes(plain.read_bytes() + bytes(padding))
+    assert read(plain) == whole
+
+
+@pytest.mark.parametrize("padding", [0, 2 << 20])
+def test_archives_that_are_joined_by_cat_do_not_end_after_the_first(plain: Path, padding: int) -> None:
+    first = plain.read_bytes() + bytes(padding)
+    plain.write_bytes(first + tar_bytes([("b.jpg", b"x")]))
+    with pytest.raises(DamagedDataError, match=rf"other bytes from byte {len(first):,} on .*tar --concatenate"):
+        read(plain)
+
+
+def test_a_header_of_zeros_in_the_middle_is_no_end(plain: Path) -> None:
+    content, third = bytearray(plain.read_bytes()), read(plain)[1].offset - BLOCK_BYTES
+    content[third : third + BLOCK_BYTES] = bytes(BLOCK_BYTES)
+    plain.write_bytes(content)
+    with pytest.raises(DamagedDataError, match=rf"byte {third:,}: expected zeros to the end of the file"):
+        read(plain)
+
+
 def test_a_compressed_file_is_refused_with_what_to_do(plain: Path) -> None:
     plain.write_bytes(gzip.compress(plain.read_bytes()))
     with pytest.raises(ConfigurationError, match=r"compressed with gzip.*gunzip it"):
