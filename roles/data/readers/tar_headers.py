@@ -94,7 +94,7 @@ def damaged(path: Path, at: int, expected: str, found: str) -> DamagedDataError:
 
 
 def _check_zeros(descriptor: int, path: Path, at: int, end: int) -> None:
-    """Raises DamagedDataError unless there are only zeros from byte `at` on: a hole would hide the members behind it."""
+    """Raises DamagedDataError unless only zeros follow from byte `at` on: a hole would hide the members behind it."""
     for start in range(at, end, _PIECE_BYTES):
         rest = os.pread(descriptor, _PIECE_BYTES, start).lstrip(b"\0")
         if rest:

@@ -1,12 +1,14 @@
 """A bounded folder of fetched files, which all processes of a user on this machine share.
 
 An entry is a folder `ID/` with `entry.json` and the files in `data/`. It is made as `ID.part/` and appears by one
-rename. Beside it is `ID.lock`: whoever makes or removes an entry has it alone, whoever uses one has it shared. Room is
-made under `room.lock`, by removing the entries that were used longest ago and that nobody uses.
+rename, when all of it is on the disk; it goes by the way back, before anything of it is removed. Beside it is
+`ID.lock`: whoever makes or removes an entry has it alone, whoever uses one has it shared. Room is made under
+`room.lock`, by removing the entries that were used longest ago and that nobody uses.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -21,6 +23,7 @@ import msgspec
 import platformdirs
 
 from adamctl.errors import ConfigurationError
+from adamctl.roles.durable_file import sync_folder
 from adamctl.wire.unreadable import UNREADABLE
 
 VARIABLE: Final = "ADAMCTL_CACHE"
@@ -131,14 +134,17 @@ class DiskCache:
     def _make(self, place: Path, entry: Entry, fetch: Callable[[Path], None]) -> None:
         """Fetches into a folder beside `place` and renames it. Called with the entry's lock held alone."""
         part = place.with_name(place.name + _PART)
-        shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+        for left in (part, place):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         with self._making_room():
             self._make_room(entry)
             (part / _DATA).mkdir(parents=True)
             (part / _ENTRY).write_bytes(msgspec.json.encode(entry))  # from here on the room is taken
         try:
             fetch(part / _DATA)
+            _sync_all(part)
             part.rename(place)
+            sync_folder(self.folder)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
             raise
@@ -199,12 +205,27 @@ class DiskCache:
 
     def _remove(self, name: str) -> None:
         with self._alone(name) as alone:
-            if alone:
-                shutil.rmtree(self.folder / name, ignore_errors=True)
+            if not alone:
+                return
+            place, part = self.folder / name, self.folder / (name.removesuffix(_PART) + _PART)
+            if place != part:  # or what is left of an entry, when this process is killed, would be taken for all of it
+                shutil.rmtree(part, ignore_errors=True)
+                with contextlib.suppress(FileNotFoundError):
+                    place.rename(part)
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _is_there(place: Path) -> bool:
     return (place / _ENTRY).is_file()
+
+
+def _sync_all(folder: Path) -> None:
+    """Makes sure that a folder and all in it stay, whatever happens to this machine. Raises OSError."""
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            with open(os.path.join(inner, name), "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(inner))
 
 
 def cache_folder() -> Path:

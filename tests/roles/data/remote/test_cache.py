@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -167,6 +168,56 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "unknown").mkdir()
     read(cache, "b")
     assert kept(cache) == 100 and not list(tmp_path.glob("*.part")) and not (tmp_path / "unknown").exists()
+
+
+class _Killed(BaseException):
+    """In place of a signal that no code of the process sees."""
+
+
+@pytest.mark.parametrize("first", ["data", "entry.json"])
+def test_an_entry_whose_removal_was_cut_off_is_never_taken_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    cache = DiskCache(tmp_path, 150)
+    read(cache, "a")
+    remove = shutil.rmtree
+
+    def killed(path: Path, ignore_errors: bool = False) -> None:
+        if (path / first).is_dir():
+            remove(path / first)
+        elif (path / first).exists():
+            (path / first).unlink()
+        else:
+            return
+        raise _Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache_module.shutil, "rmtree", killed)
+        with pytest.raises(_Killed):
+            read(cache, "b")  # there is room for one of them only
+    pin = cache.pin(entry("a"), write(entry("a")))
+    assert (cache.path(entry("a")) / "file").read_bytes() == b"a" * 100 and FETCHED == ["a", "a"]
+    os.close(pin)
+
+
+def test_an_entry_that_lost_its_list_is_made_again(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 1000)
+    read(cache, "a")
+    (cache.path(entry("a")).parent / "entry.json").unlink()
+    assert read(cache, "a") == b"a" * 100 and FETCHED == ["a", "a"]
+
+
+def test_files_are_on_the_disk_before_an_entry_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, synced, sync = DiskCache(tmp_path, 1000), [], os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, cache.path(entry("a")).exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(cache_module.os, "fsync", noted)
+    read(cache, "a")
+    assert {("file", False), ("entry.json", False), ("data", False)} <= set(synced)
+    assert synced[-1] == (tmp_path.name, True)
 
 
 def test_the_folder_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
