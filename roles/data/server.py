@@ -18,7 +18,7 @@ from adamctl.config.urls import checked_url, is_inside, is_url, without_file_sch
 from adamctl.errors import BackpressureError, ConfigurationError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.handler import report_failure
 from adamctl.net.transport import Request
-from adamctl.roles.data.core import Range
+from adamctl.roles.data.core import Range, dataset_identity
 from adamctl.roles.data.memory import memory_of_option
 from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
@@ -121,12 +121,15 @@ class DataServer:
             )
         self._opening += 1
         self._opening_for[request.connection_id] += 1
-        self._openers.submit(self._open_in_thread, request, config, message.input_shape, message.seed)
+        self._openers.submit(self._open_in_thread, request, config, message)
 
-    def _open_in_thread(self, request: Request, config: DataConfig, input_shape: tuple[int, ...], seed: int) -> None:
+    def _open_in_thread(self, request: Request, config: DataConfig, message: DataOpenRequest) -> None:
         result: OpenDataSet | Exception
+        # Of the configuration as it was sent: links, current folders and roots may differ from server to server.
+        name = dataset_identity(config, message.input_shape, message.seed)
         try:
-            result = self.store.open(within_roots(config, self._roots, self._urls), input_shape, seed)
+            allowed = within_roots(config, self._roots, self._urls)
+            result = self.store.open(allowed, message.input_shape, message.seed, name=name, again=message.again)
         except Exception as error:
             result = error
         self._post(partial(self._answer_open, request, result))

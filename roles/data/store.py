@@ -8,17 +8,19 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from math import prod
+from pathlib import Path
 from typing import Any, Final
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import ConfigurationError, RemoteError
+from adamctl.config.urls import Url
+from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.pool import BufferPool
 from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.core import Holder, dataset_identity, datasets_to_close, range_problem
 from adamctl.roles.data.memory import bytes_for, memory_of_machine
 from adamctl.roles.data.order.ownership import share_problem
 from adamctl.roles.data.preparing import Asked, Done, RangePreparer, ReadyRange
-from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.readers import open_source, state_of
 from adamctl.roles.data.readers.source import FILE_SPLITS, keeps_examples
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.wire.constants import ErrorCode
@@ -66,15 +68,22 @@ class DataStore:
 
     # --- data sets --------------------------------------------------------------------------------------------------
 
-    def open(self, config: DataConfig, input_shape: Sequence[int], seed: int) -> OpenDataSet:
-        """Opens a data set, or returns it if it is already open. Blocks while files are read.
+    def open(
+        self, config: DataConfig, input_shape: Sequence[int], seed: int, *, name: str = "", again: bool = False
+    ) -> OpenDataSet:
+        """Opens a data set, or returns it if it is open and its files are as they were. Blocks while files are read.
+
+        Args:
+            name: what it is called in reads; empty: its identity.
+            again: it is only asked about: if it is open, its files are not looked at.
 
         Raises:
             ConfigurationError, DamagedDataError: as raised by the readers.
+            ConfigurationError: files have changed, and the set was read a short time ago.
         """
-        name = dataset_identity(config, input_shape, seed)
+        name = name or dataset_identity(config, input_shape, seed)
         with self._lock:
-            if name in self._datasets:
+            if again and name in self._datasets:
                 return self._datasets[name]
             opening = self._opening.get(name)
             if opening is None:
@@ -83,7 +92,7 @@ class DataStore:
         if opening is not None:
             return opening.result()
         try:
-            dataset = self._open(name, config, input_shape, seed)
+            dataset = self._current(name, config, input_shape, seed)
         except BaseException as error:
             mine.set_exception(error)
             raise
@@ -94,7 +103,43 @@ class DataStore:
             with self._lock:
                 del self._opening[name]
 
-    def _open(self, name: str, config: DataConfig, input_shape: Sequence[int], seed: int) -> OpenDataSet:
+    def _current(self, name: str, config: DataConfig, input_shape: Sequence[int], seed: int) -> OpenDataSet:
+        """Returns a data set with its files as they are now: the open one, or a new one."""
+        place = find_source(config, self.search)
+        with self._lock:
+            dataset = self._datasets.get(name)
+        try:
+            state = state_of(config, place)  # before they are read: a change meanwhile shows next time
+        except UnreachableError as error:
+            if dataset is None:
+                raise
+            _log.warning("%s is served as it was when it was opened: %s", config.source, error)
+            return dataset
+        with self._lock:
+            dataset = self._datasets.get(name)
+            if dataset is not None and dataset.files_state == state:
+                dataset.read_at_s = time.monotonic()
+                return dataset
+            if dataset is not None:
+                self._close_changed(dataset)
+        dataset = self._open(name, config, place, input_shape, seed)
+        dataset.files_state = state
+        return dataset
+
+    def _close_changed(self, dataset: OpenDataSet) -> None:
+        """Closes a data set whose files are others now; refuses if a run may be reading it."""
+        if time.monotonic() - dataset.read_at_s < IDLE_S_MIN:
+            raise ConfigurationError(
+                f"{dataset.config.source}: expected the files that this data server has open, found others or changed "
+                f"ones, and a run read the old ones less than {IDLE_S_MIN:.0f} s ago: wait until it has ended and this "
+                "time has passed, or give the new files another name"
+            )
+        _log.info("%s is opened anew: its files have changed", dataset.config.source)
+        self.close_dataset(dataset.name)
+
+    def _open(
+        self, name: str, config: DataConfig, place: Path | Url | None, input_shape: Sequence[int], seed: int
+    ) -> OpenDataSet:
         if not 0 <= config.validation < 1:
             raise ConfigurationError(f"data.validation: expected a share from 0 to below 1, found {config.validation}")
         if not 0 < config.memory_share <= 1:
@@ -102,7 +147,7 @@ class DataStore:
                 f"data.memory_share: expected a share above 0 and at most 1, found {config.memory_share}"
             )
         budget = bytes_for(config.memory_share, self.memory_bytes)
-        source = open_source(config, find_source(config, self.search), input_shape, budget_bytes=budget)
+        source = open_source(config, place, input_shape, budget_bytes=budget)
         example_bytes = 0 if keeps_examples(source) else prod(source.example_shape) * source.dtype.itemsize
         examples = sum(len(source.labels(split)) for split in FILE_SPLITS)
         with self._lock:

@@ -8,12 +8,14 @@ from adamctl.wire.messages.common import Message
 class DataOpenRequest(Message, frozen=True):
     """Body: MessagePack of `adamctl.config.data.DataConfig`. Opening twice gives the same answer.
 
-    `scales`: the reader scales what it gets; without it the request is refused.
+    `scales`: the reader scales what it gets; without it the request is refused. `again`: it is only asked about, by
+    whoever has opened it: the server does not look whether its files have changed.
     """
 
     input_shape: tuple[int, ...]
     seed: int
     scales: bool = False
+    again: bool = False
 
 
 class DataOpenReply(Message, frozen=True):

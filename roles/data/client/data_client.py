@@ -27,7 +27,7 @@ from adamctl.roles.data.client.batches import (
     new_arrays,
     receiving_views,
 )
-from adamctl.roles.data.client.data_set import DataSet, elsewhere, open_on, opening, request_range, same_data
+from adamctl.roles.data.client.data_set import DataSet, difference, elsewhere, open_on, opening, request_range
 from adamctl.roles.data.client.link import DataServerLink, connector_of_node, connector_over
 from adamctl.roles.data.client.servers import DataServers
 from adamctl.roles.data.client.shared_reads import SharedReads
@@ -152,10 +152,10 @@ class DataClient:
             raise UnreachableError(f"no data server could be reached: {self._reasons()}")
         first, data = opened[0]
         for server, other in opened[1:]:
-            if not same_data(data, other):
+            if differing := difference(data, other):
                 raise ConfigurationError(
-                    f"expected the same data on all data servers, found {data.examples} on {first.name} and "
-                    f"{other.examples} on {server.name}: give them the same files"
+                    f"expected the same data on all data servers, found {differing[0]} on {first.name} and "
+                    f"{differing[1]} on {server.name}: give them the same files"
                 )
         self._opened[data.dataset] = data
         if data.by_block:
@@ -253,7 +253,7 @@ class DataClient:
 
     async def read_bytes(self, data: DataSet, *, deadline_s: float) -> dict[str, int]:
         """Returns how many bytes each server has read of a data set's files; those that do not answer are left out."""
-        request, body = opening(data.config, data.input_shape, data.seed)
+        request, body = opening(data.config, data.input_shape, data.seed, again=True)
         asked = [server.request(request, (body,), deadline_s=deadline_s) for server in self._links]
         found: dict[str, int] = {}
         for server, reply in zip(self._links, await asyncio.gather(*asked, return_exceptions=True), strict=True):

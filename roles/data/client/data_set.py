@@ -28,6 +28,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadRequest
 
 ATTEMPT_S: Final = 20.0
+_SHOWN_MAX: Final = 200
 _TRY_ELSEWHERE: Final = (ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCode.NOT_READY, ErrorCode.DEADLINE_PASSED)
 
 
@@ -83,21 +84,36 @@ def data_set_of(
     )
 
 
-def same_data(one: DataSet, other: DataSet) -> bool:
-    """Machines of different kinds add up in different orders, so statistics may differ in their last digits."""
-    known = ("dataset", "examples", "classes", "dtype", "class_examples", "targets", "by_block")
-    pairs = ((one.scaling.factor, other.scaling.factor), (one.scaling.shift, other.scaling.shift))
-    return all(getattr(one, name) == getattr(other, name) for name in known) and all(
-        isclose(*pair, rel_tol=1e-5) for pair in pairs
-    )
+def difference(one: DataSet, other: DataSet) -> tuple[str, str] | None:
+    """Returns what of two data sets differs first, as each has it; None: they are the same.
+
+    Machines of different kinds add up in different orders, so statistics may differ in their last digits.
+    """
+    for name in ("examples", "classes", "class_examples", "dtype", "targets", "by_block", "dataset"):
+        mine, others = getattr(one, name), getattr(other, name)
+        if mine != others:
+            return _shown(name, mine), _shown(name, others)
+    for name in ("factor", "shift"):
+        mine, others = getattr(one.scaling, name), getattr(other.scaling, name)
+        if not isclose(mine, others, rel_tol=1e-5):
+            return _shown(f"scaling {name}", mine), _shown(f"scaling {name}", others)
+    return None
+
+
+def _shown(name: str, value: object) -> str:
+    text = str(value)
+    return f"{name} {text if len(text) <= _SHOWN_MAX else f'{text[:_SHOWN_MAX]} ...'}"
 
 
 # --- of one server --------------------------------------------------------------------------------------------------
 
 
-def opening(config: DataConfig, input_shape: tuple[int, ...], seed: int) -> tuple[DataOpenRequest, bytes]:
-    """Returns the request that opens a data set, or asks about it again, and its body."""
-    return DataOpenRequest(input_shape, seed, scales=True), msgspec.msgpack.encode(data_for_neighbours(config))
+def opening(
+    config: DataConfig, input_shape: tuple[int, ...], seed: int, *, again: bool = False
+) -> tuple[DataOpenRequest, bytes]:
+    """Returns the request that opens a data set, or with `again` asks about an open one, and its body."""
+    request = DataOpenRequest(input_shape, seed, scales=True, again=again)
+    return request, msgspec.msgpack.encode(data_for_neighbours(config))
 
 
 async def open_on(
@@ -132,9 +148,9 @@ async def open_again(server: DataServerLink, data: DataSet, deadline_s: float) -
         Others as `open_on`.
     """
     found = await open_on(server, data.config, data.input_shape, data.seed, deadline_s)
-    if not same_data(data, found):
+    if differing := difference(data, found):
         raise ConfigurationError(
-            f"the data on {server.name} has changed during the run: expected {data.examples}, found {found.examples}"
+            f"the data on {server.name} has changed during the run: expected {differing[0]}, found {differing[1]}"
         )
 
 

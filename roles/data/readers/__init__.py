@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import cast
 
@@ -10,8 +12,10 @@ from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN
 from adamctl.config.urls import Url
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.readers.plugins import GuardedSource, call, check_source, find
+from adamctl.roles.data.readers.access import reported
+from adamctl.roles.data.readers.plugins import GuardedSource, Reader, call, check_source, find
 from adamctl.roles.data.readers.source import Peek, Source
+from adamctl.roles.data.remote.files import RemoteFiles
 
 
 def open_source(
@@ -56,3 +60,42 @@ def peek_source(
     """
     reader = find(config.format)
     return cast(Peek, call(reader, reader.peek, config, path, tuple(input_shape), examples_max, seconds_max))
+
+
+def state_of(config: DataConfig, place: Path | Url | None) -> bytes:
+    """Returns a digest of the files that would be read: names, sizes, times of change and identities.
+
+    Behind a URL, it is of what their server tells of them. Nothing is known of a folder whose reader, of another
+    package, does not say what it reads (`Reader.files`). No content is read.
+
+    Args:
+        place: what `find_source` found; None: the data are installed.
+
+    Raises:
+        ConfigurationError: no such format, files that are missing, or files that this user may not read.
+        DamagedDataError: a list of files is damaged.
+        UnreachableError: files behind a URL cannot be listed.
+    """
+    digest = blake2b(digest_size=16)
+    for line in () if place is None else _lines(find(config.format), config, place):
+        digest.update(os.fsencode(line) + b"\n")
+    return digest.digest()
+
+
+def _lines(reader: Reader, config: DataConfig, place: Path | Url) -> Iterator[str]:
+    if isinstance(place, Url):
+        endings = reader.suffixes if reader.reads_urls and reader.name in BUILT_IN else ()
+        for shard in RemoteFiles(place, config).shards(endings):
+            yield f"{shard.name} {shard.size_bytes} {shard.identity}"
+        return
+    for path in _files(reader, config, place):
+        with reported(path):
+            found = os.stat(path)
+        yield f"{path} {found.st_size} {found.st_mtime_ns} {found.st_ino}"
+
+
+def _files(reader: Reader, config: DataConfig, place: Path) -> Sequence[Path]:
+    if reader.files:
+        found: Sequence[Path] = call(reader, reader.files, config, place)
+        return found
+    return [place] if place.is_file() else []

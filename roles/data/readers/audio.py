@@ -23,7 +23,14 @@ from adamctl.roles.data.readers.splits import arrange
 from adamctl.roles.data.speech.alignment import Marked, mark, number_classes, read_alignment
 from adamctl.roles.data.speech.frame_store import FrameStore, Indices
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings
-from adamctl.roles.data.speech.recordings import Place, Recording, list_places, open_recordings, read_text
+from adamctl.roles.data.speech.recordings import (
+    Place,
+    Recording,
+    check_file_name,
+    list_places,
+    open_recordings,
+    read_text,
+)
 
 _FILL_RECORDINGS: Final = 32  # one task for a thread: some 10 ms of work
 CONTEXT_MAX: Final = 100
@@ -36,6 +43,7 @@ READER: Final = Reader(
     peek=f"{__name__}:peek_audio",
     reads_config=True,
     reads_budget=True,
+    files=f"{__name__}:audio_files",
 )
 
 
@@ -229,6 +237,19 @@ def peek_audio(
         {split: source.labels(split) for split in FILE_SPLITS},
         {split: source.groups(split) for split in FILE_SPLITS},
     )
+
+
+def audio_files(path: Path, *, config: DataConfig) -> list[Path]:
+    """Returns the recordings of a folder, or the tar, and the alignment where it is a file of its own.
+
+    Raises:
+        ConfigurationError: there is no recording, or the alignment's name leads elsewhere.
+    """
+    check_file_name(config.alignment)
+    folder = path if path.is_dir() else path.parent
+    recordings = [place.path for place in list_places(path, config).values()] if path.is_dir() else [path]
+    alignment = folder / config.alignment
+    return [*recordings, alignment] if config.alignment and alignment.is_file() else recordings
 
 
 def _elements(config: DataConfig) -> int:

@@ -35,7 +35,9 @@ from adamctl.roles.data.readers.source import (
     check_fits,
 )
 
-READER: Final = Reader("csv", (".csv", ".tsv"), open=f"{__name__}:open_csv", reads_config=True)
+READER: Final = Reader(
+    "csv", (".csv", ".tsv"), open=f"{__name__}:open_csv", reads_config=True, files=f"{__name__}:csv_files"
+)
 _DELIMITERS: Final = ",;\t"
 _ENCODING: Final = "utf-8-sig"
 _PIECE_BYTES: Final = 1 << 20
@@ -98,6 +100,11 @@ def open_csv(path: Path, input_shape: Sequence[int] | None = None, *, config: Da
         classes=classes,
         targets=targets or None,
     )
+
+
+def csv_files(path: Path, *, config: DataConfig) -> list[Path]:
+    """Returns the tables that `open_csv` would open. Raises ConfigurationError: there is none."""
+    return [Path(shard.origin) for shard in local_shards(path, READER.suffixes)]
 
 
 def _part(values: _Values, answers: _Answers, split: FileSplit) -> tuple[_Values, _Answers]:

@@ -38,7 +38,9 @@ _PIECE_BYTES: Final = 1 << 20
 _HEADER_BYTES_MAX: Final = 4 + 4 * _DIMENSIONS_MAX
 _NAMES: Final[dict[FileSplit, str]] = {"train": "train", "test": "t10k"}
 
-READER: Final = Reader("idx", (), open=f"{__name__}:open_idx", peek=f"{__name__}:peek_idx")
+READER: Final = Reader(
+    "idx", (), open=f"{__name__}:open_idx", peek=f"{__name__}:peek_idx", files=f"{__name__}:idx_files"
+)
 
 
 def open_idx(folder: Path, input_shape: Sequence[int] | None = None) -> TableSource:
@@ -88,6 +90,11 @@ def peek_idx(folder: Path, input_shape: Sequence[int] | None, examples_max: int,
     shape, first, labels = parts["train"]
     parts.setdefault("test", ((0, *shape[1:]), first[:0], labels[:0]))
     return peek_at_table(parts, input_shape, str(folder))
+
+
+def idx_files(folder: Path) -> list[Path]:
+    """Returns the files of a folder that `open_idx` would open. Raises ConfigurationError: one is missing."""
+    return [path for pair in _files(folder).values() for path in pair]
 
 
 def _peek(path: Path, rows_max: int) -> tuple[tuple[int, ...], NDArray[Any]]:

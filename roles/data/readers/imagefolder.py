@@ -27,6 +27,7 @@ READER: Final = Reader(
     extra="image",
     peek=f"{__name__}:peek_images",
     reads_config=True,
+    files=f"{__name__}:image_files",
 )
 
 
@@ -48,7 +49,7 @@ class ImageFolderSource:
         self._images = ImageDecoder(input_shape, config.decoder, "folders of images")
         self.example_shape = self._images.shape
         self.origin = str(folder)
-        arranged = arrange(files_below(folder, _ENDINGS, config, "JPEG or PNG files"), config, str(folder))
+        arranged = arrange(_names(folder, config), config, str(folder))
         self.classes, self._labels = arranged.classes, arranged.labels
         self._paths = {split: [folder / name for name in names] for split, names in arranged.names.items()}
         self._opened = {split: _sizes_and_times(paths) for split, paths in self._paths.items()}
@@ -83,6 +84,15 @@ class ImageFolderSource:
             check_unchanged(paths[index], size_bytes, changed_ns)
             self._counter.add(size_bytes)
             out[row] = self._images.decode_file(paths[index])
+
+
+def image_files(folder: Path, *, config: DataConfig) -> list[Path]:
+    """Returns the images of a folder. Raises ConfigurationError: it or a class has none."""
+    return [folder / name for name in _names(folder, config)]
+
+
+def _names(folder: Path, config: DataConfig) -> list[str]:
+    return files_below(folder, _ENDINGS, config, "JPEG or PNG files")
 
 
 def _sizes_and_times(paths: Sequence[Path]) -> NDArray[np.int64]:

@@ -35,7 +35,9 @@ from adamctl.roles.data.readers.targets import check_same_length, checked_target
 _RUN_EXAMPLES_MIN: Final = 8
 """A read costs as much as some examples through a mapping: only runs of examples, so long in the mean, are read."""
 _TOUCHED_MAX: Final = 1024  # examples; the system maps up to 64 KiB around each
-READER: Final = Reader("npy", (), open=f"{__name__}:open_npy", peek=f"{__name__}:peek_npy")
+READER: Final = Reader(
+    "npy", (), open=f"{__name__}:open_npy", peek=f"{__name__}:peek_npy", files=f"{__name__}:npy_files"
+)
 _NAMES: Final[dict[FileSplit, tuple[str, str, str]]] = {
     "train": ("x_train.npy", "y_train.npy", "targets_train.npy"),
     "test": ("x_test.npy", "y_test.npy", "targets_test.npy"),
@@ -166,6 +168,11 @@ def peek_npy(folder: Path, input_shape: Sequence[int] | None, examples_max: int,
         dtype = np.uint8 if values.dtype == np.uint8 else np.float32
         parts[split] = values.shape, values[:examples_max].astype(dtype), labels[split]
     return peek_at_table(parts, input_shape, str(folder), classes, targets["train"].shape[1] if targets else 0)
+
+
+def npy_files(folder: Path) -> list[Path]:
+    """Returns the files of a folder that `open_npy` would open."""
+    return [path for names in _NAMES.values() for name in names if (path := folder / name).exists()]
 
 
 def _tables(folder: Path) -> _Folder:

@@ -42,7 +42,9 @@ _PLACES: Final[dict[FileSplit, int]] = {"train": 0, "test": 2}
 """The positions of a split's images and labels, or targets, in those."""
 
 _ARRAY_MAGIC: Final = b"\x93NUMPY"
-READER: Final = Reader("npz", (".npz",), open=f"{__name__}:open_npz", peek=f"{__name__}:peek_npz")
+READER: Final = Reader(
+    "npz", (".npz",), open=f"{__name__}:open_npz", peek=f"{__name__}:peek_npz", files=f"{__name__}:npz_files"
+)
 
 
 class NpzSource(TableSource):
@@ -83,6 +85,11 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> NpzSource 
         if files is None
         else JoinedSource([open_archive(file, input_shape) for file in files], str(path))
     )
+
+
+def npz_files(path: Path) -> list[Path]:
+    """Returns the archives that `open_npz` would open."""
+    return _archives(path) or [path]
 
 
 def _archives(path: Path) -> list[Path] | None:

@@ -13,4 +13,5 @@ READER: Final = Reader(
     extra="parquet",
     reads_config=True,
     reads_urls=True,
+    files="adamctl.roles.data.readers.parquet_file:parquet_files",
 )

@@ -32,7 +32,7 @@ from adamctl.roles.data.readers.arrow_columns import (
 )
 from adamctl.roles.data.readers.columns import in_test_part
 from adamctl.roles.data.readers.late_file import ReadCounter
-from adamctl.roles.data.readers.shards import Shard, arrange_shards, shards_at
+from adamctl.roles.data.readers.shards import Shard, arrange_shards, local_shards, shards_at
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
@@ -340,6 +340,11 @@ def open_parquet(path: Path | Url, input_shape: Sequence[int] | None = None, *, 
         DamagedDataError: a file cannot be read or its rows differ in kind; the message gives file, row group and row.
     """
     return ParquetSource(shards_at(path, ENDINGS, config), config, input_shape, str(path))
+
+
+def parquet_files(path: Path, *, config: DataConfig) -> list[Path]:
+    """Returns the files that `open_parquet` would open. Raises ConfigurationError: there is none."""
+    return [Path(shard.origin) for shard in local_shards(path, ENDINGS)]
 
 
 def _shown(schema: Any) -> str:

@@ -45,7 +45,9 @@ class Reader:
             more examples than allowed, and returns a `Peek`; empty: data are opened to be checked.
         reads_urls: both functions take a `Url` in place of a path, and fetch its files one by one; without, all files
             are fetched first, and the path is of the copy.
-        reads_config: both functions also take `config`, the `DataConfig` of the experiment, as a keyword.
+        reads_config: all functions also take `config`, the `DataConfig` of the experiment, as a keyword.
+        files: `module:function` of (path) that returns the paths of the files that would be read; a data server looks
+            at them whenever a run opens the data. Empty: the path itself, if it is a file.
         reads_budget: `open` also takes the keyword `budget_bytes`, the memory for what a source with `keeps_examples`
             keeps of them; None: `data.memory_share` of this machine's.
     """
@@ -58,6 +60,7 @@ class Reader:
     reads_config: bool = False
     reads_urls: bool = False
     reads_budget: bool = False
+    files: str = ""
 
 
 def find(name: str) -> Reader:
@@ -100,7 +103,7 @@ def find_by_content(place: Path) -> Reader | None:
 def call(
     reader: Reader, function: str, config: DataConfig, path: Path | Url | None, *arguments: Any, **keywords: Any
 ) -> Any:
-    """Calls `reader.open` or `reader.peek`, given as `function`; `config` is passed on if the reader reads it.
+    """Calls `reader.open`, `peek` or `files`, given as `function`; `config` is passed on if the reader reads it.
 
     Raises:
         ConfigurationError: the function cannot be imported, a file may not be read, or as it raises itself.

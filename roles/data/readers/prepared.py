@@ -25,7 +25,7 @@ from adamctl.roles.data.prepared.layout import (
 )
 from adamctl.roles.data.readers.late_file import ReadCounter
 from adamctl.roles.data.readers.plugins import Reader
-from adamctl.roles.data.readers.shards import Shard, shards_at
+from adamctl.roles.data.readers.shards import LocalShard, Shard, shards_at
 from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
@@ -46,6 +46,7 @@ READER: Final = Reader(
     peek=f"{__name__}:peek_prepared",
     reads_config=True,
     reads_urls=True,
+    files=f"{__name__}:prepared_files",
 )
 _WHOLE_BLOCK: Final = 8
 """A block is read as a whole if an eighth of it is wanted: reading one row costs about as much as some tens of KiB."""
@@ -210,14 +211,18 @@ def read_manifest(shards: Mapping[str, Shard], origin: str) -> Manifest:
         DamagedDataError: the list is damaged.
     """
     if MANIFEST_NAME not in shards:
-        raise ConfigurationError(
-            f"{origin}: expected a folder that `adamctl data prepare` wrote, found no {MANIFEST_NAME} in it"
-        )
+        raise _no_list(origin)
     shard = shards[MANIFEST_NAME]
     if shard.size_bytes > MANIFEST_BYTES_MAX:
         raise DamagedDataError(f"{shard.origin}: expected at most {MANIFEST_BYTES_MAX} bytes, found {shard.size_bytes}")
     with shard.open() as opened:
         return decode_manifest(opened.read(), shard.origin)
+
+
+def _no_list(origin: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{origin}: expected a folder that `adamctl data prepare` wrote, found no {MANIFEST_NAME} in it"
+    )
 
 
 def _shard_of(shards: dict[str, Shard], file: PreparedFile, origin: str) -> Shard:
@@ -241,6 +246,19 @@ def open_prepared(place: Path | Url, input_shape: Sequence[int] | None = None, *
     if isinstance(place, Path) and not place.is_dir():
         raise ConfigurationError(f"{place}: expected a folder that `adamctl data prepare` wrote, found a file")
     return PreparedSource(shards_at(place, (), config), input_shape, str(place))
+
+
+def prepared_files(folder: Path, *, config: DataConfig) -> list[Path]:
+    """Returns the list of a set's files, and those that it lists.
+
+    Raises:
+        ConfigurationError, DamagedDataError: like `open_prepared`, of the list.
+    """
+    list_path = folder / MANIFEST_NAME
+    if not list_path.is_file():
+        raise _no_list(str(folder))
+    manifest = read_manifest({MANIFEST_NAME: LocalShard(list_path, MANIFEST_NAME)}, str(folder))
+    return [list_path, *(path for file in manifest.files if (path := folder / file.name).is_file())]
 
 
 def peek_prepared(

@@ -28,7 +28,13 @@ from adamctl.roles.data.readers.tar_index import ShardIndex, index_of
 from adamctl.roles.data.readers.tar_shards import shards_of
 
 READER: Final = Reader(
-    "tar", (".tar",), open=f"{__name__}:open_tar", extra="image", peek=f"{__name__}:peek_tar", reads_config=True
+    "tar",
+    (".tar",),
+    open=f"{__name__}:open_tar",
+    extra="image",
+    peek=f"{__name__}:peek_tar",
+    reads_config=True,
+    files=f"{__name__}:tar_files",
 )
 _BLOCK_EXAMPLES: Final = 1024
 _ARRAY: Final = ".npy"
@@ -157,6 +163,12 @@ def peek_tar(
             if time.monotonic() > until_s:
                 break
     return Peek(source.classes, {split: source.labels(split) for split in FILE_SPLITS})
+
+
+def tar_files(path: Path, *, config: DataConfig) -> list[Path]:
+    """Returns the shards that `open_tar` would open. Raises ConfigurationError: there is none."""
+    found = shards_of(path)
+    return [shard for those in found.values() for shard in those] if isinstance(found, dict) else found
 
 
 _Placed = dict[FileSplit, list[tuple[int, int, int, int]]]

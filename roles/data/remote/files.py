@@ -106,6 +106,7 @@ class RemoteFiles:
         """
         base = self.url.text
         with reaching(base, KEY):
+            self.system.invalidate_cache()  # or changes since the last look would not be seen
             if self._is_file():
                 return [self._shard(base, self.url.name, {})]
             found = self._below(base)

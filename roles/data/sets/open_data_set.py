@@ -39,6 +39,8 @@ class OpenDataSet:
         form: the size and type of one example, which are the source's: bytes stay bytes.
         scaling: what readers make of those values before they train on them.
         augmenter: what each pass does to training examples.
+        files_state: what its files were when it was opened (`state_of`); empty: not known.
+        read_at_s: when it was last opened or read, on the monotonic clock.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class OpenDataSet:
         self._ownerships: OrderedDict[tuple[str, ...], Ownership] = OrderedDict()
         self._owned_in: Share | None = None
         self._ownerships_lock = threading.Lock()  # guards the two above
+        self.files_state = b""
         self.read_at_s = time.monotonic()
 
     @property

@@ -83,8 +83,7 @@ def read_text(source: Path, name: str) -> str:
         ConfigurationError: it is nowhere there, or its name leads elsewhere.
         DamagedDataError: it is not UTF-8.
     """
-    if "/" in name or name in (".", ".."):
-        raise ConfigurationError(f"data.alignment: expected the name of a file, without folders, found {name}")
+    check_file_name(name)
     if source.is_dir():
         path = source / name
         place = Place(path, 0, path.stat().st_size) if path.is_file() else None
@@ -99,6 +98,12 @@ def read_text(source: Path, name: str) -> str:
         return _read(place, 0, place.size_bytes, name).decode()
     except UnicodeDecodeError as error:
         raise DamagedDataError(f"{source}/{name}: byte {error.start}: expected text in UTF-8") from error
+
+
+def check_file_name(name: str) -> None:
+    """Raises ConfigurationError if the name of an alignment leads to another folder."""
+    if "/" in name or name in (".", ".."):
+        raise ConfigurationError(f"data.alignment: expected the name of a file, without folders, found {name}")
 
 
 def open_recordings(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import BackpressureError, ConfigurationError, DamagedDataError, RemoteError
+from adamctl.errors import BackpressureError, ConfigurationError, DamagedDataError, RemoteError, UnreachableError
 from adamctl.roles.data import store as store_module
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.order.ownership import Share
@@ -97,6 +97,50 @@ def test_opening_twice_gives_the_same(store: DataStore, idx_folder: Callable[...
     idx_folder()
     assert store.open(TINY, (4, 4, 1), 7) is store.open(TINY, (4, 4, 1), 7)
     assert store.open(TINY, (4, 4, 1), 8) is not store.open(TINY, (4, 4, 1), 7)
+
+
+def csv_set(tmp_path: Path, value: int) -> DataConfig:
+    """Writes a table of 20 examples [1] of one value, in the place of any before."""
+    (tmp_path / "table.csv").write_text("".join(f"{value},{number % 2}\n" for number in range(20)))
+    return DataConfig(format="csv", source=str(tmp_path / "table.csv"), scale="none")
+
+
+def test_a_set_whose_file_was_corrected_is_opened_anew(
+    store: DataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "IDLE_S_MIN", 0.0)
+    values = np.zeros((1, 1), np.float32)
+    for value in (1, 22):
+        opened = store.open(csv_set(tmp_path, value), (1,), 7)
+        opened.source.load("train", np.array([0]), values)
+        assert values.item() == value and len(store.status()["datasets"]) == 1
+
+
+def test_a_set_that_is_read_is_not_taken_from_its_readers_when_its_file_changes(
+    store: DataStore, tmp_path: Path
+) -> None:
+    config = csv_set(tmp_path, 1)
+    opened = store.open(config, (1,), 7)
+    csv_set(tmp_path, 22)
+    with pytest.raises(ConfigurationError, match=r"table\.csv: expected the files that this data server has open"):
+        store.open(config, (1,), 7)
+    assert store.open(config, (1,), 7, again=True) is opened, "who reads it may ask about it"
+    assert store.open(config, (1,), 8) is not opened
+
+
+def test_what_is_behind_a_url_is_served_on_while_its_server_is_away(
+    store: DataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = csv_set(tmp_path, 1)
+    opened = store.open(config, (1,), 7)
+
+    def away(*arguments: Any) -> bytes:
+        raise UnreachableError("nobody answers")
+
+    monkeypatch.setattr(store_module, "state_of", away)
+    assert store.open(config, (1,), 7) is opened
+    with pytest.raises(UnreachableError):
+        store.open(config, (1,), 8)
 
 
 def test_a_reader_in_order_finds_its_ranges_ready(store: DataStore, idx_folder: Callable[..., Path]) -> None:

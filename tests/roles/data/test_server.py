@@ -98,7 +98,7 @@ async def test_one_connection_has_few_data_sets_opened_at_a_time(
     one, other = await farm.connect("data-0"), await farm.connect("data-0")
     opening, begun = threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> None:
+    def slow(*arguments: Any, **keywords: Any) -> None:
         begun.set()
         opening.wait(WAIT_S)
         raise ConfigurationError("none there")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -17,10 +18,11 @@ from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
+from adamctl.roles.data import store as store_module
 from adamctl.roles.data.client.data_client import Batch, DataClient, DataSet, Range, ReadAhead
 from adamctl.roles.data.scaling import Scaling
 from adamctl.wire.messages import ConfigChanges
-from tests.roles.data.data_servers import TINY, Farm, hello
+from tests.roles.data.data_servers import TINY, WAIT_S, Farm, hello
 
 
 async def read_pass(client: DataClient, data: DataSet, pass_number: int, length: int = 8) -> list[float]:
@@ -99,6 +101,38 @@ async def test_a_server_that_forgot_the_data_set_opens_it_again(farm: Farm, idx_
     await client.close()
 
 
+async def test_servers_with_other_roots_and_folders_have_one_set(
+    farm: Farm, idx_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        idx_folder(f"{folder}/tiny")
+    config = msgspec.structs.replace(TINY, search=(str(tmp_path / "one"),))
+    await farm.start("data-0", search=tmp_path / "nowhere")
+    await farm.start("data-1", search=tmp_path / "other", roots=(str(tmp_path / "other"),))
+    client = await farm.client("data-0", "data-1")
+    data = await client.open(config, (4, 4, 1), 7)
+    assert sorted(await read_pass(client, data, 0)) == list(range(50))
+    await client.close()
+
+
+async def test_the_file_of_a_set_may_change_between_two_runs_but_not_in_one(
+    farm: Farm, idx_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = idx_folder(compress=False)
+    await farm.start("data-0")
+    client = await farm.client("data-0")
+    data = await client.open(TINY, (4, 4, 1), 7)
+    told = await client.read_bytes(data, deadline_s=WAIT_S)
+    os.utime(folder / "train-labels-idx1-ubyte", ns=(0, 0))
+    assert await client.read_bytes(data, deadline_s=WAIT_S) == told != {}, "a run may ask about what it has open"
+    with pytest.raises(ConfigurationError, match="a run read the old ones less than 60 s ago"):
+        await client.open(TINY, (4, 4, 1), 7)
+    monkeypatch.setattr(store_module, "IDLE_S_MIN", 0.0)
+    assert await client.open(TINY, (4, 4, 1), 7) == data
+    await client.close()
+
+
 async def test_servers_with_different_data_are_refused(
     farm: Farm, idx_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -108,7 +142,8 @@ async def test_servers_with_different_data_are_refused(
     await farm.start("data-0")
     await farm.start("data-1", search=tmp_path / "other")
     client = await farm.client("data-0", "data-1")
-    with pytest.raises(ConfigurationError, match="same data"):
+    said = r"same data on all data servers, found examples .*50.* on \S*data-0\S* and examples .*51.* on \S*data-1"
+    with pytest.raises(ConfigurationError, match=said):
         await client.open(TINY, (4, 4, 1), 7)
     await client.close()
 
