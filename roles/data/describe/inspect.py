@@ -14,9 +14,9 @@ from adamctl.roles.data.describe.balance import balance
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.images import SHOWN_SHAPE
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, groups_of, image_sizes
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, by_blocks, groups_of, image_sizes
 from adamctl.roles.data.readers.targets import target_count, targets_of
-from adamctl.roles.data.streaming.blocks import by_blocks, split_blocks
+from adamctl.roles.data.streaming.blocks import split_blocks
 from adamctl.roles.data.streaming.windows import frames_of
 
 SCHEMA_VERSION: Final = 1

@@ -21,10 +21,18 @@ from adamctl.roles.data.core import Indices
 from adamctl.roles.data.describe.balance import listed
 from adamctl.roles.data.order.sampling import hold_out, weights_of
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, check_finite
+from adamctl.roles.data.readers.source import (
+    FILE_SPLITS,
+    FileSplit,
+    Labels,
+    Peek,
+    Source,
+    by_blocks,
+    check_finite,
+)
 from adamctl.roles.data.readers.targets import check_answers, target_count
 from adamctl.roles.data.sets.skipping import SkippingSource
-from adamctl.roles.data.streaming.blocks import by_blocks, split_blocks
+from adamctl.roles.data.streaming.blocks import split_blocks
 
 EXAMPLES_MAX: Final = 1000
 LOOK_S_MAX: Final = 0.3

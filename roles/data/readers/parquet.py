@@ -13,5 +13,6 @@ READER: Final = Reader(
     extra="parquet",
     reads_config=True,
     reads_urls=True,
+    reads_budget=True,
     files="adamctl.roles.data.readers.parquet_file:parquet_files",
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ from adamctl.roles.data.readers.source import (
     FileSplit,
     Labels,
     Targets,
+    by_blocks,
     checked_labels,
     named_classes,
     number_names,
@@ -69,9 +71,14 @@ class ParquetSource:
     sequential = True
 
     def __init__(
-        self, shards: Sequence[Shard], config: DataConfig, input_shape: Sequence[int] | None, origin: str
+        self,
+        shards: Sequence[Shard],
+        config: DataConfig,
+        input_shape: Sequence[int] | None,
+        origin: str,
+        budget_bytes: int | None = None,
     ) -> None:
-        """Raises as `open_parquet`."""
+        """`budget_bytes`: memory for row groups, where all of them are held. Raises as `open_parquet`."""
         self.origin = origin
         files, by_row = arrange_shards(shards, config.test_files, origin)
         self._shards = [*files["train"], *files["test"]]
@@ -104,7 +111,9 @@ class ParquetSource:
             *self._targets.values(),
             *(rows for rows in self._rows.values() if rows is not None),
         )
-        self.resident_bytes = sum(values.nbytes for values in held) + _HELD_BYTES_MAX
+        self.unpacked_bytes = self._unpacked_bytes("train")
+        self._held.bytes_max = self._bytes_to_hold(config, budget_bytes)
+        self.resident_bytes = sum(values.nbytes for values in held) + self._held.bytes_max
 
     @property
     def read_bytes(self) -> int:
@@ -252,6 +261,20 @@ class ParquetSource:
                     f"that the file names, found {labels[beyond[0]]}"
                 )
 
+    def _unpacked_bytes(self, split: FileSplit) -> int:
+        """Returns how many bytes the inputs of a split's row groups have without compression."""
+        return sum(
+            max(column.total_uncompressed_size, 0) for group in self._groups[split] for column in self._inputs_of(group)
+        )
+
+    def _bytes_to_hold(self, config: DataConfig, budget_bytes: int | None) -> int:
+        """Returns the memory for row groups: for all of them in example order, of which any range reads nearly all."""
+        if budget_bytes is None or by_blocks(config, self):
+            return _HELD_BYTES_MAX
+        decoded_bytes = sum(map(len, self._labels.values())) * prod(self.example_shape) * self.dtype.itemsize
+        whole_bytes = max(decoded_bytes, sum(self._unpacked_bytes(split) for split in FILE_SPLITS))
+        return max(whole_bytes, _HELD_BYTES_MAX) if whole_bytes <= budget_bytes else _HELD_BYTES_MAX
+
     # --- reading ------------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -273,11 +296,14 @@ class ParquetSource:
             table = file.read_row_group(group.number, columns=self._chosen.inputs, use_threads=False)
             if table.num_rows != group.rows:
                 raise DamagedDataError(f"{self._place(group)}: expected {group.rows} rows, found {table.num_rows}")
-            described = self._metadata[group.shard].row_group(group.number)
-            columns = [described.column(number) for number in range(described.num_columns)]
-            chosen = [one for one in columns if one.path_in_schema.partition(".")[0] in self._chosen.inputs]
-            self._counter.add(sum(one.total_compressed_size for one in chosen))
+            self._counter.add(sum(column.total_compressed_size for column in self._inputs_of(group)))
             return table.combine_chunks()
+
+    def _inputs_of(self, group: _Group) -> list[Any]:
+        """Returns what the file says about the inputs' columns in a row group."""
+        described = self._metadata[group.shard].row_group(group.number)
+        columns = (described.column(number) for number in range(described.num_columns))
+        return [one for one in columns if one.path_in_schema.partition(".")[0] in self._chosen.inputs]
 
     def _prepared(self, group: _Group) -> Any:
         """Reads a row group: all its examples, if they are alike, or else its table."""
@@ -307,7 +333,7 @@ class _Held:
     """The row groups read last, up to some bytes. Two threads that want one read it once."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._lock = threading.Lock()  # guards the two below
         self._held: OrderedDict[tuple[int, int], Any] = OrderedDict()
         self._held_bytes = 0
@@ -323,13 +349,19 @@ class _Held:
             with self._lock:
                 self._held[key] = table
                 self._held_bytes += table.nbytes
-                while self._held_bytes > self._bytes_max and len(self._held) > 1:
+                while self._held_bytes > self.bytes_max and len(self._held) > 1:
                     self._held_bytes -= self._held.popitem(last=False)[1].nbytes
             return table
 
 
-def open_parquet(path: Path | Url, input_shape: Sequence[int] | None = None, *, config: DataConfig) -> ParquetSource:
-    """Opens a file, or a folder of files that end in `.parquet`.
+def open_parquet(
+    path: Path | Url,
+    input_shape: Sequence[int] | None = None,
+    *,
+    config: DataConfig,
+    budget_bytes: int | None = None,
+) -> ParquetSource:
+    """Opens a file, or a folder of files that end in `.parquet`. `budget_bytes`: memory for its row groups.
 
     The files are arranged as `arrange_shards` says; where none is of the test part, a fifth of the rows of each is.
     `[data.columns]` says which column is what: by default the label is `label` or `class`, else the last, and the
@@ -339,7 +371,7 @@ def open_parquet(path: Path | Url, input_shape: Sequence[int] | None = None, *, 
         ConfigurationError: no such columns, files or rows, or rows that do not fit the model's input.
         DamagedDataError: a file cannot be read or its rows differ in kind; the message gives file, row group and row.
     """
-    return ParquetSource(shards_at(path, ENDINGS, config), config, input_shape, str(path))
+    return ParquetSource(shards_at(path, ENDINGS, config), config, input_shape, str(path), budget_bytes)
 
 
 def parquet_files(path: Path, *, config: DataConfig) -> list[Path]:

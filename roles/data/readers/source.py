@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 
 FileSplit = Literal["train", "test"]
@@ -18,6 +19,10 @@ Targets = NDArray[np.float32]
 Groups = NDArray[np.int64]
 CLASSES_MAX = 8192
 """Bound on classes: their names are sent in one header of a frame."""
+EXAMPLES_FOR_BLOCKS = 4_000_000
+"""From so many training examples on, `order = "auto"` is block order: to sort them all takes a second and more."""
+SEQUENTIAL_BYTES_FOR_BLOCKS = 1 << 30
+"""A sequential source is visited by blocks if its training examples, or what is read for them, take as much."""
 
 
 class Source(Protocol):
@@ -117,6 +122,25 @@ def own_weights(source: Source | Peek) -> Callable[[FileSplit], NDArray[np.float
 def is_sequential(source: Source) -> bool:
     """Returns whether an example alone costs as much to read as its block: the attribute `sequential` says so."""
     return bool(getattr(source, "sequential", False))
+
+
+def by_blocks(config: DataConfig, source: Source | Peek) -> bool:
+    """Returns whether a set is visited in block order. Depends on the set alone, so that all machines agree."""
+    if config.order != "auto":
+        return config.order == "blocks"
+    if config.stratify or held_out_by_groups(config.validation, source):
+        return False  # they choose among all examples
+    examples = len(source.labels("train"))
+    if examples >= EXAMPLES_FOR_BLOCKS or isinstance(source, Peek):
+        return examples >= EXAMPLES_FOR_BLOCKS
+    size_bytes = examples * prod(source.example_shape) * source.dtype.itemsize
+    unpacked_bytes: int = getattr(source, "unpacked_bytes", 0)
+    return is_sequential(source) and max(size_bytes, unpacked_bytes) >= SEQUENTIAL_BYTES_FOR_BLOCKS
+
+
+def held_out_by_groups(validation: float, source: Source | Peek) -> bool:
+    """Returns whether a validation part is of whole groups."""
+    return validation > 0 and groups_of(source, "train") is not None
 
 
 def own_blocks(source: Source, split: FileSplit) -> NDArray[np.int64] | None:

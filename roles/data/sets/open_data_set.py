@@ -18,12 +18,11 @@ from adamctl.roles.data.augment.augmenter import Augmenter
 from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Indices, Range, translation_problem
 from adamctl.roles.data.form import ExampleForm
 from adamctl.roles.data.order.ownership import Ownership, Share
-from adamctl.roles.data.readers.source import Labels, Source, groups_of
+from adamctl.roles.data.readers.source import Labels, Source, by_blocks, groups_of
 from adamctl.roles.data.readers.targets import target_count, targets_of
 from adamctl.roles.data.scaling import scaling_for
 from adamctl.roles.data.sets.skipping import SkippingSource
 from adamctl.roles.data.sets.visits import ExampleVisits, Visits
-from adamctl.roles.data.streaming.blocks import by_blocks
 from adamctl.roles.data.streaming.visits import BlockVisits
 from adamctl.roles.data.streaming.windows import Owned
 

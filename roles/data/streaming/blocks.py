@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import FILE_ORDER, Indices, permutation
 from adamctl.roles.data.order.block_order import BlockOrder
@@ -19,19 +17,13 @@ from adamctl.roles.data.readers.source import (
     FILE_SPLITS,
     FileSplit,
     Labels,
-    Peek,
     Source,
-    groups_of,
-    is_sequential,
+    held_out_by_groups,
     own_blocks,
 )
 
 BLOCK_EXAMPLES: Final = 1024
 """The length of the blocks of a source that does not say its own."""
-EXAMPLES_FOR_BLOCKS: Final = 4_000_000
-"""From so many training examples on, `order = "auto"` is block order: to sort them all takes a second and more."""
-SEQUENTIAL_BYTES_FOR_BLOCKS: Final = 1 << 30
-"""A sequential source is visited by blocks if its training examples are larger, as they are in its files."""
 SAMPLED_BLOCKS_MAX: Final = 64
 _VALIDATION_STREAM: Final = 0x5642_4C4B << 32  # "VBLK": which blocks are held out
 
@@ -53,23 +45,6 @@ def block_lengths(source: Source, split: FileSplit) -> Indices:
             f"found {len(lengths)} blocks of {int(lengths.sum())}; its reader has to be corrected"
         )
     return lengths[lengths > 0]
-
-
-def by_blocks(config: DataConfig, source: Source | Peek) -> bool:
-    """Returns whether a set is visited in block order. Depends on the set alone, so that all machines agree."""
-    if config.order != "auto":
-        return config.order == "blocks"
-    if config.stratify or _held_out_by_groups(config.validation, source):
-        return False  # they choose among all examples
-    examples = len(source.labels("train"))
-    if examples >= EXAMPLES_FOR_BLOCKS or isinstance(source, Peek):
-        return examples >= EXAMPLES_FOR_BLOCKS
-    size_bytes = examples * prod(source.example_shape) * source.dtype.itemsize
-    return is_sequential(source) and size_bytes >= SEQUENTIAL_BYTES_FOR_BLOCKS
-
-
-def _held_out_by_groups(validation: float, source: Source | Peek) -> bool:
-    return validation > 0 and groups_of(source, "train") is not None
 
 
 class Place(NamedTuple):
@@ -165,7 +140,7 @@ def split_blocks(source: Source, validation: float, seed: int, window_blocks: in
     Raises:
         ConfigurationError: the blocks are wrong, or examples are held out by groups, which blocks may cut.
     """
-    if _held_out_by_groups(validation, source):
+    if held_out_by_groups(validation, source):
         raise ConfigurationError(
             f'data.order = "blocks": {source.origin} has examples that are held out together, such as those of one '
             'recording, and blocks may cut them; set it to "examples", or data.validation to 0'

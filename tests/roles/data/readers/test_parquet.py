@@ -16,7 +16,7 @@ from PIL import Image
 
 from adamctl.config.data import ColumnsConfig, DataConfig
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.readers import open_source, parquet_file
 from adamctl.roles.data.readers.columns import in_test_part
 from adamctl.roles.data.readers.source import FileSplit, Source
 
@@ -98,6 +98,34 @@ def test_a_row_group_is_read_once_for_its_examples(tmp_path: Path) -> None:
     for _ in range(2):
         values(source)
     assert source.read_bytes - before == once
+
+
+@pytest.mark.parametrize(
+    ("order", "budget_bytes", "reads"),
+    [("auto", 10**6, 1), ("auto", 2000, 3), ("auto", None, 3), ("blocks", 10**6, 3)],
+)
+def test_in_example_order_all_row_groups_stay_if_there_is_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any, budget_bytes: int | None, reads: int
+) -> None:
+    """Each range of a few random examples reads from nearly all of them."""
+    monkeypatch.setattr(parquet_file, "_HELD_BYTES_MAX", 100)
+    columns = {"x": np.random.default_rng(1).random(800), "label": np.zeros(800, np.int8)}
+    path = write(tmp_path / "train.parquet", columns, 200)
+    source = open_source(DataConfig(format="parquet", order=order), path, (1,), budget_bytes=budget_bytes)
+    before, once = source.read_bytes, source.stored_bytes  # type: ignore[attr-defined]
+    out = np.empty((2, 1), np.float32)
+    for first in range(3):
+        source.load("train", np.array([first, len(source.labels("train")) - 1]), out)
+        source.load("train", np.array([300, 500]), out)
+    read_bytes = source.read_bytes - before  # type: ignore[attr-defined]
+    assert (reads - 1) * once * 0.8 < read_bytes <= reads * once
+    assert source.resident_bytes >= source._held._held_bytes  # type: ignore[attr-defined]
+
+
+def test_images_that_are_larger_in_their_files_count_as_they_are_there(tmp_path: Path) -> None:
+    column = [{"bytes": png(row) + bytes(5000), "path": "a.png"} for row in range(40)]
+    source = opened(write(tmp_path / "train.parquet", {"image": column, "label": [0] * 40}), (2, 2, 1))
+    assert source.unpacked_bytes >= 40 * 5000
 
 
 def test_nested_lists_and_rows_take_the_shape_of_the_input(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from adamctl.config.data import DataConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.core import FILE_ORDER
+from adamctl.roles.data.readers.source import SEQUENTIAL_BYTES_FOR_BLOCKS, by_blocks
 from adamctl.roles.data.streaming.blocks import (
-    SEQUENTIAL_BYTES_FOR_BLOCKS,
     block_lengths,
-    by_blocks,
     sample_of,
     shared_out,
     split_blocks,
@@ -110,7 +109,10 @@ def test_auto_depends_on_the_number_of_examples_and_for_sequential_sources_on_th
     assert by_blocks(DataConfig(), large)
     large.sequential = False
     assert not by_blocks(DataConfig(), large)
-    assert not by_blocks(DataConfig(), BlockSource(2000))
+    small = BlockSource(2000)
+    assert not by_blocks(DataConfig(), small)
+    small.unpacked_bytes = SEQUENTIAL_BYTES_FOR_BLOCKS  # type: ignore[attr-defined]
+    assert by_blocks(DataConfig(), small), "images, say, that are larger in their files"
 
 
 def test_what_is_held_out_together_is_never_cut_by_blocks() -> None:
