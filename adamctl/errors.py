@@ -78,6 +78,10 @@ class DamagedDataError(AdamctlError):
     retry_helps = False
 
 
+class ChangedDataError(DamagedDataError):
+    """A file is not the one that was opened, or the system cannot read it: no example of it is to blame for that."""
+
+
 class NotFiniteError(AdamctlError):
     """An update holds NaN or infinite values; it is not applied."""
 

@@ -24,11 +24,11 @@ from adamctl.roles.data.speech.alignment import Marked, mark, number_classes, re
 from adamctl.roles.data.speech.frame_store import FrameStore, Indices
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings
 from adamctl.roles.data.speech.recordings import (
-    Place,
     Recording,
     check_file_name,
     list_places,
     open_recordings,
+    place_of,
     read_text,
 )
 
@@ -138,8 +138,7 @@ class AudioSource:
             ConfigurationError: it has another rate.
             DamagedDataError: it cannot be read.
         """
-        place = Place(path, 0, path.stat().st_size)
-        recordings = open_recordings({path.name: place}, [path.name], str(path.parent))
+        recordings = open_recordings({path.name: place_of(path)}, [path.name], str(path.parent))
         if recordings[0].rate_hz != self._recordings[0].rate_hz:
             raise ConfigurationError(
                 f"{path}: expected {self._recordings[0].rate_hz} samples a second, as the training data have, found "

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.errors import ChangedDataError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.image_headers import ImageHeader, read_header
 
 Decoder = Literal["pillow", "opencv"]
@@ -130,14 +130,19 @@ def image_size(content: bytes, origin: object) -> tuple[int, int, int]:
 
 
 def read_image_file(path: Path) -> bytes:
-    """Returns a file's bytes. Raises DamagedDataError if it cannot be read or has more than FILE_BYTES_MAX bytes."""
+    """Returns a file's bytes.
+
+    Raises:
+        ChangedDataError: the system cannot read it.
+        DamagedDataError: it has more than FILE_BYTES_MAX bytes.
+    """
     try:
         size_bytes = path.stat().st_size
         if size_bytes > FILE_BYTES_MAX:
-            raise ValueError(f"{size_bytes:,} bytes, more than {FILE_BYTES_MAX:,}")
+            raise damaged(str(path), f"{size_bytes:,} bytes, more than {FILE_BYTES_MAX:,}")
         return path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise damaged(str(path), error) from error
+    except OSError as error:
+        raise ChangedDataError(f"{path}: expected a file that can be read, found: {error}") from error
 
 
 def damaged(origin: object, found: object) -> DamagedDataError:

@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 from typing import Final
 
-from adamctl.errors import DamagedDataError
+from adamctl.errors import ChangedDataError, DamagedDataError
 
 ANOTHER: Final = "the file that was opened, found one changed since then"
 
@@ -17,21 +17,22 @@ def check_unchanged(path: Path, size_bytes: int, changed_ns: int) -> os.stat_res
     """Returns what is known of a file that had this size and time of change when its set was opened.
 
     Raises:
-        DamagedDataError: it has others now, or is gone.
+        ChangedDataError: it has others now, or is gone.
     """
     try:
         found = os.stat(path)
     except OSError as error:
-        raise DamagedDataError(f"{path}: expected it as when it was opened: {error}") from error
+        raise ChangedDataError(f"{path}: expected it as when it was opened: {error}") from error
     if found.st_size != size_bytes:
-        raise _changed(path, f"{size_bytes} bytes as when it was opened, found {found.st_size}")
+        raise changed(path, f"{size_bytes} bytes as when it was opened, found {found.st_size}")
     if found.st_mtime_ns != changed_ns:
-        raise _changed(path, ANOTHER)
+        raise changed(path, ANOTHER)
     return found
 
 
-def _changed(path: Path, what: str) -> DamagedDataError:
-    return DamagedDataError(f"{path}: expected {what}; do not change data while a run reads them")
+def changed(path: object, what: str) -> ChangedDataError:
+    """Returns the error for a file of which `what` was expected, and what was found."""
+    return ChangedDataError(f"{path}: expected {what}; do not change data while a run reads them")
 
 
 class ReadCounter:
@@ -58,15 +59,16 @@ class LateFile:
         self._opened = os.fstat(self._file)
 
     def check(self) -> None:
-        """Raises DamagedDataError if the file was changed, replaced or removed since it was opened."""
+        """Raises ChangedDataError if the file was changed, replaced or removed since it was opened."""
         if check_unchanged(self.path, self._opened.st_size, self._opened.st_mtime_ns).st_ino != self._opened.st_ino:
-            raise _changed(self.path, ANOTHER)
+            raise changed(self.path, ANOTHER)
 
     def read_into(self, target: memoryview, offset_bytes: int) -> None:
         """Fills `target`, whose items are bytes, with what is at this place.
 
         Raises:
-            DamagedDataError: the file ends before, or cannot be read.
+            DamagedDataError: the file ends before.
+            ChangedDataError: it has changed, or cannot be read.
         """
         done = 0
         try:
@@ -79,6 +81,6 @@ class LateFile:
                     )
                 done += found
         except OSError as error:
-            raise DamagedDataError(f"{self.path}: byte {offset_bytes + done} cannot be read: {error}") from error
+            raise ChangedDataError(f"{self.path}: byte {offset_bytes + done} cannot be read: {error}") from error
         finally:
             self._counter.add(done)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
-from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
+from adamctl.errors import AdamctlError, ChangedDataError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.arrow_columns import (
     Cells,
     cells_of,
@@ -320,13 +320,18 @@ class ParquetSource:
 
     @contextmanager
     def _reading(self, place: str) -> Iterator[None]:
-        """Raises DamagedDataError, which begins with `place`, for anything that pyarrow cannot read."""
+        """Raises DamagedDataError, which begins with `place`, for anything that pyarrow cannot read.
+
+        ChangedDataError: the system cannot read it; pyarrow's own errors of reading have no number.
+        """
         try:
             yield
         except AdamctlError:
             raise
         except (pa.ArrowException, OSError, ValueError, MemoryError, KeyError, OverflowError) as error:
-            raise DamagedDataError(f"{place}: expected a Parquet file that can be read, found: {error}") from error
+            of_system = isinstance(error, OSError) and error.errno is not None
+            kind = ChangedDataError if of_system else DamagedDataError
+            raise kind(f"{place}: expected a Parquet file that can be read, found: {error}") from error
 
 
 class _Held:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
-from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.errors import ChangedDataError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.prepared.layout import (
     BESIDE,
     MANIFEST_BYTES_MAX,
@@ -170,7 +170,8 @@ class PreparedSource:
         try:
             found = os.preadv(handle, [values.data.cast("B")], start)
         except OSError as error:
-            raise self._damaged(file, block, str(error)) from error
+            place = f"{self._shards[file.name].origin}: block {block}"
+            raise ChangedDataError(f"{place}: cannot be read: {error}; look at the disk") from error
         self._counter.add(found)
         if found != stop - start:
             raise self._damaged(file, block, f"only {found} of {stop - start} bytes")

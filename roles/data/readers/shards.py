@@ -9,7 +9,7 @@ from typing import BinaryIO, Final, Protocol
 
 from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
-from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.errors import ChangedDataError, ConfigurationError
 from adamctl.roles.data.readers.access import not_permitted
 from adamctl.roles.data.readers.source import FileSplit
 from adamctl.roles.data.readers.splits import is_hidden
@@ -48,7 +48,7 @@ class Shard(Protocol):
         """Opens it for reading, with a descriptor; the caller closes it.
 
         Raises:
-            DamagedDataError: it has changed since the set was opened.
+            ChangedDataError: it has changed since the set was opened.
             ConfigurationError, UnreachableError: it cannot be fetched.
         """
         ...
@@ -90,7 +90,7 @@ class LocalShard:
             raise not_permitted(error, self.origin) from error
         except OSError as error:
             now = str(error)
-        raise DamagedDataError(
+        raise ChangedDataError(
             f"{self.origin}: expected the file of {self.size_bytes} bytes that was there when the data were opened, "
             f"found another: {now}; do not change data while a run reads them"
         )

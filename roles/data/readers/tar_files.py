@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from adamctl.errors import DamagedDataError
+from adamctl.errors import ChangedDataError, DamagedDataError
 from adamctl.roles.data.readers.tar_headers import BLOCK_BYTES, name_at
 from adamctl.roles.data.readers.tar_index import ShardIndex
 
@@ -31,20 +31,21 @@ class TarFiles:
         """Returns a member's content.
 
         Raises:
-            DamagedDataError: the shard has changed since it was opened, or cannot be read.
+            ChangedDataError: the shard has changed since it was opened, or cannot be read.
+            DamagedDataError: it ends before.
         """
         descriptor, kept = -1, False
         try:
             descriptor, kept = self._open(shard)
             state = os.fstat(descriptor)
             if (state.st_size, state.st_mtime_ns) != self._states[shard]:
-                raise DamagedDataError(
+                raise ChangedDataError(
                     f"{self.paths[shard]}: expected {self._states[shard][0]:,} bytes as when it was opened, found "
                     f"{state.st_size:,}, or written to since; do not change data while a run reads them"
                 )
             content = os.pread(descriptor, size_bytes, offset)
         except OSError as error:
-            raise DamagedDataError(f"{self.paths[shard]}: byte {offset:,}: cannot be read: {error}") from error
+            raise ChangedDataError(f"{self.paths[shard]}: byte {offset:,}: cannot be read: {error}") from error
         finally:
             if descriptor >= 0 and not kept:
                 os.close(descriptor)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 from adamctl.config.data import DataConfig
 from adamctl.config.partitioning import parse_size
 from adamctl.config.urls import Url
-from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.errors import ChangedDataError, ConfigurationError, UnreachableError
 from adamctl.roles.data.remote.cache import DiskCache, Entry, cache_folder
 from adamctl.roles.file_system import file_system, reaching
 
@@ -57,7 +57,7 @@ class RemoteShard:
 
         Raises:
             ConfigurationError: it is gone, or there is no room for it.
-            DamagedDataError: it has changed since the set was opened.
+            ChangedDataError: it has changed since the set was opened.
             UnreachableError: it cannot be fetched.
         """
         return self._files.cache.open(self._entry, "file", self._fetch)
@@ -147,7 +147,7 @@ class RemoteFiles:
 
         Raises:
             ConfigurationError: there is none, or they do not fit into the cache.
-            DamagedDataError: a file changes while it is fetched.
+            ChangedDataError: a file changes while it is fetched.
             UnreachableError: one cannot be fetched.
         """
         shards = self.shards()
@@ -167,7 +167,7 @@ class RemoteFiles:
         """Fetches one file, and checks its length and that it is the one that was listed.
 
         Raises:
-            DamagedDataError, ConfigurationError, UnreachableError: like `RemoteShard.open`.
+            ChangedDataError, ConfigurationError, UnreachableError: like `RemoteShard.open`.
         """
         for attempt in range(ATTEMPTS):
             try:
@@ -182,7 +182,7 @@ class RemoteFiles:
                 time.sleep(_WAIT_S * 2**attempt)
         found_bytes = target.stat().st_size
         if found_bytes != size_bytes or _identity(info) != identity:
-            raise DamagedDataError(
+            raise ChangedDataError(
                 f"{address}: expected the file of {size_bytes} bytes that was there when the data were opened, "
                 f"found another of {found_bytes} bytes; do not change data while a run reads them"
             )

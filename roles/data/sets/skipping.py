@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import DamagedDataError
+from adamctl.errors import ChangedDataError, DamagedDataError
 from adamctl.roles.data.core import Indices
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Source, check_finite
 
@@ -44,7 +44,7 @@ class SkippingSource:
         return self._source.labels(split)
 
     def load(self, split: FileSplit, indices: Indices, out: NDArray[Any]) -> None:
-        """Never raises DamagedDataError."""
+        """Raises ChangedDataError; of all else that is damaged, the examples are left out."""
         whole = ~self._damaged[split][indices]
         if not whole.all():
             values = np.empty((np.count_nonzero(whole), *out.shape[1:]), out.dtype)
@@ -55,12 +55,16 @@ class SkippingSource:
         try:
             self._load(split, indices, out)
             return
+        except ChangedDataError:
+            raise
         except DamagedDataError:
             pass  # one by one, to see which
         for row, index in enumerate(indices):
             part = out[row : row + 1]
             try:
                 self._load(split, indices[row : row + 1], part)
+            except ChangedDataError:
+                raise
             except DamagedDataError as error:
                 part[...] = 0
                 self._note(split, int(index), error)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.errors import ChangedDataError, ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.late_file import ANOTHER, changed
 from adamctl.roles.data.readers.splits import files_below, is_hidden
 from adamctl.roles.data.readers.tar_headers import members
 from adamctl.roles.data.speech.flac import HEADER_BYTES, read_flac, read_flac_header
@@ -24,11 +25,19 @@ Samples = NDArray[np.float32]
 
 
 class Place(NamedTuple):
-    """Where the bytes of a file are: from `start` on in the file at `path`."""
+    """Where the bytes of a file are: from `start` on in the file at `path`, which was `opened` when it was listed."""
 
     path: Path
     start: int
     size_bytes: int
+    opened: tuple[int, int]
+    """Size in bytes and time of change in nanoseconds of the file at `path`."""
+
+
+def place_of(path: Path) -> Place:
+    """Returns the place of a file that is one recording, or one text. Raises OSError."""
+    found = path.stat()
+    return Place(path, 0, found.st_size, (found.st_size, found.st_mtime_ns))
 
 
 class Recording(NamedTuple):
@@ -53,7 +62,7 @@ def list_places(source: Path, config: DataConfig) -> dict[str, Place]:
     """
     if source.is_dir():
         names = files_below(source, ENDINGS, config, KIND)
-        return {name: Place(source / name, 0, (source / name).stat().st_size) for name in names}
+        return {name: place_of(source / name) for name in names}
     places = {
         name: place
         for name, place in tar_members(source).items()
@@ -72,8 +81,10 @@ def tar_members(path: Path) -> dict[str, Place]:
         DamagedDataError: a header is damaged, or the file ends too early; the message gives the byte.
     """
     with path.open("rb") as file:
-        found = members(file.fileno(), path)
-        return {member.name: Place(path, member.offset, member.size_bytes) for member in found}
+        found = os.fstat(file.fileno())
+        opened = found.st_size, found.st_mtime_ns
+        every = members(file.fileno(), path)
+        return {member.name: Place(path, member.offset, member.size_bytes, opened) for member in every}
 
 
 def read_text(source: Path, name: str) -> str:
@@ -86,12 +97,12 @@ def read_text(source: Path, name: str) -> str:
     check_file_name(name)
     if source.is_dir():
         path = source / name
-        place = Place(path, 0, path.stat().st_size) if path.is_file() else None
+        place = place_of(path) if path.is_file() else None
     else:
         beside = source.parent / name
         place = tar_members(source).get(name)
         if place is None and beside.is_file():
-            place = Place(beside, 0, beside.stat().st_size)
+            place = place_of(beside)
     if place is None:
         raise ConfigurationError(f"data.alignment: expected the file {name} in {source}, found none")
     try:
@@ -136,7 +147,7 @@ def _header_or_damage(name: str, place: Place, origin: str, *, skip: bool) -> Re
     try:
         return read_header(name, place, origin)
     except DamagedDataError as error:
-        if not skip:
+        if not skip or isinstance(error, ChangedDataError):
             raise
         return Recording(name, place, 0, 1, None, str(error))
 
@@ -165,7 +176,8 @@ def read_samples(recording: Recording, start: int, stop: int, origin: str) -> Sa
     Of a WAV file no more is read than that.
 
     Raises:
-        DamagedDataError: the file has become shorter, or cannot be decoded.
+        DamagedDataError: it cannot be decoded.
+        ChangedDataError: the file has changed since it was listed, or cannot be read.
         ConfigurationError: it is FLAC, and the `audio` extra is not installed.
     """
     if recording.damage:
@@ -184,19 +196,26 @@ def read_samples(recording: Recording, start: int, stop: int, origin: str) -> Sa
 
 
 def _read(place: Place, start: int, stop: int, shown: str) -> bytes:
-    """Returns bytes [start, stop) of a file. Raises DamagedDataError: there are fewer, or it cannot be read."""
+    """Returns bytes [start, stop) of a file.
+
+    Raises:
+        ChangedDataError: it has changed since it was listed, or cannot be read.
+        DamagedDataError: there are fewer.
+    """
     try:
         descriptor = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            found = os.fstat(descriptor)
+            if (found.st_size, found.st_mtime_ns) != place.opened:
+                raise changed(shown, ANOTHER)
             content = os.pread(descriptor, stop - start, place.start + start)
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise DamagedDataError(f"{shown}: cannot be read: {error}") from error
+        raise ChangedDataError(f"{shown}: cannot be read: {error}") from error
     if len(content) < stop - start:
         raise DamagedDataError(
-            f"{shown}: byte {start + len(content)}: expected bytes up to {stop}, found the end of the file; "
-            "it has become shorter since the data were opened"
+            f"{shown}: byte {start + len(content)}: expected bytes up to {stop}, found the end of the file"
         )
     return content
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import DamagedDataError
+from adamctl.errors import ChangedDataError, DamagedDataError
 from adamctl.roles.data.client.batches import without_skipped
 from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Range
 from adamctl.roles.data.describe.look import Needs, look
@@ -23,7 +27,9 @@ from adamctl.roles.data.scaling import mean_and_deviation
 from adamctl.roles.data.sets import skipping
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.sets.skipping import SkippingSource
+from tests.roles.data.prepared.sets import prepared
 from tests.roles.data.readers.test_tar import array, picture, write
+from tests.roles.data.speech.sounds import write_recordings
 
 BUDGET_BYTES = 1 << 20
 
@@ -52,6 +58,48 @@ class Holed(TableSource):
 def holed(examples: int = 10) -> Holed:
     values = np.repeat(np.arange(1, examples + 1, dtype=np.float32)[:, None], 4, axis=1)
     return Holed(values, np.arange(examples, dtype=np.int32) % 2)
+
+
+def _images(folder: Path) -> tuple[Path, tuple[int, ...]]:
+    for name in ("a", "b"):
+        (folder / "train" / name).mkdir(parents=True)
+        (folder / "train" / name / "1.png").write_bytes(picture(1))
+    return folder / "train" / "a" / "1.png", (4, 4, 3)
+
+
+def _tar(folder: Path) -> tuple[Path, tuple[int, ...]]:
+    files = [("0.npy", array(np.zeros((2, 2), np.uint8))), ("0.cls", b"0")]
+    return write(folder / "train" / "a.tar", files), (2, 2, 1)
+
+
+def _npy(folder: Path) -> tuple[Path, tuple[int, ...]]:
+    folder.mkdir()
+    np.save(folder / "x_train.npy", np.zeros((20, 4), np.float32))
+    np.save(folder / "y_train.npy", np.zeros(20, np.int64))
+    return folder / "x_train.npy", (4,)
+
+
+def _parquet(folder: Path) -> tuple[Path, tuple[int, ...]]:
+    folder.mkdir()
+    for name in ("train", "test"):
+        pq.write_table(pa.table({"x": np.zeros(20), "label": np.zeros(20, np.int8)}), folder / f"{name}.parquet")
+    return folder / "train.parquet", (1,)
+
+
+def _prepared(folder: Path) -> tuple[Path, tuple[int, ...]]:
+    prepared(folder)
+    return max(folder.iterdir(), key=lambda path: path.stat().st_size), (4, 3, 1)
+
+
+def _recordings(folder: Path) -> tuple[Path, tuple[int, ...]]:
+    write_recordings(folder, dict.fromkeys(("train/a/1.wav", "train/b/1.wav", "test/a/1.wav"), 4000))
+    return folder / "train" / "a" / "1.wav", (11 * 40,)
+
+
+SETS: dict[str, Callable[[Path], tuple[Path, tuple[int, ...]]]] = {
+    "imagefolder": _images, "tar": _tar, "npy": _npy, "parquet": _parquet, "prepared": _prepared, "audio": _recordings,
+}  # fmt: skip
+"""Format -> what writes a set of it, and returns a file of its training examples and the model's input."""
 
 
 def test_damaged_examples_are_zeros_and_marked_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,6 +176,47 @@ def test_without_it_the_run_ends() -> None:
     dataset = OpenDataSet("x", config, holed(), 7, 0)
     with pytest.raises(DamagedDataError, match="example 0"):
         dataset.gather(Range("train", FILE_ORDER, 0, 10), np.empty((10, 4), np.float32), np.empty(10, np.int32))
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:30])
+
+
+def _touched(path: Path) -> None:
+    os.utime(path, ns=(0, 0))
+
+
+@pytest.mark.parametrize("change", [_cut, _touched, Path.unlink])
+@pytest.mark.parametrize("format", ["imagefolder", "tar", "npy", "parquet", "prepared", "audio"])
+def test_a_file_that_changes_ends_the_run_all_the_same(
+    tmp_path: Path, format: str, change: Callable[[Path], None]
+) -> None:
+    victim, shape = SETS[format](tmp_path / "set")
+    config = DataConfig(format=format, source=str(tmp_path / "set"), on_error="skip")
+    source = SkippingSource(open_source(config, tmp_path / "set", shape))
+    if format == "tar" and change is Path.unlink:
+        pytest.skip("a shard stays open, and can be read when its name is gone")
+    change(victim)
+    out = np.empty((len(source.labels("train")), *source.example_shape), source.dtype)
+    with pytest.raises(ChangedDataError, match=victim.name):
+        source.load("train", np.arange(len(out)), out)
+    assert source.skipped == 0
+
+
+def test_a_file_that_the_system_cannot_read_ends_the_run_all_the_same(
+    image_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = image_folder(examples=6)
+    config = DataConfig(format="imagefolder", source=str(folder), on_error="skip")
+    source = SkippingSource(open_source(config, folder, (4, 4, 3)))
+
+    def broken(path: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", broken)
+    with pytest.raises(ChangedDataError, match="Input/output error"):
+        source.load("train", np.arange(2), np.empty((2, 4, 4, 3), np.uint8))
+    assert source.skipped == 0
 
 
 def test_damaged_places_of_a_tar_are_examples_that_are_skipped(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.errors import ChangedDataError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.speech.recordings import (
     list_places,
     open_recordings,
@@ -59,15 +60,17 @@ def test_a_broken_header_is_named_with_the_tar_and_the_member(tmp_path: Path) ->
         open_recordings(list_places(path, CONFIG), list(LENGTHS), str(path))
 
 
-def test_a_file_that_becomes_shorter_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["shorter", "rewritten"])
+def test_a_file_that_changes_is_named(tmp_path: Path, change: str) -> None:
     folder = write_recordings(tmp_path / "in", LENGTHS)
+    os.utime(folder / "r/1_a.wav", ns=(1, 1))
     (recording,) = open_recordings(list_places(folder, CONFIG), ["r/1_a.wav"], str(folder))
     content = (folder / "r/1_a.wav").read_bytes()
-    (folder / "r/1_a.wav").write_bytes(content[:100])
-    with pytest.raises(DamagedDataError, match=r"in/r/1_a\.wav: byte 100: expected bytes up to 644, found the end"):
+    (folder / "r/1_a.wav").write_bytes(content[:100] if change == "shorter" else content[:-1] + b"x")
+    with pytest.raises(ChangedDataError, match=r"in/r/1_a\.wav: expected the file that was opened, found one changed"):
         read_samples(recording, 0, 300, str(folder))
     (folder / "r/1_a.wav").unlink()
-    with pytest.raises(DamagedDataError, match=r"in/r/1_a\.wav: cannot be read: .*No such file"):
+    with pytest.raises(ChangedDataError, match=r"in/r/1_a\.wav: cannot be read: .*No such file"):
         read_samples(recording, 0, 300, str(folder))
 
 
