@@ -335,13 +335,14 @@ class ParquetSource:
 
 
 class _Held:
-    """The row groups read last, up to some bytes. Two threads that want one read it once."""
+    """The row groups read last, up to some bytes. Two threads that want one read it once, and so do all that fail."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards the three below
         self._held: OrderedDict[tuple[int, int], Any] = OrderedDict()
         self._held_bytes = 0
+        self._damages: dict[tuple[int, int], str] = {}
         self._reading = [threading.Lock() for _ in range(_LOCKS)]
 
     def get(self, key: tuple[int, int], read: Callable[[], Any]) -> Any:
@@ -350,7 +351,16 @@ class _Held:
                 if key in self._held:
                     self._held.move_to_end(key)
                     return self._held[key]
-            table = read()
+                if key in self._damages:
+                    raise DamagedDataError(self._damages[key])
+            try:
+                table = read()
+            except ChangedDataError:
+                raise
+            except DamagedDataError as error:
+                with self._lock:
+                    self._damages[key] = str(error)
+                raise
             with self._lock:
                 self._held[key] = table
                 self._held_bytes += table.nbytes

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from adamctl.errors import DamagedDataError
+from adamctl.errors import ChangedDataError, DamagedDataError
 from adamctl.roles.data.speech.log_mel import LogMel
-from adamctl.roles.data.speech.recordings import Recording, read_samples
+from adamctl.roles.data.speech.recordings import Recording, Samples, read_samples
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -68,6 +68,7 @@ class FrameStore:
         self._starts: Indices = np.full(len(recordings), _NOT_KEPT)
         self._used = 0
         self._filled = np.zeros(len(recordings), np.bool_)
+        self._damages: dict[int, str] = {}  # of recordings that are only decoded as a whole
         self._means = np.zeros((0 if self.all_fit else len(recordings), log_mel.bands), np.float32)
         self._mean_known = np.zeros(len(self._means), np.bool_)
         self.size_bytes = self._rows.nbytes + self._means.nbytes
@@ -136,8 +137,21 @@ class FrameStore:
 
     def _heard(self, number: int) -> Floats:
         """Returns all frames of a recording, not centred."""
+        return self._log_mel.frames(self._samples(number, 0, self._recordings[number].samples))
+
+    def _samples(self, number: int, start: int, stop: int) -> Samples:
+        """Reads a part of a recording. One of FLAC that is damaged is decoded once, and not for each of its frames."""
+        if number in self._damages:
+            raise DamagedDataError(self._damages[number])
         recording = self._recordings[number]
-        return self._log_mel.frames(read_samples(recording, 0, recording.samples, self._origin))
+        try:
+            return read_samples(recording, start, stop, self._origin)
+        except ChangedDataError:
+            raise
+        except DamagedDataError as error:
+            if recording.wav is None:
+                self._damages[number] = str(error)
+            raise
 
     def _whole(self, number: int) -> Floats:
         frames = self._heard(number)
@@ -161,7 +175,7 @@ class FrameStore:
         recording, log_mel = self._recordings[number], self._log_mel
         start = first * log_mel.hop_samples
         end = min((stop - 1) * log_mel.hop_samples + log_mel.window_samples, recording.samples)
-        return log_mel.frames(read_samples(recording, start, end, self._origin))
+        return log_mel.frames(self._samples(number, start, end))
 
     def _mean(self, number: int) -> Floats:
         if not self._mean_known[number]:

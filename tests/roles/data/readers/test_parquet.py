@@ -19,6 +19,7 @@ from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers import open_source, parquet_file
 from adamctl.roles.data.readers.columns import in_test_part
 from adamctl.roles.data.readers.source import FileSplit, Source
+from adamctl.roles.data.sets.skipping import SkippingSource
 
 
 def write(path: Path, columns: dict[str, Any] | Any, rows: int = 4) -> Path:
@@ -120,6 +121,28 @@ def test_in_example_order_all_row_groups_stay_if_there_is_memory(
     read_bytes = source.read_bytes - before  # type: ignore[attr-defined]
     assert (reads - 1) * once * 0.8 < read_bytes <= reads * once
     assert source.resident_bytes >= source._held._held_bytes  # type: ignore[attr-defined]
+
+
+def test_a_damaged_row_group_is_read_once_and_not_for_each_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"x": np.random.default_rng(1).random(400), "label": np.zeros(400, np.int8)}
+    path = write(tmp_path / "train.parquet", columns, 200)
+    write(tmp_path / "test.parquet", columns, 200)
+    column = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    place = (column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size // 2
+    path.write_bytes(damaged(path.read_bytes(), lambda found: found.__setitem__(place, found[place] ^ 64)))
+    source = SkippingSource(opened(tmp_path))
+    reads: list[int] = []
+    read = parquet_file.ParquetSource._read
+
+    def counted(self: Any, group: Any) -> Any:
+        reads.append(group.number)
+        return read(self, group)
+
+    monkeypatch.setattr(parquet_file.ParquetSource, "_read", counted)
+    values(source)
+    assert source.skipped == 200 and reads == [0, 1]
 
 
 def test_images_that_are_larger_in_their_files_count_as_they_are_there(tmp_path: Path) -> None:

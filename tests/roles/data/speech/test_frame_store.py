@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import DamagedDataError
+from adamctl.errors import ChangedDataError, DamagedDataError
 from adamctl.roles.data.speech import frame_store
 from adamctl.roles.data.speech.frame_store import FrameStore
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings, contexts
-from adamctl.roles.data.speech.recordings import list_places, open_recordings
+from adamctl.roles.data.speech.recordings import Recording, list_places, open_recordings
 from tests.roles.data.speech.sounds import RATE_HZ, noise, write_recordings
 
 LENGTHS = {"0_a.wav": 1000, "0_b.wav": 90, "0_c.wav": 200, "0_d.wav": 2345}  # 11, 1, 1 and 27 frames
@@ -141,3 +141,23 @@ def test_a_recording_that_cannot_be_read_is_named_and_the_others_are_read(tmp_pa
         store.gather(np.array([3]), np.array([0]), out)
     store.gather(np.array([0]), np.array([5]), out)
     np.testing.assert_array_equal(out[0], expected()[0][5])
+
+
+@pytest.mark.parametrize("budget_bytes", [0, 1 << 20])
+@pytest.mark.parametrize(("error", "reads"), [(DamagedDataError, 1), (ChangedDataError, 3)])
+def test_a_damaged_flac_file_is_decoded_once_and_not_for_each_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget_bytes: int, error: type[Exception], reads: int
+) -> None:
+    store = opened(tmp_path, budget_bytes)
+    store._recordings = [recording._replace(wav=None) for recording in store._recordings]
+    asked: list[str] = []
+
+    def broken(recording: Recording, *arguments: object) -> None:
+        asked.append(recording.name)
+        raise error(f"{recording.name}: a bad frame")
+
+    monkeypatch.setattr(frame_store, "read_samples", broken)
+    for frame in range(3):
+        with pytest.raises(error, match=r"0_d\.wav: a bad frame"):
+            store.gather(np.array([3]), np.array([frame]), np.empty((1, store.elements), np.float32))
+    assert asked == ["0_d.wav"] * reads
