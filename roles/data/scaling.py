@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from adamctl.errors import DamagedDataError
 from adamctl.roles.data.core import Indices
-from adamctl.roles.data.readers.source import FileSplit, Source, check_finite
+from adamctl.roles.data.readers.source import FileSplit, Source, check_finite, decodes
 from adamctl.roles.data.sets.skipping import SkippingSource
 
 STATISTICS_EXAMPLES_MAX: Final = 2048
@@ -68,7 +68,7 @@ def mean_and_deviation(source: Source, indices: Indices, split: FileSplit = "tra
     Block by block: counts, means and squared deviations combine as in Chan, Golub, LeVeque 1979, eq. 2.1.
     Raises DamagedDataError.
     """
-    if not source.resident and len(indices) > STATISTICS_EXAMPLES_MAX:
+    if decodes(source) and len(indices) > STATISTICS_EXAMPLES_MAX:
         indices = indices[:: -(-len(indices) // STATISTICS_EXAMPLES_MAX)]
     total, mean, squares = 0, 0.0, 0.0
     elements = prod(source.example_shape)

@@ -22,6 +22,7 @@ from adamctl.roles.data.core import Range, dataset_identity
 from adamctl.roles.data.memory import memory_of_option
 from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
+from adamctl.roles.data.readers.source import decodes
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.store import DataStore
 from adamctl.roles.rooted import PATH_CHARACTERS_MAX, Roots
@@ -152,7 +153,7 @@ class DataServer:
                     scaling.shift,
                     result.class_examples,
                     form.targets,
-                    not result.source.resident,
+                    decodes(result.source),
                     result.read_bytes,
                 )
             )

@@ -34,7 +34,7 @@ class Source(Protocol):
         example_shape: shape of one example, equal to the model's input if one was given.
         dtype: of the values: uint8 if the files contain bytes, else float32.
         value_max: the divisor for `scale = "unit"`: 255 for bytes, 1 for values that stay unchanged.
-        resident: True if all values are in memory, so that `load` only copies; False if `load` decodes files.
+        resident: True if all values are or will be in memory here; False if `load` decodes files.
         resident_bytes: memory that the source itself holds.
         stored_bytes: size of the files.
         origin: where the examples are, for messages.
@@ -101,6 +101,14 @@ def keeps_examples(source: Source) -> bool:
     One that is not `resident`, since not all of it is there, says so by the attribute `keeps_examples`.
     """
     return source.resident or bool(getattr(source, "keeps_examples", False))
+
+
+def decodes(source: Source) -> bool:
+    """Returns whether a source decodes files when examples are asked for: the same on all machines.
+
+    One that keeps what it has decoded is `resident` where there is memory for all of it, and may not be elsewhere.
+    """
+    return not source.resident or bool(getattr(source, "keeps_examples", False))
 
 
 def groups_of(source: Source | Peek, split: FileSplit) -> Groups | None:

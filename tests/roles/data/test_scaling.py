@@ -24,6 +24,15 @@ def test_standard_examples_have_mean_0_and_deviation_1() -> None:
     assert abs(values.mean()) < 1e-4 and abs(values.std() - 1) < 1e-4
 
 
+def test_statistics_are_of_the_same_examples_however_much_memory_there_is() -> None:
+    found = []
+    for resident in (False, True):
+        source = source_of(RANDOM)
+        source.keeps_examples, source.resident = True, resident
+        found.append(scaling_for("standard", source, np.arange(5000)))
+    assert found[0] == found[1] != scaling_for("standard", source_of(RANDOM), np.arange(5000))
+
+
 def test_statistics_leave_out_what_is_held_out() -> None:
     images = pattern(10)
     mean, _ = mean_and_deviation(source_of(images), np.array([0, 2]))

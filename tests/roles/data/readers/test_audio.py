@@ -19,6 +19,7 @@ from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Range
 from adamctl.roles.data.describe.look import Needs, look
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.audio import AudioSource
+from adamctl.roles.data.readers.source import decodes
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.speech.frame_store import FrameStore
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings, contexts
@@ -284,3 +285,21 @@ def test_a_bounded_server_keeps_frames_within_its_share(folder: Path, memory_byt
         assert store.open(config, SHAPE, 0).source.resident == all_fit
     finally:
         store.close()
+
+
+def test_servers_of_any_memory_have_the_same_set(tmp_path: Path) -> None:
+    lengths = {f"{kind}_{number}.wav": 60_000 for kind in "ab" for number in range(3)}
+    folder = write_recordings(tmp_path / "long", lengths)
+    config = msgspec.structs.replace(CONFIG, source=str(folder), test_files="*_2.wav", scale="standard")
+    found = []
+    for memory_bytes in (100_000, 1 << 30):
+        store = DataStore(threads=1, memory_bytes=memory_bytes)
+        try:
+            dataset = store.open(config, SHAPE, 0)
+            found.append((dataset.source.resident, decodes(dataset.source), dataset.scaling))
+        finally:
+            store.close()
+    (small, _, scaling), (large, _, other) = found
+    assert (small, large) == (False, True) and all(shared for _, shared, _ in found)
+    assert scaling.factor == pytest.approx(other.factor, rel=1e-6)
+    assert scaling.shift == pytest.approx(other.shift, rel=1e-6)
