@@ -23,6 +23,8 @@ from adamctl.kernels.numeric.mix import KEY_STEP, scrambled
 FILE_ORDER: Final = -1  # pass number: in the order of the files
 SKIPPED: Final = -1
 """The label of an example that is damaged and left out (`data.on_error = "skip"`); its values are zero."""
+STILL_OPENING: Final = "opening"
+"""In the details of NOT_READY: the server is opening the data set, and will be for longer than the asker waits."""
 _ORDER_STREAM: Final = 0x4441_5441 << 32  # "DATA": keeps these Philox streams apart from those of initial weights
 VALIDATION_STREAM: Final = 0x5641_4C49 << 32  # "VALI"
 _TRANSLATION_STREAM: Final = 0x5452_414E << 32  # "TRAN"

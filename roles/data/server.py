@@ -8,8 +8,10 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,7 +20,7 @@ from adamctl.config.urls import checked_url, is_inside, is_url, without_file_sch
 from adamctl.errors import BackpressureError, ConfigurationError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.handler import report_failure
 from adamctl.net.transport import Request
-from adamctl.roles.data.core import Range, dataset_identity
+from adamctl.roles.data.core import STILL_OPENING, Range, dataset_identity
 from adamctl.roles.data.memory import memory_of_option
 from adamctl.roles.data.order.ownership import Share
 from adamctl.roles.data.preparing import Asked, ReadyRange
@@ -36,7 +38,23 @@ if TYPE_CHECKING:
 _OPENING_THREADS: Final = 2
 _OPENING_MAX: Final = 64
 _OPENING_PER_CONNECTION_MAX: Final = 4
+_PUT_OFF_SHARE: Final = 0.9  # of the time that a requester waits
 _CONFIGURATION = msgspec.msgpack.Decoder(DataConfig)
+
+
+class _Key(NamedTuple):
+    """What is being opened: the name of a data set, and whether it is only asked about."""
+
+    name: str
+    again: bool
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A request that waits for a data set to be open. `timer`: when it is put off."""
+
+    request: Request
+    timer: asyncio.TimerHandle | None = None
 
 
 class DataServer:
@@ -49,8 +67,9 @@ class DataServer:
         self._roots = Roots((root for root in roots if root not in self._urls), "--data-root")
         self._loop = loop
         self._openers = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="open")
-        self._opening = 0
-        self._opening_for: Counter[int] = Counter()  # by connection
+        self._openings: dict[_Key, list[_Waiting]] = {}
+        self._waiting = 0  # requests of all of them
+        self._waiting_for: Counter[int] = Counter()  # by connection
         self._wait_s = 0.0
 
     def handle(self, request: Request) -> None:
@@ -65,7 +84,7 @@ class DataServer:
 
     def status(self) -> dict[str, Any]:
         """Returns plain values; `wait_s` is how long all reads together waited for their ranges."""
-        return self.store.status() | {"opening": self._opening, "wait_s": round(self._wait_s, 6)}
+        return self.store.status() | {"opening": len(self._openings), "wait_s": round(self._wait_s, 6)}
 
     def close(self) -> None:
         """Stops the threads; unfinished requests are never answered. Blocks until the threads have ended."""
@@ -114,54 +133,76 @@ class DataServer:
                 "this data server sends values as they are in the files, and the reader is of a release that does not "
                 "scale them: install one release of adamctl on all machines"
             )
-        if self._opening >= _OPENING_MAX:
+        if self._waiting >= _OPENING_MAX or len(self._openings) >= _OPENING_MAX:
             raise BackpressureError(f"{_OPENING_MAX} data sets are being opened already; ask again later")
-        if self._opening_for[request.connection_id] >= _OPENING_PER_CONNECTION_MAX:
+        if self._waiting_for[request.connection_id] >= _OPENING_PER_CONNECTION_MAX:
             raise BackpressureError(
                 f"{_OPENING_PER_CONNECTION_MAX} of your data sets are being opened; ask again later"
             )
-        self._opening += 1
-        self._opening_for[request.connection_id] += 1
-        self._openers.submit(self._open_in_thread, request, config, message)
+        # Named by the configuration as it was sent: links, current folders and roots may differ from server to server.
+        key = _Key(dataset_identity(config, message.input_shape, message.seed), message.again)
+        if key not in self._openings:
+            self._openings[key] = []
+            self._openers.submit(self._open_in_thread, key, config, message)
+        self._waiting += 1
+        self._waiting_for[request.connection_id] += 1
+        waiting = _Waiting(request)
+        self._openings[key].append(waiting)
+        if request.deadline_s < inf:
+            left_s = request.deadline_s - self._loop.time()
+            waiting.timer = self._loop.call_later(left_s * _PUT_OFF_SHARE, self._put_off, key, waiting)
 
-    def _open_in_thread(self, request: Request, config: DataConfig, message: DataOpenRequest) -> None:
+    def _open_in_thread(self, key: _Key, config: DataConfig, message: DataOpenRequest) -> None:
         result: OpenDataSet | Exception
-        # Of the configuration as it was sent: links, current folders and roots may differ from server to server.
-        name = dataset_identity(config, message.input_shape, message.seed)
         try:
             allowed = within_roots(config, self._roots, self._urls)
-            result = self.store.open(allowed, message.input_shape, message.seed, name=name, again=message.again)
+            result = self.store.open(allowed, message.input_shape, message.seed, name=key.name, again=key.again)
         except Exception as error:
             result = error
-        self._post(partial(self._answer_open, request, result))
+        self._post(partial(self._answer_open, key, result))
 
-    def _answer_open(self, request: Request, result: OpenDataSet | Exception) -> None:
-        self._opening -= 1
-        self._opening_for[request.connection_id] -= 1
-        self._opening_for += Counter()  # drops those that are zero
-        if isinstance(result, Exception):
-            _refuse(request, result)
-        else:
-            form, scaling = result.form, result.scaling
-            request.reply(
-                DataOpenReply(
-                    result.name,
-                    result.examples,
-                    result.classes,
-                    form.dtype,
-                    scaling.factor,
-                    scaling.shift,
-                    result.class_examples,
-                    form.targets,
-                    decodes(result.source),
-                    result.read_bytes,
-                )
-            )
+    def _put_off(self, key: _Key, waiting: _Waiting) -> None:
+        """Says before a request's deadline that it takes longer, so that its sender asks again and gives nothing up."""
+        self._openings[key].remove(waiting)
+        self._waits_no_longer(waiting.request)
+        text = "the data set is still being opened; ask again"
+        waiting.request.fail(ErrorCode.NOT_READY, text, {STILL_OPENING: True})
+
+    def _waits_no_longer(self, request: Request) -> None:
+        self._waiting -= 1
+        self._waiting_for[request.connection_id] -= 1
+        self._waiting_for += Counter()  # drops those that are zero
+
+    def _answer_open(self, key: _Key, result: OpenDataSet | Exception) -> None:
+        for waiting in self._openings.pop(key):
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+            self._waits_no_longer(waiting.request)
+            if isinstance(result, Exception):
+                _refuse(waiting.request, result)
+            else:
+                waiting.request.reply(_opened(result))
 
     def _post(self, action: Callable[[], None]) -> None:
         """Runs an action on the event loop, unless the loop has ended meanwhile."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action)
+
+
+def _opened(dataset: OpenDataSet) -> DataOpenReply:
+    form, scaling = dataset.form, dataset.scaling
+    return DataOpenReply(
+        dataset.name,
+        dataset.examples,
+        dataset.classes,
+        form.dtype,
+        scaling.factor,
+        scaling.shift,
+        dataset.class_examples,
+        form.targets,
+        decodes(dataset.source),
+        dataset.read_bytes,
+    )
 
 
 def _refuse(request: Request, error: Exception) -> None:

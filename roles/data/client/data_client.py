@@ -27,7 +27,15 @@ from adamctl.roles.data.client.batches import (
     new_arrays,
     receiving_views,
 )
-from adamctl.roles.data.client.data_set import DataSet, difference, elsewhere, open_on, opening, request_range
+from adamctl.roles.data.client.data_set import (
+    DataSet,
+    being_opened,
+    difference,
+    elsewhere,
+    open_on,
+    opening,
+    request_range,
+)
 from adamctl.roles.data.client.link import DataServerLink, connector_of_node, connector_over
 from adamctl.roles.data.client.servers import DataServers
 from adamctl.roles.data.client.shared_reads import SharedReads
@@ -55,6 +63,10 @@ OPEN_DEADLINE_S: Final = 120.0
 OPEN_AGAIN_S: Final = 20.0
 READ_DEADLINE_S: Final = 60.0
 _OPEN_RETRY_S: Final = 0.25
+
+
+class _StillOpeningError(UnreachableError):
+    """No server has opened the data yet, and one says that it is about to."""
 
 
 class DataClient:
@@ -121,7 +133,10 @@ class DataClient:
         """Opens a data set on every reachable server.
 
         If none can be reached, it keeps trying for a while, since servers may be restarting, and tries those of the
-        cluster that it was not told of.
+        cluster that it was not told of. As long as a server says that it is opening the data, it waits.
+
+        Args:
+            deadline_s: for each attempt.
 
         Raises:
             ConfigurationError, DamagedDataError: a server found an error, or the servers have different data.
@@ -132,6 +147,9 @@ class DataClient:
         while True:
             try:
                 return await self._open_once(config, tuple(input_shape), seed, deadline_s)
+            except _StillOpeningError:
+                give_up_s = loop.time() + min(OPEN_AGAIN_S, deadline_s)
+                await asyncio.sleep(_OPEN_RETRY_S)
             except UnreachableError:
                 if loop.time() >= give_up_s:
                     raise
@@ -148,6 +166,8 @@ class DataClient:
                 opened.append((server, answer))
             elif not (isinstance(answer, (UnreachableError, ProtocolError)) or elsewhere(answer)):
                 raise answer
+        if not opened and any(isinstance(answer, BaseException) and being_opened(answer) for answer in answers):
+            raise _StillOpeningError("the data servers are opening the data")
         if not opened:
             raise UnreachableError(f"no data server could be reached: {self._reasons()}")
         first, data = opened[0]

@@ -22,6 +22,7 @@ from adamctl.errors import (
 )
 from adamctl.net.transport import Reply
 from adamctl.roles.data.client.link import DataServerLink
+from adamctl.roles.data.core import STILL_OPENING
 from adamctl.roles.data.form import DTYPES, ExampleForm
 from adamctl.roles.data.scaling import Scaling
 from adamctl.wire.constants import ErrorCode
@@ -182,6 +183,13 @@ async def request_range(
 def elsewhere(error: BaseException) -> bool:
     """Whether a refusal is due to this server's present state, so that another one, or this one later, may answer."""
     return isinstance(error, RemoteError) and error.code in _TRY_ELSEWHERE
+
+
+def being_opened(error: BaseException) -> bool:
+    """Whether a server answers, and opens the data set or others first: then it is asked for as long as it does."""
+    return isinstance(error, RemoteError) and (
+        error.code == ErrorCode.OVER_QUOTA or (error.code == ErrorCode.NOT_READY and STILL_OPENING in error.details)
+    )
 
 
 def translated(error: RemoteError, server: str) -> AdamctlError:

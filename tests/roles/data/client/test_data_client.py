@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -19,8 +20,10 @@ from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
 from adamctl.roles.data import store as store_module
+from adamctl.roles.data.client import data_client
 from adamctl.roles.data.client.data_client import Batch, DataClient, DataSet, Range, ReadAhead
 from adamctl.roles.data.scaling import Scaling
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.wire.messages import ConfigChanges
 from tests.roles.data.data_servers import TINY, WAIT_S, Farm, hello
 
@@ -238,6 +241,38 @@ async def test_opening_waits_a_while_for_servers_that_are_starting_again(
     assert (await opening).examples["train"] == 50
     await client.close()
     await farm.stop("data-0")
+
+
+async def test_opening_waits_for_a_server_that_is_at_it_however_long_that_takes(
+    farm: Farm, idx_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idx_folder()
+    monkeypatch.setattr(data_client, "OPEN_AGAIN_S", 0.0)
+    server = await farm.start("data-0")
+    client = await farm.client("data-0")
+    may_open, begun, put_off = threading.Event(), 0, 0
+    open_store, put_off_request = server.store.open, server._put_off
+
+    def slow(*arguments: Any, **keywords: Any) -> OpenDataSet:
+        nonlocal begun
+        begun += 1
+        may_open.wait(WAIT_S)
+        return open_store(*arguments, **keywords)
+
+    def counted(*arguments: Any) -> None:
+        nonlocal put_off
+        put_off += 1
+        put_off_request(*arguments)
+        if put_off == 6:  # more than one connection may have opened at a time
+            may_open.set()
+
+    monkeypatch.setattr(server.store, "open", slow)
+    monkeypatch.setattr(server, "_put_off", counted)
+    data = await client.open(TINY, (4, 4, 1), 7, deadline_s=0.2)
+    assert data.examples["train"] == 50 and put_off >= 6
+    assert begun <= 2, "those that ask meanwhile wait for one opening; who asks after it is answered at once"
+    assert server.status()["opening"] == 0
+    await client.close()
 
 
 def test_without_servers_the_message_says_how_to_start_one() -> None:
