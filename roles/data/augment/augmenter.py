@@ -45,7 +45,7 @@ class Augmenter:
         Args:
             shape, dtype: of the examples; uint8 or float32.
             border: what a zero byte is.
-            white: what the largest byte is.
+            white: the value of white: 255 for most bytes, less where `Source.value_max` is.
             translate: `DataConfig.translate`.
             bands: numbers of a frame, where examples are frames of sound.
 
@@ -109,10 +109,10 @@ class Augmenter:
             other.apply(whole, keys_of(indices, self._seed, variant, name))
 
     def _tone(self, flat: NDArray[Any], factors: Floats, shifts: Floats) -> None:
-        """Makes images [n, elements] lighter and more vivid; bytes stay within 0 .. 255."""
+        """Makes images [n, elements] lighter and more vivid; bytes stay within 0 .. white."""
         if self._dtype == np.uint8:
-            values = np.arange(_BYTE_MAX + 1, dtype=np.float32) * factors + _BYTE_MAX * shifts
-            tables = np.clip(np.rint(values), 0, _BYTE_MAX).astype(np.uint8)
+            values = np.arange(_BYTE_MAX + 1, dtype=np.float32) * factors + np.float32(self._white) * shifts
+            tables = np.clip(np.rint(values), 0, min(self._white, _BYTE_MAX)).astype(np.uint8)
             for image, table in zip(flat, tables, strict=True):
                 np.take(table, image, out=image)
             return

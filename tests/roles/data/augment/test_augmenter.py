@@ -39,7 +39,8 @@ def images_of(n: int, dtype: type = np.uint8) -> NDArray[Any]:
 
 
 def augmenter(config: AugmentConfig, dtype: type = np.uint8, **more: Any) -> Augmenter:
-    return Augmenter(config, SHAPE, np.dtype(dtype), 7, more.pop("border", 0), more.pop("white", 1), **more)
+    white = more.pop("white", 255 if dtype is np.uint8 else 1)
+    return Augmenter(config, SHAPE, np.dtype(dtype), 7, more.pop("border", 0), white, **more)
 
 
 def applied(made: Augmenter, images: NDArray[Any], pass_number: int = 3) -> NDArray[Any]:
@@ -105,6 +106,14 @@ def test_values_are_changed_where_black_and_white_are_other_numbers() -> None:
     np.testing.assert_allclose(scaled, unit * 3 - 0.5, rtol=0, atol=1e-5)
 
 
+def test_bytes_of_another_white_are_changed_by_shares_of_it() -> None:
+    levels, config = images_of(40) // 16, AugmentConfig(brightness=0.2, contrast=0.3)  # 0 .. 15
+    got = applied(augmenter(config, white=15), levels)
+    as_numbers = applied(augmenter(config, np.float32, white=15), levels.astype(np.float32))
+    np.testing.assert_array_equal(got, np.clip(np.rint(as_numbers), 0, 15).astype(np.uint8))
+    assert got.max() == 15 and (got.reshape(40, -1).max(axis=1) > 0).all()
+
+
 def test_what_is_uncovered_is_border() -> None:
     grey = np.full((20, *SHAPE), 9, np.float32)
     got = applied(augmenter(AugmentConfig(crop=3), np.float32, border=-0.5), grey)
@@ -121,7 +130,7 @@ def test_a_variant_depends_on_seed_pass_and_example_alone(dtype: type) -> None:
     made.apply(backwards, np.arange(30)[::-1], 3)
     np.testing.assert_array_equal(backwards[::-1], whole)
     assert (applied(made, images, 4) != whole).reshape(30, -1).any(axis=1).all()
-    other = Augmenter(EVERYTHING, SHAPE, np.dtype(dtype), 8, 0)
+    other = Augmenter(EVERYTHING, SHAPE, np.dtype(dtype), 8, 0, 255 if dtype is np.uint8 else 1)
     assert (applied(other, images) != whole).any()
 
 
