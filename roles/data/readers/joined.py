@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from adamctl.roles.data.readers.source import (
     own_weights,
 )
 from adamctl.roles.data.readers.targets import target_count, targets_of
+
+_DIGITS_MAX: Final = 18
 
 
 class JoinedSource:
@@ -76,14 +78,18 @@ class JoinedSource:
 def join_labels(parts: Sequence[Source | Peek], origin: str) -> tuple[tuple[str, ...], dict[FileSplit, Labels]]:
     """Returns the names of all classes, and labels of each split as numbers of them.
 
-    Names that are numbers stay these numbers.
+    Names that are numbers, as `number_names` writes them, stay these numbers.
 
     Raises:
         ConfigurationError: there are more than CLASSES_MAX.
     """
     names = sorted({name for part in parts for name in part.classes}, key=_order)
-    if names and all(name.isdecimal() for name in names):
-        names = [str(number) for number in range(max(map(int, names)) + 1)]
+    if names and all(map(_is_number, names)):
+        if int(names[-1]) >= CLASSES_MAX:
+            raise ConfigurationError(
+                f"{origin}: expected labels of at most {CLASSES_MAX} classes, from 0, found {names[-1]} in its files"
+            )
+        names = [str(number) for number in range(int(names[-1]) + 1)]
     if len(names) > CLASSES_MAX:
         raise ConfigurationError(f"{origin}: expected at most {CLASSES_MAX} classes, found {len(names)} in its files")
     numbers = {name: number for number, name in enumerate(names)}
@@ -104,7 +110,12 @@ def join_peeks(peeks: Sequence[Peek], origin: str) -> Peek:
 
 
 def _order(name: str) -> tuple[int, str]:
-    return (int(name), "") if name.isdecimal() else (-1, name)
+    return (int(name), "") if _is_number(name) else (-1, name)
+
+
+def _is_number(name: str) -> bool:
+    """Returns whether a name is just what its number is written as: "01" is a name of its own."""
+    return name.isdecimal() and len(name) <= _DIGITS_MAX and str(int(name)) == name
 
 
 def _targets(sources: Sequence[Source], split: FileSplit) -> Targets | None:

@@ -58,7 +58,7 @@ class NpzSource(TableSource):
             DamagedDataError: it is not one number per example.
         """
         examples = len(self.labels(split))
-        with np.load(self.origin, allow_pickle=False) as archive:
+        with _opened(Path(self.origin)) as (archive, _):
             if "weights" not in archive:
                 raise ConfigurationError(
                     f'{self.origin}: data.sampling = "weights" needs an array weights [{examples}]; '

@@ -41,6 +41,21 @@ def test_numbered_classes_stay_numbers(tmp_path: Path) -> None:
     assert source.classes == tuple(map(str, range(12))) and source.labels("train").tolist() == [0, 1, 11, 3]
 
 
+def test_names_that_only_look_like_numbers_are_names(tmp_path: Path) -> None:
+    archive(tmp_path, "a.npz", 0, ["01", "2"])
+    archive(tmp_path, "b.npz", 2, ["02", "01", "9" * 5000])
+    source = open_source(CONFIG, tmp_path, (2,))
+    assert source.classes == ("01", "02", "9" * 5000, "2")
+    assert source.labels("train").tolist() == [0, 3, 1, 0, 2]
+
+
+def test_a_class_of_a_large_number_is_refused_before_all_below_it_are_named(tmp_path: Path) -> None:
+    archive(tmp_path, "a.npz", 0, ["0", "1"])
+    archive(tmp_path, "b.npz", 2, ["0", "1000000000000"])
+    with pytest.raises(ConfigurationError, match=r"at most 8192 classes, from 0, found 1000000000000 in its files"):
+        open_source(CONFIG, tmp_path, (2,))
+
+
 def test_targets_and_weights_are_joined(tmp_path: Path) -> None:
     for name, first in (("a", 0), ("b", 3)):
         values = np.full((3, 2), first, np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.npz import open_npz, peek_npz
+from adamctl.roles.data.readers.npz import NpzSource, open_npz, peek_npz
 
 IMAGES = np.arange(6 * 2 * 3, dtype=np.uint8).reshape(6, 2, 3)
 LABELS = np.array([0, 1, 2, 0, 1, 2])
@@ -44,6 +44,15 @@ def test_labels_that_are_texts_in_one_part_only_are_damage(tmp_path: Path) -> No
     np.savez(tmp_path / "data.npz", x_train=IMAGES, y_train=LABELS, x_test=IMAGES, y_test=LABELS.astype(str))
     with pytest.raises(DamagedDataError, match="expected all labels as texts or all as numbers"):
         open_npz(tmp_path / "data.npz")
+
+
+def test_weights_that_are_objects_are_damage(tmp_path: Path) -> None:
+    weights = np.array([1, "x", 2, 3, 4, 5], object)
+    np.savez(tmp_path / "data.npz", x_train=IMAGES, y_train=LABELS, weights=weights)
+    source = open_npz(tmp_path / "data.npz")
+    assert isinstance(source, NpzSource)
+    with pytest.raises(DamagedDataError, match=r"data\.npz: expected an \.npz archive of plain arrays"):
+        source.weights("train")
 
 
 def test_floats_stay_as_they_are(tmp_path: Path) -> None:
