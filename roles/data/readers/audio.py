@@ -24,11 +24,14 @@ from adamctl.roles.data.speech.alignment import Marked, mark, number_classes, re
 from adamctl.roles.data.speech.frame_store import FrameStore, Indices
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings
 from adamctl.roles.data.speech.recordings import (
+    LOST,
     Recording,
     check_file_name,
     list_places,
+    lost_recording,
     open_recordings,
     place_of,
+    places_before_damage,
     read_text,
 )
 
@@ -78,11 +81,17 @@ class AudioSource:
                 f"the model's input is {list(input_shape)}, but {2 * features.context + 1} frames of {features.bands} "
                 f"bands are {list(self.example_shape)}: set model.input, data.features.context or data.features.bands"
             )
-        places = list_places(path, config)
+        skip = config.on_error == "skip"
+        places, damage = places_before_damage(path, config) if skip else (list_places(path, config), "")
         arranged = arrange(places, config, self.origin, with_classes=not config.alignment)
         names = [name for split in FILE_SPLITS for name in arranged.names[split]]
-        self._recordings = open_recordings(places, names, self.origin, skip=config.on_error == "skip")
+        self._recordings = open_recordings(places, names, self.origin, skip=skip)
         self._split_at = len(arranged.names["train"])
+        of_recording = np.concatenate([arranged.labels[split] for split in FILE_SPLITS])
+        if damage:  # it counts as one recording of the first class, which is skipped
+            self._recordings.insert(self._split_at, lost_recording(path, damage, self._recordings[0].rate_hz))
+            of_recording = np.insert(of_recording, self._split_at, 0)
+            self._split_at += 1
         settings = MelSettings(
             features.bands, features.window_ms, features.hop_ms, features.low_hz, features.high_hz
         )  # fmt: skip
@@ -93,7 +102,6 @@ class AudioSource:
             self.classes, marked = self._aligned(path, config.alignment)
         else:
             self.classes = arranged.classes
-            of_recording = np.concatenate([arranged.labels[split] for split in FILE_SPLITS])
             counts = self._store.counts.tolist()
             marked = [
                 Marked(np.arange(count), np.full(count, label, np.int32))
@@ -178,12 +186,12 @@ class AudioSource:
         origin = f"{self.origin}/{name}"
         segments = read_alignment(read_text(path, name), origin)
         known = {recording.name for recording in self._recordings}
-        for unknown in (name for name in segments if name not in known):
+        for unknown in (name for name in segments if name not in known and LOST not in known):
             raise DamagedDataError(
                 f"{origin}: line {segments[unknown][0].line}: expected the name of a recording, such as "
                 f"{self._recordings[0].name}, found {unknown}"
             )
-        for missing in (one.name for one in self._recordings if one.name not in segments):
+        for missing in (one.name for one in self._recordings if one.name not in segments and one.name != LOST):
             raise DamagedDataError(f"{origin}: expected a line for {missing}, found none; add it, or remove the file")
         classes, labels = number_classes((one.class_name for every in segments.values() for one in every), origin)
         marked = [

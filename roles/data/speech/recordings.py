@@ -20,6 +20,8 @@ from adamctl.roles.data.speech.wav import Sound, WavHeader, read_wav_header, wav
 
 ENDINGS: Final = (".wav", ".flac")
 KIND: Final = "WAV or FLAC files"
+LOST: Final = "(behind the damage)"
+"""The name of what stands for the recordings of a tar that nobody can list."""
 
 Samples = NDArray[np.float32]
 
@@ -53,6 +55,11 @@ class Recording(NamedTuple):
     """What is wrong with its header; then it counts as a recording of one sample, which cannot be read."""
 
 
+def lost_recording(tar: Path, damage: str, rate_hz: int) -> Recording:
+    """Returns what stands for all recordings behind a damaged header of a tar: one that cannot be read."""
+    return Recording(LOST, place_of(tar), rate_hz, 1, None, damage)
+
+
 def list_places(source: Path, config: DataConfig) -> dict[str, Place]:
     """Returns the WAV and FLAC files of a folder or a tar by their names below it. None of them is opened.
 
@@ -63,14 +70,28 @@ def list_places(source: Path, config: DataConfig) -> dict[str, Place]:
     if source.is_dir():
         names = files_below(source, ENDINGS, config, KIND)
         return {name: place_of(source / name) for name in names}
-    places = {
-        name: place
-        for name, place in tar_members(source).items()
-        if name.lower().endswith(ENDINGS) and not is_hidden(name)
-    }
+    places, damage = places_before_damage(source, config)
+    if damage:
+        raise DamagedDataError(damage)
+    return places
+
+
+def places_before_damage(source: Path, config: DataConfig) -> tuple[dict[str, Place], str]:
+    """Returns like `list_places`, of a tar those before a damaged header, and what is wrong with that; empty: nothing.
+
+    Raises:
+        ConfigurationError: like `list_places`.
+        DamagedDataError: there is none before the damage.
+    """
+    if source.is_dir():
+        return list_places(source, config), ""
+    found, damage = _members(source)
+    places = {name: place for name, place in found.items() if name.lower().endswith(ENDINGS) and not is_hidden(name)}
+    if not places and damage:
+        raise DamagedDataError(damage)
     if not places:
         raise ConfigurationError(f"{source}: expected {KIND}, found none")
-    return places
+    return places, damage
 
 
 def tar_members(path: Path) -> dict[str, Place]:
@@ -80,11 +101,24 @@ def tar_members(path: Path) -> dict[str, Place]:
         ConfigurationError: it is compressed.
         DamagedDataError: a header is damaged, or the file ends too early; the message gives the byte.
     """
+    places, damage = _members(path)
+    if damage:
+        raise DamagedDataError(damage)
+    return places
+
+
+def _members(path: Path) -> tuple[dict[str, Place], str]:
+    """Returns the files of a tar before a damaged header, and what is wrong with that. Raises ConfigurationError."""
+    places: dict[str, Place] = {}
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         opened = found.st_size, found.st_mtime_ns
-        every = members(file.fileno(), path)
-        return {member.name: Place(path, member.offset, member.size_bytes, opened) for member in every}
+        try:
+            for member in members(file.fileno(), path):
+                places[member.name] = Place(path, member.offset, member.size_bytes, opened)
+        except DamagedDataError as error:
+            return places, str(error)
+    return places, ""
 
 
 def read_text(source: Path, name: str) -> str:
@@ -100,7 +134,7 @@ def read_text(source: Path, name: str) -> str:
         place = place_of(path) if path.is_file() else None
     else:
         beside = source.parent / name
-        place = tar_members(source).get(name)
+        place = _members(source)[0].get(name)
         if place is None and beside.is_file():
             place = place_of(beside)
     if place is None:

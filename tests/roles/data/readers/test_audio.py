@@ -23,6 +23,7 @@ from adamctl.roles.data.readers.source import decodes
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.roles.data.speech.frame_store import FrameStore
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings, contexts
+from adamctl.roles.data.speech.recordings import LOST, tar_members
 from adamctl.roles.data.store import DataStore
 from tests.roles.data.orders import whole_pass
 from tests.roles.data.speech.sounds import RATE_HZ, noise, tar_of, wav_bytes, write_recordings
@@ -159,6 +160,29 @@ def test_a_damaged_recording_can_be_skipped_as_one_example(folder: Path, alignme
     skipped = source.groups("train") == number
     assert (labels[skipped] == SKIPPED).all() and (labels[~skipped] != SKIPPED).all()
     np.testing.assert_allclose(images[~skipped], expected[whole.groups("train") != number], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("alignment", ["", "words.txt"])
+def test_what_is_behind_a_damaged_header_of_a_tar_is_skipped_as_one_example(folder: Path, alignment: str) -> None:
+    tar = tar_of(folder, folder.parent / "set.tar")
+    text = "\n".join(f"{name} 0 {samples / 8} t" for name, samples in LENGTHS.items())
+    (folder.parent / "words.txt").write_text(text)
+    whole = opened(tar, msgspec.structs.replace(CONFIG, alignment=alignment))
+    content, members = bytearray(tar.read_bytes()), tar_members(tar)
+    names = list(members)
+    content[members[names[-3]].start - 512] ^= 1
+    tar.write_bytes(content)
+    config = msgspec.structs.replace(CONFIG, on_error="skip", scale="none", alignment=alignment)
+    with pytest.raises(DamagedDataError, match="checksum is wrong"):
+        opened(tar, msgspec.structs.replace(config, on_error="fail"))
+    source = opened(tar, config)
+    dataset = OpenDataSet("x", config, source, 7, BUDGET_BYTES)
+    count = dataset.examples["train"]
+    labels = np.empty(count, np.int32)
+    dataset.gather(Range("train", FILE_ORDER, 0, count), np.empty((count, 40), np.float32), labels)
+    assert labels[-1] == SKIPPED and (labels[:-1] != SKIPPED).all() and dataset.skipped == 1
+    assert source.classes == whole.classes
+    assert {*source.recording_names("train"), *source.recording_names("test")} == {*names[:-3], LOST}
 
 
 def test_if_all_recordings_are_damaged_none_can_be_skipped(tmp_path: Path) -> None:
