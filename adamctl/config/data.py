@@ -82,8 +82,8 @@ class DataConfig(Section, frozen=True):
             of them. `blocks`: what the source reads at once, such as 1,024 examples or a row group, in random order,
             and the examples of `window_blocks` of them together in random order; for sets larger than memory. `auto`:
             blocks from 4 million training examples on, and where single examples are dear to read (as in Parquet) and
-            the training examples take 1 GiB and more; examples otherwise, and wherever `stratify` needs it. It depends
-            on nothing but the data, so that all machines agree.
+            the training examples, or what is read for them, take 1 GiB and more; examples otherwise, and wherever
+            `stratify` needs it. It depends on nothing but the data, so that all machines agree.
         window_blocks: how many blocks are shuffled together in block order. A data server keeps two such windows in
             memory, the one served and the one read ahead; `adamctl data inspect` says how large they are.
         decoder: what decodes JPEG files: `pillow` (extra `image`), or `opencv` (also extra `opencv`), which takes less
