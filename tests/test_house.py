@@ -126,7 +126,9 @@ ELSEWHERE = (
         ("roles/host/client", "roles/host/core/instructions", "launch/hosts/serving", "launch/hosts/table"),
         "agents and a front meet in one test",
     ),
-    Elsewhere("launch/hosts/test_keeper.py", ("launch/hosts/decisions",), "what the keeper decides"),
+    Elsewhere(
+        "launch/hosts/test_keeper.py", ("launch/hosts/decisions", "launch/hosts/homes"), "what the keeper decides"
+    ),
     Elsewhere("launch/hosts/test_controller_keeper.py", ("launch/hosts/seats",), "who has a place, and who waits"),
     Elsewhere("launch/hosts/test_host_roles.py", ("launch/hosts/beside",), "parts of its roles"),
     Elsewhere("live/test_view.py", ("live/*",), "what is shown is tested as it is shown"),

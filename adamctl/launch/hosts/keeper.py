@@ -13,9 +13,8 @@ ended or has been silent for longer than its lease, so nothing here has to know 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 from adamctl.config.experiment import Experiment
@@ -33,13 +32,13 @@ from adamctl.launch.hosts.decisions import (
     Say,
     Seat,
 )
+from adamctl.launch.hosts.homes import Homes
 from adamctl.launch.hosts.placement import (
     KnownHost,
     Offer,
     Placed,
     partitions_of,
     place_roles,
-    threads_of,
     workers_on,
 )
 
@@ -74,6 +73,7 @@ class HostKeeper:
 
     def __post_init__(self) -> None:
         self.controllers = ControllerKeeper(self.placed, self.hosts, self._ending)
+        self.homes = Homes(self.experiment, self.placed, self.hosts, self._ending)
 
     # --- hosts come -------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class HostKeeper:
     @property
     def waiting(self) -> str:
         """What the run waits for before it begins; empty if for nothing."""
-        here = [name for name, host in self.hosts.items() if host.usable]
+        here = self.homes.usable()
         missing = self.asked.least - len(here)
         if self.begun or missing <= 0:
             return ""
@@ -112,7 +112,7 @@ class HostKeeper:
     def waiting_for_more(self) -> str:
         """What a run that has begun could still use; empty if nothing."""
         wanted = self.asked.most + self.asked.spares
-        here = sum(host.usable for host in self.hosts.values())
+        here = len(self.homes.usable())
         return (
             f"{here} of {wanted} hosts are there, and more are taken as they come"
             if self.begun and here < wanted
@@ -142,9 +142,9 @@ class HostKeeper:
             return []
         partitions, found = partitions_of(self.experiment), list[Decision]()
         most = workers_on(self.experiment, self.asked.most)
-        while len(self._nodes("worker")) + partitions <= most and len(idle := self._idle()) >= partitions:
+        while len(self.homes.nodes("worker")) + partitions <= most and len(idle := self.homes.idle()) >= partitions:
             for host in idle[:partitions]:
-                found.append(self._put("worker", self._next("worker"), host))
+                found.append(self.homes.put("worker", self.homes.new_name("worker"), host))
         if found:
             nodes = ", ".join(one.placed.node for one in found if isinstance(one, Put))
             return [Say(f"{why}: starting {nodes}{self._more}"), *found]
@@ -187,7 +187,7 @@ class HostKeeper:
         servers, cluster = [one.node for one in there if one.role == "ps"], self.experiment.cluster
         if servers and cluster.replication == 1 and cluster.store == "none":
             return f"the only copy of a part of the model was there ({', '.join(servers)}); continue with --resume"
-        if not any(one.usable for one in self.hosts.values()):
+        if not self.homes.usable():
             return "no host is left"
         return ""
 
@@ -201,11 +201,11 @@ class HostKeeper:
             del self.placed[one.node]
             self._ending.pop(one.node, None)
         for one in moved:
-            home = self._home(one.role)
+            home = self.homes.home(one.role)
             if home is None:
                 without.append(one.node)
             else:
-                puts.append(self._put(one.role, one.node, home))
+                puts.append(self.homes.put(one.role, one.node, home))
         said = f"{host} is lost: {why}"
         if puts:
             said += "; " + ", ".join(f"{one.placed.node} starts again on {one.placed.host}" for one in puts)
@@ -236,7 +236,7 @@ class HostKeeper:
         found: list[Decision] = [Say(f"{host} will be taken away in {deadline_s:.0f} s: {why}")]
         if self.saving:
             return found
-        if self.begun and not any(one.usable for one in self.hosts.values()):
+        if self.begun and not self.homes.usable():
             found.append(Say("no other host is there; the run goes on while this one lasts"))
             return [*found, OneMore(f"{host} is taken away")]
         for one in there:
@@ -245,18 +245,18 @@ class HostKeeper:
             elif one.role == "worker" and self.experiment.has_own_parameters:
                 found.append(Say(f"{one.node} has the only parameters; the run goes on while {host} lasts"))
             elif one.role in MOVED:
-                home = self._home(one.role)
-                self._ending[one.node] = None if home is None else self._at(one.role, one.node, home)
+                home = self.homes.home(one.role)
+                self._ending[one.node] = None if home is None else self.homes.at(one.role, one.node, home)
                 found.append(End(one.node, f"{host} is taken away"))
         return [*found, OneMore(f"{host} is taken away"), *self._release(host)]
 
     def _empty(self, server: Placed) -> list[Decision]:
         """Has a parameter server emptied, and another one started if too few would be left, or a host is free."""
         found: list[Decision] = []
-        left = [node for node in self._nodes("ps") if self.hosts[self.placed[node].host].usable]
-        home = self._home("ps")
-        if home is not None and (len(left) < max(self.experiment.cluster.replication, 1) or home in self._idle()):
-            found.append(self._put("ps", self._next("ps"), home))
+        left = [node for node in self.homes.nodes("ps") if self.hosts[self.placed[node].host].usable]
+        home = self.homes.home("ps")
+        if home is not None and (len(left) < max(self.experiment.cluster.replication, 1) or home in self.homes.idle()):
+            found.append(self.homes.put("ps", self.homes.new_name("ps"), home))
         elif not left:
             return [Say(f"nothing can take what {server.node} holds")]
         return [*found, Drain(server.node)]
@@ -276,11 +276,11 @@ class HostKeeper:
         gone = self.placed.pop(node, None)
         found: list[Decision] = []
         if elsewhere is not None:  # where it should have gone may be lost meanwhile
-            home = elsewhere.host if self.hosts[elsewhere.host].usable else self._home(elsewhere.role)
+            home = elsewhere.host if self.hosts[elsewhere.host].usable else self.homes.home(elsewhere.role)
             if home is None:
                 found = [Say(f"{node} has ended, and no host is left for it; continuing without it")]
             else:
-                found = [Say(f"{node} moves to {home}"), self._put(elsewhere.role, node, home)]
+                found = [Say(f"{node} moves to {home}"), self.homes.put(elsewhere.role, node, home)]
         return [*found, *(self._release(gone.host) if gone is not None else [])]
 
     def _release(self, host: str) -> list[Decision]:
@@ -350,45 +350,3 @@ class HostKeeper:
         times = [host.until_s - END_MARGIN_S for host in self.hosts.values() if not host.lost]
         begins = self._enough_since_s + SETTLE_S if not self.begun else inf
         return min([begins, *times, *self._held.values()])
-
-    # --- where ------------------------------------------------------------------------------------------------------
-
-    def _nodes(self, role: str) -> list[str]:
-        return [one.node for one in self.placed.values() if one.role == role]
-
-    def _idle(self) -> list[str]:
-        """Returns usable hosts without a worker, nor one on its way there."""
-        coming = {one.host for one in self._ending.values() if one is not None and one.role == "worker"}
-        busy = {one.host for one in self.placed.values() if one.role == "worker"} | coming
-        return [name for name, host in self.hosts.items() if host.usable and name not in busy]
-
-    def _home(self, role: str) -> str | None:
-        """Returns where a role starts that loses its host; None if the run goes on without it.
-
-        A worker goes where none is. Without such a host it shares one only if no whole replica would be left.
-        """
-        usable = [name for name, host in self.hosts.items() if host.usable]
-        there = Counter(one.host for one in self.placed.values() if one.role == role)
-        idle = self._idle()
-        left = [node for node in self._nodes("worker") if self.placed[node].host in usable]
-        if role == "worker" and not idle and len(left) >= partitions_of(self.experiment):
-            return None
-        chosen = idle or usable
-        roles = Counter(one.host for one in self.placed.values())
-        return min(chosen, key=lambda name: (there[name], roles[name]), default=None)
-
-    def _next(self, role: str) -> str:
-        """Returns a name that no role of this run has."""
-        taken = {*self.placed, *self._ending}
-        return next(name for number in range(1, len(taken) + 2) if (name := f"{role}-{number}") not in taken)
-
-    def _put(self, role: str, node: str, host: str) -> Put:
-        self.placed[node] = self._at(role, node, host)
-        return Put(self.placed[node])
-
-    def _at(self, role: str, node: str, host: str) -> Placed:
-        made = Placed(role, node, host)
-        beside = Counter(one.role for one in self.placed.values() if one.host == host and one.node != node)
-        beside[role] += 1
-        cores = self.hosts[host].offer.cores
-        return replace(made, threads=threads_of(self.experiment, role, cores, beside))
