@@ -182,18 +182,11 @@ class HostRoles:
         offer = Offer(event.host, min(self._keeper.asked.cores or host.cores, host.cores))
         if not self._stopping:
             self._decide(self._keeper.arrived(offer, event.again, now_s))
-            self._leave_out()
 
     def _lost(self, event: Lost, now_s: float) -> None:
         self._questions.lost(event.host)
         if not self._stopping:
             self._decide(self._keeper.lost(event.host, event.why, now_s))
-            self._leave_out()
-
-    def _leave_out(self) -> None:
-        """Forgets the roles that the run goes on without."""
-        for node in self._there.keep_only(self._keeper.placed):
-            self._supervision.leave(node)
 
     def _serves(self, node: str, addresses: tuple[str, ...]) -> None:
         self._serving.append((node, addresses))
@@ -231,6 +224,7 @@ class HostRoles:
     # --- what is decided --------------------------------------------------------------------------------------------
 
     def _decide(self, decisions: Iterable[Decision]) -> None:
+        """Carries out what the keeper has decided, then forgets the roles that the run goes on without."""
         for decision in decisions:
             match decision:
                 case Put(placed=placed):
@@ -250,12 +244,13 @@ class HostRoles:
                     self._news.append(Note(text))
                 case OfControllers() if not self._stopping:
                     self._seating.carry_out(decision)
-                    self._leave_out()
                 case BeginAnew(why=why):
                     self._begin_anew(why)
                 case GiveUp(reason=reason):
                     self._news.append(Fail("", reason, 1))
             self._told.set()
+        for node in self._there.keep_only(self._keeper.placed):
+            self._supervision.leave(node)
 
     def _begin_anew(self, why: str) -> None:
         for node, there in self._there.roles.items():
@@ -265,7 +260,8 @@ class HostRoles:
         self._starter.begin_anew()
 
     def _on_draining(self, host: str, deadline_s: float, why: str) -> None:
-        self._decide(self._keeper.draining(host, deadline_s, why, self._now_s()))
+        if not self._stopping:
+            self._decide(self._keeper.draining(host, deadline_s, why, self._now_s()))
 
     async def _drain(self, node: str) -> None:
         problem = await drain(self._transport, self._starter.controllers, lambda: self._hello, node)

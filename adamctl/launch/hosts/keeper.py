@@ -34,6 +34,7 @@ from adamctl.launch.hosts.decisions import (
 )
 from adamctl.launch.hosts.homes import Homes
 from adamctl.launch.hosts.placement import (
+    FRONT,
     KnownHost,
     Offer,
     Placed,
@@ -230,6 +231,8 @@ class HostKeeper:
             return []
         first = known.until_s == inf
         known.until_s = min(known.until_s, now_s + max(deadline_s, 0.0))
+        if now_s >= known.until_s - END_MARGIN_S:
+            return self._time_is_over(host, why, now_s)
         if not first:
             return []
         there = [one for one in self.placed.values() if one.host == host]
@@ -270,8 +273,10 @@ class HostKeeper:
         """An agent has reaped this role; None if nobody told it to end, so that supervision decides."""
         if node == self.controllers.seats.waiting:
             return self.not_seated(f"{node} ended before it was a member of the controllers")
-        if node not in self._ending:
-            return [] if self.controllers.let_go(node) else None
+        if node not in self._ending:  # with its host, which the run waits for or has let go, or by itself
+            placed = self.placed.get(node)
+            with_host = placed is not None and placed.host != FRONT and self.hosts[placed.host].lost
+            return [] if with_host else None
         elsewhere = self._ending.pop(node)
         gone = self.placed.pop(node, None)
         found: list[Decision] = []
@@ -339,11 +344,16 @@ class HostKeeper:
                 found.append(GiveUp(host, f"{text}; continue from the last checkpoint with --resume"))
         for name, host_state in self.hosts.items():
             if not host_state.lost and now_s >= host_state.until_s - END_MARGIN_S:
-                left = [one.node for one in self.placed.values() if one.host == name]
-                found += [End(node, "its host is taken away") for node in left if node not in self._ending]
-                late = f"its time was over before {', '.join(left)} had ended" if left else "its time was over"
-                found += [*self.lost(name, late, now_s), Release(name, late)]
+                left = ", ".join(one.node for one in self.placed.values() if one.host == name)
+                late = f"its time was over before {left} had ended" if left else "its time was over"
+                found += self._time_is_over(name, late, now_s)
         return found
+
+    def _time_is_over(self, host: str, why: str, now_s: float) -> list[Decision]:
+        """Ends what is left on a host that is taken away now, or whose agent ends, and counts it as lost."""
+        left = [one.node for one in self.placed.values() if one.host == host and one.node not in self._ending]
+        ends = [End(node, "its host is taken away") for node in left]
+        return [*ends, *self.lost(host, why, now_s), Release(host, why)]
 
     def next_s(self) -> float:
         """Returns when `tick` may have something to do; infinity if never."""

@@ -85,7 +85,7 @@ class HostCore:
     def joined(self, reply: HostJoinReply, now_s: float) -> list[Instruction]:
         """The front has taken us in, or back. Another run's front means that ours is over: its roles are ended."""
         if self.run and self.run != reply.run:
-            return self._leave("the front now runs another run", True, LEAVE_GRACE_S, now_s)
+            return self.leave("the front now runs another run", True, now_s)
         self.run = reply.run
         self.keep_s, self.readings_every_s = max(reply.keep_s, 0.0), max(reply.readings_every_s, 0.1)
         self._away_since_s = None
@@ -207,7 +207,9 @@ class HostCore:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def leave(self, why: str, failed: bool, now_s: float) -> list[Instruction]:
-        """Ends all roles and then the agent; nobody asked the front."""
+        """Ends all roles and then the agent; nobody asked the front, so it is told before any role has ended."""
+        if self.run and self._leaving is None:
+            self.drain(0.0, f"its agent ends: {why}")
         return self._leave(why, failed, LEAVE_GRACE_S, now_s)
 
     def tick(self, now_s: float) -> list[Instruction]:
@@ -219,7 +221,7 @@ class HostCore:
                 found.append(KillProcess(node))
         if self._away_since_s is not None and self.run and now_s - self._away_since_s >= self.keep_s:
             why = f"the front has not been there for {self.keep_s:g} s"
-            found += self._leave(why, True, LEAVE_GRACE_S, now_s)
+            found += self.leave(why, True, now_s)
         return found
 
     def _leave(self, why: str, failed: bool, grace_s: float, now_s: float) -> list[Instruction]:

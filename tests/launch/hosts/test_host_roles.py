@@ -22,6 +22,7 @@ from adamctl.net.testing.faults import LinkFaults
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.net.tls.authority import describe
 from adamctl.net.tls.credentials import load
+from adamctl.roles.process import CommonOptions
 from adamctl.wire.messages import HostEnded
 from tests.launch.hosts.hosts_under_test import world
 
@@ -96,6 +97,31 @@ def test_a_dead_agent_is_one_cause_and_reports_nobody_dead() -> None:
             (said,) = [note for note in w.notes if f"{lost} is lost" in note]
             assert said.startswith(f"{lost} is lost: nothing was heard from it for 5 s; ")
             assert w.ends == [], "no agent has reaped them"
+
+    run_virtual(whole())
+
+
+@pytest.mark.parametrize("how", ["its lifeline is gone", "no time for a drain", "no time, and the only copy"])
+def test_an_agent_that_ends_by_itself_is_one_lost_host(how: str) -> None:
+    only = "only copy" in how
+
+    async def whole() -> None:
+        cluster = {"replication": 1, "store": "disk"} if only else {"ps": 3, "replication": 3}
+        async with world(HostsAsked(3, 3, spares=1), **cluster) as w:
+            await w.until(lambda: len(w.serving) >= 7 and not w.supervision.waiting_for)
+            home = w.keeper.placed["ps-1"].host
+            agent = next(agent for agent in w.places.agents if agent.name == home)
+            if how == "its lifeline is gone":
+                agent.context.fail(UnreachableError("the process that started this role is gone"))
+            else:
+                agent.context.common = CommonOptions(stop_deadline_s=5.0)
+                agent.context.stop("received SIGTERM", exit_code=143)
+            await w.until(lambda: any(note.startswith(f"{home} is lost: its agent ends: ") for note in w.notes))
+            await asyncio.sleep(10)
+            if only:
+                w.places.start(home)
+            await w.until(lambda: w.running() == w.expected() and "ps-1" in w.running())
+            assert w.ends == [] and len([note for note in w.notes if f"{home} is lost" in note]) == 1
 
     run_virtual(whole())
 

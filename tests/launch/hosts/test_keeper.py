@@ -156,6 +156,27 @@ def test_what_is_not_moved_in_time_ends_and_the_host_is_lost() -> None:
     assert "its time was over before" in texts(found)[0]
 
 
+def test_a_host_whose_agent_ends_is_lost_at_once() -> None:
+    made = begun(spares=1)
+    arrive(made, "spare")
+    found = made.draining("h2", 0.0, "its agent ends: received SIGTERM", 10.0)
+    assert puts(found) == {"worker-2": "spare", "ps-2": "spare", "data-1": "h1"}
+    (text,) = texts(found)
+    assert text.startswith("h2 is lost: its agent ends: received SIGTERM; worker-2 starts again on spare")
+    assert made.lost("h2", "nothing was heard from it for 5 s", 15.0) == [], "one cause"
+    drained = begun(spares=1)
+    arrive(drained, "spare")
+    drained.draining("h2", 20.0, "preempted", 10.0)
+    assert "ps-2" in puts(drained.draining("h2", 0.0, "its agent ends", 12.0)), "before its time"
+
+
+def test_what_ends_on_a_host_that_is_waited_for_is_no_failure() -> None:
+    made = begun(replication=1)
+    assert "waiting 60 s" in texts(made.draining("h2", 0.0, "its agent ends", 10.0))[0]
+    assert made.ended("ps-2") == [] and made.ended("worker-2") == []
+    assert puts(arrive(made, "h2", now_s=20.0)) == {"worker-2": "h2", "ps-2": "h2", "data-1": "h2"}
+
+
 def test_a_host_that_drains_alone_goes_on_while_it_lasts() -> None:
     made = begun(hosts=1)
     found = made.draining("h1", 30.0, "preempted", 0.0)

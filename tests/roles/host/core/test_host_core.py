@@ -21,6 +21,7 @@ from adamctl.roles.host.core.instructions import (
 )
 from adamctl.wire.messages import (
     HostCredentials,
+    HostDraining,
     HostEnded,
     HostFailing,
     HostFreePorts,
@@ -191,6 +192,21 @@ def test_nothing_starts_while_the_agent_ends() -> None:
     assert made.ordered([start(3, "worker-2")], 1.0) == []
     ended = reports(made)[-1]
     assert isinstance(ended, HostEnded) and ended.node == "worker-2" and "is ending" in ended.error
+
+
+def test_an_agent_that_ends_by_itself_tells_the_front_before_its_roles_have_ended() -> None:
+    made = core()
+    made.ordered([start(1)], 0.0)
+    assert made.leave("received SIGTERM", False, 1.0) == [SignalProcess("worker-1")]
+    assert made.leave("received SIGTERM", False, 2.0) == []
+    made.ended(HostEnded("worker-1", 1, 138), 2.0)
+    assert reports(made) == [HostDraining(0.0, "its agent ends: received SIGTERM"), HostEnded("worker-1", 1, 138)]
+    ordered = core()
+    ordered.ordered([HostStop(1, "", 0, 2.0, "the run is over")], 0.0)
+    ordered.leave("received SIGTERM", False, 1.0)
+    assert reports(ordered) == [], "the front knows"
+    alone = core(run="")
+    assert alone.leave("received SIGTERM", False, 1.0) == [Leave("received SIGTERM", False)] and reports(alone) == []
 
 
 def test_an_agent_without_roles_leaves_at_once() -> None:
