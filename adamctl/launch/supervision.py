@@ -6,7 +6,8 @@
                                              without it, else fail
     run over         as expected             as expected                     as expected
 
-    *  except for a data server that had served before: the run continues while another one remains.
+    *  except for a data server that had served before: the run continues while another one remains; and for a role that
+       starts on another host and finds its name in use, as where it was nobody could end it: it is started once more.
     ** except for a parameter server whose part of the model is also on disk or on others: it is restarted, else the run
        fails.
 
@@ -95,6 +96,7 @@ class Supervision:
         self._stored = frozenset(stored)
         self._serving: set[str] = set()
         self._gone: set[str] = set()
+        self._moved: set[str] = set()
         self._restarts = dict.fromkeys(roles, 0)
         self._restarts_max = restarts_max
         self.over = False
@@ -109,6 +111,8 @@ class Supervision:
         """Adds a role that has been started, for the first time or again on another host."""
         self._roles[node] = role
         self._restarts.setdefault(node, 0)
+        if node in self._serving:
+            self._moved.add(node)
         self._serving.discard(node)
         self._gone.discard(node)
 
@@ -120,6 +124,7 @@ class Supervision:
     def serves(self, node: str) -> None:
         """Notes that a role reported that it serves."""
         self._serving.add(node)
+        self._moved.discard(node)
 
     def end(self) -> None:
         """Notes that the run is over or being ended: from now on every role is expected to exit."""
@@ -163,6 +168,8 @@ class Supervision:
         reason = end.error or describe_status(end.status)
         role = self._roles[end.node]
         if end.node not in self._serving:
+            if end.node in self._moved and UnreachableError.exit_code in (end.status, end.exit_code):
+                return self._once_more(end, reason)
             if role == "data" and self._restarts[end.node]:
                 return self._leave_out(end, f"it could not be restarted: {reason}", end.exit_code)
             return self._fail(end, reason, self._exit_code(end))
@@ -176,6 +183,15 @@ class Supervision:
             self._restarts[end.node] += 1
             return Restart(end.node, reason)
         return self._leave_out(end, reason)
+
+    def _once_more(self, end: RoleEnd, reason: str) -> Decision:
+        """Has a moved role wait for its name again; a worker or data server that never gets it is left out."""
+        if self._restarts[end.node] < self._restarts_max:
+            self._restarts[end.node] += 1
+            return Restart(end.node, reason)
+        if self._roles[end.node] in _DISPENSABLE:
+            return self._leave_out(end, reason, end.exit_code)
+        return self._fail(end, reason, self._exit_code(end))
 
     def _leave_out(self, end: RoleEnd, reason: str, exit_code: int = 0) -> Decision:
         """Continues without a role while another one of its kind remains."""

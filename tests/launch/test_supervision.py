@@ -63,6 +63,27 @@ def test_a_failure_to_start_is_never_retried() -> None:
     assert supervision.ended([end]) == [Fail("worker-1", "--threads: expected at least 1, found 0", 2)]
 
 
+def test_a_role_that_moves_waits_for_its_name_again_a_bounded_number_of_times() -> None:
+    """Where it was, nobody could end it: its agent is stopped, or cut off."""
+    supervision = running(restarts_max=2)
+    why = "ps-1 was process 7 on h1, which may still be running"
+    supervision.add("ps-1", "ps")
+    for _ in range(2):
+        assert supervision.ended([RoleEnd("ps-1", 3, why, 3)]) == [Restart("ps-1", why)]
+        supervision.add("ps-1", "ps")
+    assert supervision.ended([RoleEnd("ps-1", 3, why, 3)]) == [Fail("ps-1", why, 3)]
+
+
+def test_a_moved_worker_that_never_gets_its_name_is_left_out() -> None:
+    supervision = running(restarts_max=0)
+    supervision.add("worker-1", "worker")
+    (note,) = supervision.ended([RoleEnd("worker-1", 3, "it may still be running", 3)])
+    assert isinstance(note, Note) and note.text.endswith("continuing with worker-2")
+    supervision.add("worker-2", "worker")
+    (fail,) = supervision.ended([RoleEnd("worker-2", 2, "no such flag", 2)])
+    assert fail == Fail("worker-2", "no such flag", 2), "another failure to start ends the run, as ever"
+
+
 def test_damaged_data_end_the_run_with_the_first_worker_that_reads_them() -> None:
     end = RoleEnd("worker-1", 5, "x.png: expected a whole image", exit_code=5, retry_helps=False)
     assert running().ended([end]) == [Fail("worker-1", "x.png: expected a whole image", 5)]

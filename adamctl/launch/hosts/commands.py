@@ -26,6 +26,10 @@ from adamctl.roles.role_process import RoleCommand
 COORDINATOR_WAIT_S = 180
 """Seconds that the coordinator waits for servers: a host that has just come compiles and loads before they serve."""
 
+NAME_WAIT_S = 120
+"""Seconds that a role waits for the controllers, and for its name: an agent that is cut off keeps the process which has
+that for KEEP_S after it has noticed the cut, and then has it end."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -70,7 +74,8 @@ def on_host(run: Run, placed: Placed, controllers: Sequence[str], peers: Mapping
         controllers: their addresses.
         peers: name -> `host:port` of the controllers that run on hosts; empty if there are none.
     """
-    member = ("--wait-for-name", *(part for address in controllers for part in ("--controller", address)))
+    flags = ("--wait-for-name", "--controller-deadline", str(NAME_WAIT_S))
+    member = (*flags, *(part for address in controllers for part in ("--controller", address)))
     experiment = run.experiment
     checkpoints = checkpoint_roots(experiment, run.folder, run.resume)
     if placed.role == "controller":
