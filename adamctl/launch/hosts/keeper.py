@@ -138,13 +138,16 @@ class HostKeeper:
         return [Say(said), *map(Put, placed)]
 
     def _grow(self, why: str) -> list[Decision]:
-        """Gives idle hosts workers, in whole replicas, while the run may have more."""
+        """Gives idle hosts workers while the run may have more: those that a replica lacks, then whole replicas."""
         if self.experiment.has_own_parameters:
             return []
         partitions, found = partitions_of(self.experiment), list[Decision]()
         most = workers_on(self.experiment, self.asked.most)
-        while len(self.homes.nodes("worker")) + partitions <= most and len(idle := self.homes.idle()) >= partitions:
-            for host in idle[:partitions]:
+        while (count := len(self.homes.nodes("worker"))) < most:
+            lacking, idle = partitions - count % partitions, self.homes.idle()
+            if len(idle) < lacking:
+                break
+            for host in idle[:lacking]:
                 found.append(self.homes.put("worker", self.homes.new_name("worker"), host))
         if found:
             nodes = ", ".join(one.placed.node for one in found if isinstance(one, Put))

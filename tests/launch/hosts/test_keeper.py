@@ -10,7 +10,7 @@ import pytest
 from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.decisions import Decision, Drain, End, GiveUp, OneMore, Put, Release, Say, Substitute
 from adamctl.launch.hosts.keeper import END_MARGIN_S, HOLD_S, SETTLE_S, HostKeeper
-from adamctl.launch.hosts.placement import FRONT, partitions_of
+from adamctl.launch.hosts.placement import FRONT, partitions_of, workers_on
 from tests.launch.hosts.keepers import arrive, begun, homes, keeper, puts, texts
 
 
@@ -52,6 +52,13 @@ def test_partitions_come_in_whole_replicas() -> None:
     made.tick(SETTLE_S)
     assert puts(arrive(made, "h3")) == {}
     assert puts(arrive(made, "h4")) == {"worker-3": "h3", "worker-4": "h4"}
+
+
+def test_a_replica_that_lacks_a_worker_gets_it_from_the_next_host() -> None:
+    made = begun(hosts=4, workers=2, partitions=2)
+    assert texts(made.lost("h4", "gone", 1.0))[0].endswith("continuing without worker-4")
+    assert puts(arrive(made, "h5", now_s=2.0)) == {"worker-4": "h5"}
+    assert puts(arrive(made, "h6", now_s=3.0)) == {}, "all replicas are whole"
 
 
 def test_a_lost_host_is_one_cause_and_its_roles_start_elsewhere_under_their_names() -> None:
@@ -254,6 +261,7 @@ def test_any_history(seed: int) -> None:
         now_s += random.uniform(0.0, 30.0)
         here = [name for name, host in made.hosts.items() if not host.lost]
         choice = random.random()
+        came = made.begun and (choice < 0.35 or not here)
         if choice < 0.35 or not here:
             gone = [name for name, host in made.hosts.items() if host.lost]
             if gone and random.random() < 0.4:
@@ -290,6 +298,9 @@ def test_any_history(seed: int) -> None:
         workers = [one for one in made.placed.values() if one.role == "worker"]
         assert len(workers) <= asked.most * partitions, f"seed {seed}"
         assert len({one.node for one in workers}) == len(workers)
+        lacking = partitions - len(workers) % partitions
+        if came and len(workers) < workers_on(made.experiment, asked.most):
+            assert len(made.homes.idle()) < lacking, f"seed {seed}: hosts wait, and a replica could be whole"
         if made.begun and partitions_of(made.experiment) == 1 and not made._held:
             usable = [name for name, host in made.hosts.items() if host.usable]
             busy = [one.host for one in workers if one.host in usable]
