@@ -59,6 +59,17 @@ class FolderLock:
             self._descriptor = -1
 
 
+def any_locked(folders: Path) -> bool:
+    """Returns whether a process, however it was started, uses one of the folders in this one. It locks none."""
+    for lock in folders.glob(f"*/{LOCK_NAME}"):
+        with suppress(FileNotFoundError, PermissionError), open(lock, "rb") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    return False
+
+
 def unusable(folder: Path, option: str, error: OSError) -> ConfigurationError:
     """Returns the error that says why a folder cannot be used, and what to do."""
     return ConfigurationError(f"{option} {folder}: {error.strerror}; choose a writable one")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ from adamctl.launch.run_folder import EXPERIMENT, checkpoints, run_folders, run_
 from adamctl.model.metric import TOP_1, value_of
 from adamctl.roles.coordinator.core.progress import BatchProgress
 from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME
-from adamctl.roles.folder_lock import LOCK_NAME
+from adamctl.roles.folder_lock import any_locked
 from adamctl.wire.unreadable import UNREADABLE
 
 STORES_KEPT_S = 86_400.0
@@ -141,7 +140,7 @@ def remove_run(folder: Path, state: Path, base: Path, *, only_stores: bool = Fal
         ConfigurationError: the run is in progress, or something in it cannot be removed.
     """
     what = folder / STORES if only_stores else folder
-    if is_live(folder, state) or _in_use(folder / STORES):
+    if is_live(folder, state) or any_locked(folder / STORES):
         raise ConfigurationError(f"{folder}: the run is in progress; end it first with: adamctl run stop")
     freed_bytes = _size(what)
     try:
@@ -165,21 +164,10 @@ def sweep_stores(base: Path, state: Path, now: float | None = None) -> list[Path
     swept = []
     for folder in run_folders(base):
         stores = folder / STORES
-        if stores.is_dir() and _last_change(stores) < until and not is_live(folder, state) and not _in_use(stores):
+        if stores.is_dir() and _last_change(stores) < until and not is_live(folder, state) and not any_locked(stores):
             shutil.rmtree(stores, ignore_errors=True)
             swept.append(folder)
     return swept
-
-
-def _in_use(stores: Path) -> bool:
-    """Returns whether a parameter server, however it was started, has one of these stores open."""
-    for lock in stores.glob(f"*/{LOCK_NAME}"):
-        with open(lock, "rb") as opened:
-            try:
-                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-    return False
 
 
 def _files(folder: Path) -> Iterator[os.stat_result]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -16,15 +17,21 @@ import psutil
 from adamctl.errors import ConfigurationError
 from adamctl.net.address import is_loopback
 from adamctl.net.tls.credentials import load, write_folder
+from adamctl.roles.durable_file import replace_file
+from adamctl.roles.folder_lock import any_locked
 from adamctl.roles.host.core.arguments import FOLDER_FLAG
 from adamctl.roles.host.core.host_core import UNUSABLE
 from adamctl.roles.host.core.instructions import StartProcess
+from adamctl.roles.process import LIFELINE_GRACE_S
 from adamctl.roles.role_logs import last_lines
 from adamctl.roles.role_process import Lifeline, RoleCommand, RoleProcess, role_environment
 from adamctl.wire.messages import HostCredentials, HostEnded, HostFailing, HostReading, HostServing, Report
 
-LOGS, KEPT = "logs", "kept"
-"""Folders inside an agent's root: the logs of roles, and what they keep on disk."""
+LOGS, KEPT, KEPT_FOR = "logs", "kept", "kept-for"
+"""Inside an agent's root: the folders of the logs of roles and of what they keep on disk, and the file of whose run."""
+UNUSED_POLL_S = 0.1
+UNUSED_WAIT_S = LIFELINE_GRACE_S + 2.0
+"""Seconds in which the roles of an agent that was killed have ended."""
 CERTIFICATES = "tls"
 """Folder of the roles' certificates, beside their sockets: it is removed with the agent."""
 _SECRETS = ("ADAMCTL_TOKEN", "ADAMCTL_TOKEN_FILE")
@@ -56,6 +63,10 @@ class RoleProcesses(Protocol):
         """Removes what roles have kept on disk, but their logs."""
         ...
 
+    def forget_others(self, run: str) -> None:
+        """Does the same unless it was kept for this run; what is kept from now on is."""
+        ...
+
     def close(self) -> None:
         """Kills what still runs."""
         ...
@@ -76,7 +87,7 @@ class LocalProcesses:
             name: of this host, for messages.
         """
         self._logs, self._kept, self._certificates = root / LOGS, root / KEPT, sockets / CERTIFICATES
-        self.forget()  # a host of this name in a run before may have been killed; controllers would take its store up
+        self._kept_for = root / KEPT_FOR
         for folder in (self._logs, self._kept):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         told = () if is_loopback(bind) else ("--advertise", advertise)
@@ -193,6 +204,16 @@ class LocalProcesses:
         """Removes what roles have kept on disk."""
         shutil.rmtree(self._kept, ignore_errors=True)
 
+    def forget_others(self, run: str) -> None:
+        """See `RoleProcesses.forget_others`. A controller would go on with the store of another run."""
+        with suppress(OSError):
+            if self._kept_for.read_text() == run:
+                return
+        self.forget()
+        self._kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(OSError):  # a full disk; then an agent of our name keeps nothing of ours
+            replace_file(self._kept_for, run.encode(), self._kept_for.with_suffix(".new"))
+
     def close(self) -> None:
         """Kills what still runs, closes every pipe, and removes all certificates."""
         for _, process in self._running.values():
@@ -201,6 +222,14 @@ class LocalProcesses:
         self._running.clear()
         shutil.rmtree(self._certificates, ignore_errors=True)
         self._lifeline.close()
+
+
+async def until_unused(root: Path) -> None:
+    """Returns when no role of an agent before uses its folder in this root any more, or has had the time to end."""
+    for _ in range(round(UNUSED_WAIT_S / UNUSED_POLL_S)):
+        if not any_locked(root / KEPT):
+            return
+        await asyncio.sleep(UNUSED_POLL_S)
 
 
 def _failure(report: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from adamctl.roles.host.core.host_core import LEAVE_GRACE_S, HostCore
 from adamctl.roles.host.core.instructions import (
     FindPorts,
     Forget,
+    ForgetOthers,
     Instruction,
     KillProcess,
     Leave,
@@ -40,7 +41,7 @@ from adamctl.roles.host.core.instructions import (
     SignalProcess,
     StartProcess,
 )
-from adamctl.roles.host.processes import LocalProcesses, RoleProcesses, free_ports
+from adamctl.roles.host.processes import LocalProcesses, RoleProcesses, free_ports, until_unused
 from adamctl.roles.private_folder import private_folder
 from adamctl.roles.process import outward_host
 from adamctl.wire.messages import HostEnded, HostFailing, HostJoinReply, HostJoinRequest, HostServing, Order, Report
@@ -168,6 +169,8 @@ class HostAgent:
                     self._core.found_ports(order, self._ports(count))
                 case Forget():
                     self._processes.forget()
+                case ForgetOthers(run=of_run):
+                    self._processes.forget_others(of_run)
                 case Leave():
                     if not self._left.done():
                         self._left.set_result(instruction)
@@ -197,6 +200,7 @@ async def run(context: RoleContext) -> None:
     lock = FolderLock(root, "--root", "an agent")
     by_token = _speaks_by_token(context, front)
     try:
+        await until_unused(root)
         with private_folder() as sockets:
             if by_token:
                 own = token_credentials(context.token, "host", context.node, sockets / "agent")

@@ -39,7 +39,7 @@ class ControllerKeeper:
     def host_back(self, host: str, again: bool) -> None:
         """A host is there; `again`: with the agent that was lost, so that its controller may still run.
 
-        An agent's new process has kept no folder, so a controller that was there is lost for good.
+        An agent's new process starts no former controller again, so one that was there is lost for good.
         """
         self.seats.host_back(host, again)
         self._failed = 0

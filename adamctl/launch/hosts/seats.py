@@ -29,7 +29,7 @@ class Seats:
         self.waiting = self.place_of = ""
         self._homes: dict[str, str] = {}
         self._away: set[str] = set()  # with their host, which may come back with them
-        self._dead: set[str] = set()  # without their folder, or told to end
+        self._dead: set[str] = set()  # their agent has ended, or they were told to end
         self._former: set[str] = set()
         self._made = 0
 
@@ -52,7 +52,7 @@ class Seats:
         return self.give_up() if self.waiting in self._away else ""
 
     def host_back(self, host: str, again: bool) -> None:
-        """A host is there; `again`: with the agent that was lost. An agent's new process has kept no folder."""
+        """A host is there; `again`: with the agent that was lost. An agent's new process runs none."""
         there = {node for node, home in self._homes.items() if home == host}
         self._away -= there
         if not again:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import randbits
 
 import msgspec
 
@@ -139,7 +140,7 @@ def make_roles(
     supervision = Supervision({}, stored=kept)
     local = LocalRoles((), run.folder / LOGS, {**plain, **secrets.of_roles})
     hello = make_hello("front", f"front-{COORDINATOR}", 0, secrets.token)
-    table = HostTable(name, __version__)
+    table = HostTable(name, __version__, randbits(62) | 1)
     keeper = HostKeeper(run.experiment, asked)
     tls = secrets.tls
     roles = HostRoles(

@@ -82,9 +82,9 @@ class Host:
 class HostTable:
     """The agents of one run. Every call takes the clock of the front's loop."""
 
-    def __init__(self, run: str, version: str) -> None:
-        """`version`: of adamctl, the same for all."""
-        self._run, self._version = run, version
+    def __init__(self, run: str, version: str, process: int = 0) -> None:
+        """`version`: of adamctl, the same for all. `process`: a random number, of this front alone."""
+        self._run, self._version, self._process = run, version, process
         self._events: list[Event] = []
         self.hosts: dict[str, Host] = {}
 
@@ -111,7 +111,7 @@ class HostTable:
         if not is_name(request.node) or not 1 <= request.cores <= CORES_MAX:
             text = f"expected a name of {NAME_EXPECTED} and 1 to {CORES_MAX} cores"
             raise RemoteError(ErrorCode.BAD_CONFIGURATION, text)
-        reply = HostJoinReply(self._run, READINGS_EVERY_S, KEEP_S)
+        reply = HostJoinReply(self._run, READINGS_EVERY_S, KEEP_S, self._process)
         if request.run not in ("", self._run):
             return reply  # of a front that was here before: it sees that by our run, and ends
         known = self.hosts.get(request.node)

@@ -30,11 +30,15 @@ class HostJoinRequest(Message, frozen=True):
 
 
 class HostJoinReply(Message, frozen=True):
-    """The run's identity, how often to report readings, and for how long to keep roles without the front."""
+    """The run's identity, how often to report readings, and for how long to keep roles without the front.
+
+    `process`: a random number that distinguishes the fronts of runs of one name.
+    """
 
     run: str
     readings_every_s: float
     keep_s: float
+    process: int = 0
 
 
 class HostOrdersRequest(Message, frozen=True):

@@ -16,6 +16,7 @@ from adamctl.roles.host.core.arguments import Roots, credentials_refusal, refusa
 from adamctl.roles.host.core.instructions import (
     FindPorts,
     Forget,
+    ForgetOthers,
     Instruction,
     KillProcess,
     Leave,
@@ -83,13 +84,16 @@ class HostCore:
     # --- the front --------------------------------------------------------------------------------------------------
 
     def joined(self, reply: HostJoinReply, now_s: float) -> list[Instruction]:
-        """The front has taken us in, or back. Another run's front means that ours is over: its roles are ended."""
+        """The front has taken us in, or back. Another run's front means that ours is over: its roles are ended.
+
+        What an agent of our name has kept for this very run before is still there: it may be the only copy.
+        """
         if self.run and self.run != reply.run:
             return self.leave("the front now runs another run", True, now_s)
-        self.run = reply.run
+        first, self.run = not self.run, reply.run
         self.keep_s, self.readings_every_s = max(reply.keep_s, 0.0), max(reply.readings_every_s, 0.1)
         self._away_since_s = None
-        return []
+        return [ForgetOthers(f"{reply.run} {reply.process}")] if first else []
 
     def lost_front(self, now_s: float) -> None:
         """The connection is broken; the first such call counts until `joined`."""

@@ -65,6 +65,13 @@ class Forget(Instruction):
 
 
 @dataclass(frozen=True)
+class ForgetOthers(Instruction):
+    """Remove what roles of other runs than this one have kept on disk."""
+
+    run: str
+
+
+@dataclass(frozen=True)
 class Leave(Instruction):
     """End the agent. `failed`: it is an error, which `why` describes."""
 

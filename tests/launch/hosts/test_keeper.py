@@ -115,7 +115,7 @@ def test_a_host_with_the_only_copy_on_its_disk_is_waited_for() -> None:
     assert made.tick(500.0) == []
     made.lost("h2", "gone", 600.0)
     found = arrive(made, "h2", now_s=610.0)
-    assert puts(found) == {"worker-2": "h2", "ps-2": "h2", "data-1": "h2"}, "a new agent finds the store"
+    assert puts(found) == {"worker-2": "h2", "ps-2": "h2", "data-1": "h2"}, "a new agent of its name finds the store"
     made.lost("h2", "gone", 700.0)
     (given_up,) = made.tick(700.0 + HOLD_S)
     assert isinstance(given_up, GiveUp) and "h2 did not come back within 60 s" in given_up.reason

@@ -17,6 +17,7 @@ class FakeProcesses:
     news: list[Report] = field(default_factory=list)
     closed: bool = False
     forgotten: bool = False
+    kept_for: str = ""
     deaf: bool = False
     """They take their time to end, until they are killed."""
 
@@ -50,6 +51,9 @@ class FakeProcesses:
 
     def forget(self) -> None:
         self.forgotten = True
+
+    def forget_others(self, run: str) -> None:
+        self.kept_for = run
 
     def close(self) -> None:
         self.closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
@@ -18,8 +19,9 @@ from adamctl.launch.run_certificates import RunCertificates
 from adamctl.net.handshake import make_hello
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
+from adamctl.roles.folder_lock import FolderLock
 from adamctl.roles.host.core.instructions import StartProcess
-from adamctl.roles.host.processes import LocalProcesses, free_ports
+from adamctl.roles.host.processes import LocalProcesses, free_ports, until_unused
 from adamctl.roles.private_folder import private_folder
 from adamctl.wire.messages import HostCredentials, HostEnded, HostFailing, HostServing, Report
 
@@ -67,15 +69,42 @@ def test_a_role_serves_is_killed_and_keeps_its_folder(processes: LocalProcesses,
     assert not (tmp_path / "kept").exists() and (tmp_path / "logs").is_dir()
 
 
-def test_what_a_host_of_the_same_name_has_left_is_gone_before_a_role_starts(tmp_path: Path) -> None:
+def test_what_was_kept_for_another_run_is_gone_before_a_role_starts(processes: LocalProcesses, tmp_path: Path) -> None:
     """A controller would go on with the store of another run, and never find that run's others."""
     left = tmp_path / "kept" / "controller-1" / "paxos.log"
     left.parent.mkdir(parents=True)
-    left.write_text("of another run")
-    (tmp_path / "logs").mkdir()
+    left.write_text("of nobody knows which run")
     (tmp_path / "logs" / "controller-1.log").write_text("what it said")
-    LocalProcesses(tmp_path, tmp_path, "127.0.0.1", "127.0.0.1", dict(os.environ), "host-1").close()
+    processes.forget_others("small/001 1")
     assert not left.exists() and (tmp_path / "logs" / "controller-1.log").exists()
+    left.parent.mkdir(parents=True)
+    left.write_text("of this run")
+    again = LocalProcesses(tmp_path, tmp_path, "127.0.0.1", "127.0.0.1", dict(os.environ), "host-1")
+    again.forget_others("small/001 1")
+    assert left.exists(), "it may be the only copy"
+    again.forget_others("small/001 2")
+    assert not left.exists() and (tmp_path / "kept").is_dir(), "another front's run of the same name"
+    again.close()
+
+
+def test_an_agent_begins_when_the_roles_of_the_one_before_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = FolderLock(tmp_path / "kept" / "ps-1", "--store", "parameter server")
+    waited = 0
+
+    async def passes(wait_s: float) -> None:
+        nonlocal waited
+        waited += 1
+        if waited == 3:
+            lock.release()
+
+    monkeypatch.setattr(asyncio, "sleep", passes)
+    run(until_unused(tmp_path))
+    assert waited == 3
+    stopped = FolderLock(tmp_path / "kept" / "ps-1", "--store", "parameter server")
+    run(until_unused(tmp_path))
+    stopped.release()
 
 
 def test_a_role_that_refuses_to_start_says_why(processes: LocalProcesses) -> None:

@@ -158,6 +158,7 @@ async def test_an_agent_joins_takes_orders_and_reports() -> None:
     async with world() as w:
         agent = w.agent("host-1")
         await w.until(lambda: Arrived("host-1", False) in w.events)
+        await w.until(lambda: agent.processes.kept_for == "small/001 0")
         number = w.order("host-1", start("worker-1"))
         await w.until(lambda: w.reports(HostServing))
         assert w.reports(HostServing) == [HostServing("worker-1", number, ("memory://worker-1",), 1)]

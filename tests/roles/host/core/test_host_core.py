@@ -12,6 +12,7 @@ from adamctl.roles.host.core.host_core import GRACE_S_MAX, LEAVE_GRACE_S, REPORT
 from adamctl.roles.host.core.instructions import (
     FindPorts,
     Forget,
+    ForgetOthers,
     Instruction,
     KillProcess,
     Leave,
@@ -239,6 +240,13 @@ def test_the_front_of_another_run_finds_nothing() -> None:
     assert made.joined(HostJoinReply("other/001", 2.0, KEEP_S), 12.0) == [SignalProcess("worker-1")]
     found = made.ended(HostEnded("worker-1", 1, 143), 13.0)
     assert found == [Leave("the front now runs another run", True)]
+
+
+def test_what_an_agent_before_has_kept_is_for_the_run_of_this_very_front() -> None:
+    made = HostCore(Roots(data=("/data",)))
+    assert made.joined(HostJoinReply("small/001", 2.0, KEEP_S, 7), 0.0) == [ForgetOthers("small/001 7")]
+    made.lost_front(1.0)
+    assert made.joined(HostJoinReply("small/001", 2.0, KEEP_S, 7), 2.0) == [], "roles run"
 
 
 def test_an_agent_that_has_met_no_front_waits() -> None:
