@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Protocol, TextIO
+from typing import Protocol, TextIO, cast
 
+from adamctl.live.beside import Beside, beside
 from adamctl.live.plain import PlainReporter
 from adamctl.live.reading import ProcessReading
 from adamctl.roles.coordinator.core.progress import RunProgress
@@ -25,15 +26,20 @@ class Reporter(Protocol):
 
 
 class Unread:
-    """A reporter that stops writing when its stream (a terminal or pipe) is closed, so that the run continues."""
+    """A reporter that stops writing when its stream (a terminal or pipe) is closed, so that the run continues.
 
-    def __init__(self, inner: Reporter, stream: TextIO) -> None:
+    Pictures are left out while the reader of the stream does not keep up.
+    """
+
+    def __init__(self, inner: Reporter, stream: TextIO, written: Beside | None = None) -> None:
+        """`written`: what the inner reporter writes to; None: the stream itself."""
         self._inner: Reporter | None = inner
-        self._stream = stream
+        self._stream, self._written = stream, written
 
     def show(self, progress: RunProgress, readings: Mapping[str, ProcessReading]) -> None:
-        """Shows progress while the stream is open."""
-        self._write(lambda inner: inner.show(progress, readings))
+        """Shows progress while the stream is open and read."""
+        if self._written is None or not self._written.behind:
+            self._write(lambda inner: inner.show(progress, readings))
 
     def note(self, text: str) -> None:
         """Writes a line while the stream is open."""
@@ -42,6 +48,8 @@ class Unread:
     def close(self) -> None:
         """Restores the terminal if it is still there."""
         self._write(lambda inner: inner.close())
+        if self._written is not None:
+            self._written.close()
 
     def _write(self, call: Callable[[Reporter], None]) -> None:
         if self._inner is None:
@@ -61,11 +69,13 @@ def choose_reporter(stream: TextIO, *, plain: bool, log_format: str = "text") ->
 
     `log_format`: with `json` each line is an object as in roles' logs.
     """
+    written = beside(stream)
+    out = stream if written is None else cast(TextIO, written)
     if log_format == "json":
-        write = lambda text: print(json_line("INFO", "front", "front", text), file=stream, flush=True)  # noqa: E731
-        return Unread(PlainReporter(write, time.monotonic), stream)
+        write = lambda text: print(json_line("INFO", "front", "front", text), file=out, flush=True)  # noqa: E731
+        return Unread(PlainReporter(write, time.monotonic), stream, written)
     if plain or not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return Unread(PlainReporter(lambda line: print(line, file=stream, flush=True), time.monotonic), stream)
+        return Unread(PlainReporter(lambda line: print(line, file=out, flush=True), time.monotonic), stream, written)
     from adamctl.live.display import RichReporter  # rich takes a while to import; roles are starting meanwhile
 
-    return Unread(RichReporter(stream), stream)
+    return Unread(RichReporter(out), stream, written)

@@ -2,6 +2,8 @@
 
 import io
 import os
+import select
+import threading
 from typing import get_args
 
 import msgspec
@@ -44,6 +46,7 @@ PROGRESS = RunProgress(
 )
 
 
+WAIT_S = 60.0
 EVIL = "\x1b[2J\r\n[bold red]all is well[/none]"
 
 
@@ -160,6 +163,43 @@ def test_a_reporter_whose_reader_has_gone_is_silent() -> None:
         reporter.note("nobody reads this")
         reporter.show(PROGRESS, {})
         reporter.close()
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_reader_that_stands_still_holds_nobody_up_and_misses_only_pictures(
+    plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-S, a machine that sleeps, a pager: the front goes on hearing its agents."""
+    monkeypatch.setenv("TERM", "xterm")
+    master, slave = os.openpty()
+    notes, shown, read = 100, threading.Event(), b""
+
+    def show() -> None:
+        for number in range(notes):
+            for _ in range(20):
+                reporter.show(PROGRESS, {})
+            reporter.note(f"note {number}." + 600 * " -")
+        shown.set()
+
+    with open(slave, "w", buffering=1) as stream:
+        reporter = choose_reporter(stream, plain=plain)
+        try:
+            threading.Thread(target=show, daemon=True).start()
+            assert shown.wait(WAIT_S), "nobody reads, and the run waits"
+            while f"note {notes - 1}.".encode() not in read:
+                read += os.read(master, 65536)
+            assert all(f"note {number}.".encode() in read for number in range(notes))
+            while b"at the end" not in read:
+                reporter.show(structs.replace(PROGRESS, messages=("at the end",)), {})
+                if select.select([master], [], [], 0.01)[0]:
+                    read += os.read(master, 65536)
+            closing = threading.Thread(target=reporter.close)
+            closing.start()
+            while closing.is_alive():
+                if select.select([master], [], [], 0.01)[0]:
+                    os.read(master, 65536)
+        finally:
+            os.close(master)
 
 
 def test_processes_that_only_this_machine_knows_of_are_rows_too_in_the_order_of_roles() -> None:
