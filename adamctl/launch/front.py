@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
 from adamctl.launch.deaths import Deaths
 from adamctl.launch.failure import first_cause, last_error
-from adamctl.launch.roles import POLL_S, STOP_GRACE_S, Roles
-from adamctl.launch.supervision import Fail, Note, Restart, Supervision, describe_status
+from adamctl.launch.roles import POLL_S, STOP_GRACE_S, Roles, ask_to_leave
+from adamctl.launch.supervision import Fail, Note, Restart, Stop, Supervision, describe_status
 from adamctl.launch.terminal import ending_signals, leave, terminals
 from adamctl.launch.troubles import Troubles
 from adamctl.launch.waits import Waits
@@ -27,7 +27,6 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.transport import Transport
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.coordinator.core.progress import RunProgress
-from adamctl.wire.messages import ShutdownRequest
 
 FOLLOW_INTERVAL_S = 0.25
 START_DEADLINE_S = 180.0
@@ -39,8 +38,6 @@ SETTLE_S = 0.5
 CONNECT_DEADLINE_S = 10.0
 TIME_MARGIN_S = 60.0
 """Seconds before its time is over in which a run writes its last checkpoint; at most half of its time."""
-LEAVE_DEADLINE_S = 1.0
-"""Seconds that a role may take to answer that it will leave; a healthy one answers at once."""
 _CLEAR_BY_THEMSELVES = frozenset({2, 3, 5})
 """Exit codes whose message needs no log: wrong configuration, an unreachable peer, damaged data."""
 
@@ -116,6 +113,7 @@ class Front:
         self._signals: list[int] = []
         self._terminals = terminals()
         self._interrupted = asyncio.Event()
+        self._hosts_go: asyncio.Future[str] | None = None
 
     async def run(self) -> Outcome:
         """Runs to the end and leaves no process behind.
@@ -124,7 +122,7 @@ class Front:
             RunFailedError: a process could not be started.
         """
         loop = asyncio.get_running_loop()
-        self._serving = loop.create_future()
+        self._serving, self._hosts_go = loop.create_future(), loop.create_future()
         taken = ending_signals()
         for number in taken:
             loop.add_signal_handler(number, self._on_signal, number)
@@ -133,13 +131,14 @@ class Front:
         grace_s, failed = FAILED_GRACE_S, True
         try:
             await self._roles.begin()
-            parts = (self._watch(), self._follow(), self._interrupt(), self._time_is_over())
-            tasks = [asyncio.ensure_future(activity) for activity in parts]
+            early = map(self._stop_early, (self._time_is_over(), self._hosts_go))
+            tasks = [asyncio.ensure_future(one) for one in (self._watch(), self._follow(), self._interrupt(), *early)]
             looking = asyncio.ensure_future(self._troubles.follow())
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             ending = await self._first_cause(self._first(tasks))
             grace_s = FAILED_GRACE_S if ending.exit_code else STOP_GRACE_S
-            failed = bool(ending.exit_code) and not self._signals
+            stopped = self._progress is not None and self._progress.state == "stopped"
+            failed = bool(ending.exit_code) and not self._signals and not stopped
             if ending.node:
                 await self._roles.ask_for_words(ending.node)
         finally:
@@ -221,17 +220,21 @@ class Front:
                 await asyncio.wait_for(self._stop_run(name), self.stop_deadline_s)
         return _Ending(128 + self._signals[0])
 
-    async def _time_is_over(self) -> _Ending:
-        """Waits until the hosts will be taken away, then stops the run with a checkpoint, which `_follow` sees.
+    async def _time_is_over(self) -> str:
+        """Waits until the time of the hosts is nearly over.
 
         The time in which an engine's queue has kept it waiting for hosts is not of it.
         """
-        if self._time_s:
-            await self._begun.wait()
-            await asyncio.sleep(max(self._time_s - TIME_MARGIN_S, self._time_s / 2))
-            if self._client is None:
-                return _Ending(1, message=f"the run was stopped before it began: its {self._time_s:g} s are over")
-            await self._tell_to_stop(f"its {self._time_s:g} s are over; go on with --resume")
+        await (self._begun if self._time_s else asyncio.Event()).wait()
+        await asyncio.sleep(max(self._time_s - TIME_MARGIN_S, self._time_s / 2))
+        return f"its {self._time_s:g} s are over"
+
+    async def _stop_early(self, ready: Awaitable[str]) -> _Ending:
+        """Once it is told why, stops the run with a checkpoint, which `_follow` sees."""
+        why = await ready
+        if self._client is None:
+            return _Ending(1, message=f"the run was stopped before it began: {why}")
+        await self._tell_to_stop(f"{why}; go on with --resume")
         never: asyncio.Future[_Ending] = asyncio.get_running_loop().create_future()
         return await never
 
@@ -297,6 +300,8 @@ class Front:
                     self._roles.start_one(decision.node)
                 elif isinstance(decision, Note):
                     self._reporter.note(decision.text)
+                elif isinstance(decision, Stop) and self._hosts_go is not None and not self._hosts_go.done():
+                    self._hosts_go.set_result(decision.why)
             waiting, now_s = self._supervision.waiting_for, time.monotonic()
             if text := waits.look(waiting, now_s):
                 needed = f", with the controller at {', '.join(self._controllers)}" if self._controllers else ""
@@ -330,18 +335,8 @@ class Front:
             await self._roles.close()
 
     async def _ask_to_leave(self, addresses: tuple[str, ...]) -> bool:
-        """Sends SHUTDOWN; returns whether the role answered that it leaves."""
         hello = make_hello("front", f"front-{self._coordinator}", 0, self._token)
-        try:
-            async with asyncio.timeout(LEAVE_DEADLINE_S):
-                connection = await self._transport.connect(nearest(addresses)[0], hello, deadline_s=LEAVE_DEADLINE_S)
-                try:
-                    await connection.request(ShutdownRequest("the run is over"), deadline_s=LEAVE_DEADLINE_S)
-                finally:
-                    await connection.close()
-        except (AdamctlError, TimeoutError):
-            return False
-        return True
+        return await ask_to_leave(self._transport, hello, nearest(addresses)[0])
 
     # --- the coordinator --------------------------------------------------------------------------------------------
 

@@ -12,16 +12,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from adamctl.errors import RunFailedError
+from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.launch.failure import LastWords, words_here
-from adamctl.launch.supervision import Fail, Note, RoleEnd
+from adamctl.launch.supervision import Fail, Note, RoleEnd, Stop
 from adamctl.live.reading import ProcessReading
+from adamctl.net.transport import Transport
 from adamctl.roles.role_process import Lifeline, RoleCommand, RoleProcess, role_environment
+from adamctl.wire.messages import Hello, ShutdownRequest
 
 Ask = Callable[[tuple[str, ...]], Awaitable[bool]]
 """Asks the role that serves at these addresses to leave; returns whether it agreed. Bounded in time."""
 
 POLL_S = 0.05
+LEAVE_DEADLINE_S = 1.0
+"""Seconds that a role may take to answer that it will leave; a healthy one answers at once."""
 STOP_POLL_S = 0.01
 STOP_GRACE_S = 5.0
 """Seconds that a role may take to leave after it was asked to."""
@@ -30,6 +34,20 @@ UNANSWERED_GRACE_S = 2.0
 whose run has just ended."""
 SIGNAL_GRACE_S = 2.0
 """Seconds that it may take after END_SIGNAL; then it is killed."""
+
+
+async def ask_to_leave(transport: Transport, hello: Hello, address: str) -> bool:
+    """Sends SHUTDOWN to a role; returns whether it answered that it leaves. `hello`: the front's identity."""
+    try:
+        async with asyncio.timeout(LEAVE_DEADLINE_S):
+            connection = await transport.connect(address, hello, deadline_s=LEAVE_DEADLINE_S)
+            try:
+                await connection.request(ShutdownRequest("the run is over"), deadline_s=LEAVE_DEADLINE_S)
+            finally:
+                await connection.close()
+    except (AdamctlError, TimeoutError):
+        return False
+    return True
 
 
 async def _nobody_asks(addresses: tuple[str, ...]) -> bool:
@@ -96,7 +114,7 @@ class Roles(Protocol):
         """Returns roles that have ended, and those that reported why they are about to."""
         ...
 
-    def news(self) -> list[Note | Fail]:
+    def news(self) -> list[Note | Fail | Stop]:
         """Returns what has happened to hosts since the last call."""
         ...
 
@@ -187,7 +205,7 @@ class LocalRoles:
         """Waits a moment: processes are asked, they do not tell."""
         await asyncio.sleep(POLL_S)
 
-    def news(self) -> list[Note | Fail]:
+    def news(self) -> list[Note | Fail | Stop]:
         """Returns nothing: there are no other hosts."""
         return []
 

@@ -58,6 +58,13 @@ class Fail:
     exit_code: int
 
 
+@dataclass(frozen=True)
+class Stop:
+    """Stop the run with a checkpoint: it cannot go on for long."""
+
+    why: str
+
+
 Decision: TypeAlias = Restart | Note | Fail
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from adamctl.errors import UnreachableError
 from adamctl.launch.front import Front, Outcome
-from adamctl.launch.roles import LocalRoles
-from adamctl.launch.supervision import Supervision
+from adamctl.launch.roles import Ask, LocalRoles
+from adamctl.launch.supervision import Stop, Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.coordinator.client import CoordinatorClient
@@ -340,6 +340,26 @@ async def test_its_time_counts_from_when_it_has_hosts_and_its_coordinator_may_be
         outcome = await run.outcome()
     assert outcome.exit_code == 1 and outcome.message == "the run was stopped: its 3 s are over; go on with --resume"
     assert len(tried) == 3 and outcome.progress is not None and outcome.progress.state == "stopped"
+
+
+async def test_a_run_whose_hosts_go_is_stopped_with_a_checkpoint_and_keeps_nothing_to_look_at(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, failures, stop = list[Stop](), list[bool](), LocalRoles.stop
+
+    async def stopping(roles: LocalRoles, ask: Ask, grace_s: float, failed: bool = False) -> list[str]:
+        failures.append(failed)
+        return await stop(roles, ask, grace_s, failed)
+
+    monkeypatch.setattr(LocalRoles, "news", lambda roles: [*said, *said])
+    monkeypatch.setattr(LocalRoles, "stop", stopping)
+    async with running(folder) as run:
+        await run.until_training()
+        said.append(Stop("no host is left"))
+        outcome = await run.outcome()
+    assert outcome.exit_code == 1 and outcome.message == "the run was stopped: no host is left; go on with --resume"
+    assert outcome.progress is not None and outcome.progress.state == "stopped"
+    assert failures == [False], "hosts remove the stores of a run that was stopped"
 
 
 async def test_it_says_whom_it_waits_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,8 @@ class Interrupting(Notes):
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporter: Notes, *settings: str) -> tuple[Outcome, Path]:
     monkeypatch.setattr("adamctl.launch.train.LocalRoles", Remembered)
-    for patience in ("LEAVE_DEADLINE_S", "STOP_GRACE_S"):  # a role that waits for a core leaves late, but by itself
-        monkeypatch.setattr(f"adamctl.launch.front.{patience}", WAIT_S)
+    for patience in ("roles.LEAVE_DEADLINE_S", "front.STOP_GRACE_S"):  # a role waits for a core, then leaves by itself
+        monkeypatch.setattr(f"adamctl.launch.{patience}", WAIT_S)
     overrides = tuple(map(parse_setting, ("cluster.threads=1", *settings)))
     experiment = load_experiment(DIGITS, settings=overrides, environment={}, search=()).experiment
     return train(experiment, TrainOptions((), "none", tmp_path, os.environ), reporter)

@@ -52,6 +52,13 @@ class Say:
     text: str
 
 
+@dataclass(frozen=True)
+class StopRun:
+    """Have the run write its last checkpoint and stop, while the hosts that it has are still there."""
+
+    why: str
+
+
 class OfControllers:
     """Base of what is decided about the controllers at hosts."""
 
@@ -93,4 +100,4 @@ class GiveUp:
     reason: str
 
 
-Decision: TypeAlias = Put | End | Drain | Release | OneMore | Say | OfControllers | BeginAnew | GiveUp
+Decision: TypeAlias = Put | End | Drain | Release | OneMore | Say | StopRun | OfControllers | BeginAnew | GiveUp

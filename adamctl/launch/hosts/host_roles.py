@@ -26,6 +26,7 @@ from adamctl.launch.hosts.decisions import (
     Put,
     Release,
     Say,
+    StopRun,
 )
 from adamctl.launch.hosts.draining import drain
 from adamctl.launch.hosts.ending import Ending, stop
@@ -42,7 +43,7 @@ from adamctl.launch.places.places import AgentCommand, Places
 from adamctl.launch.plan import COORDINATOR
 from adamctl.launch.roles import POLL_S, Ask, LocalRoles
 from adamctl.launch.run_certificates import RunCertificates
-from adamctl.launch.supervision import Fail, Note, RoleEnd, Supervision
+from adamctl.launch.supervision import Fail, Note, RoleEnd, Stop, Supervision
 from adamctl.live.reading import ProcessReading
 from adamctl.net.address import parse_address
 from adamctl.net.transport import Request, Transport
@@ -103,7 +104,7 @@ class HostRoles:
         self._there = RolesThere()
         self._serving: list[tuple[str, tuple[str, ...]]] = []
         self._ended: list[RoleEnd] = []
-        self._news: list[Note | Fail] = []
+        self._news: list[Note | Fail | Stop] = []
         self._words: dict[str, LastWords] = {}
         self._questions = Questions(self._order_if_there)
         self._beside = Beside(self._told.set)
@@ -242,6 +243,8 @@ class HostRoles:
                     self._spawn(self._engine.one_more(why))
                 case Say(text=text):
                     self._news.append(Note(text))
+                case StopRun(why=why):
+                    self._news.append(Stop(why))
                 case OfControllers() if not self._stopping:
                     self._seating.carry_out(decision)
                 case BeginAnew(why=why):
@@ -354,7 +357,7 @@ class HostRoles:
         ended = [end for node, end in self._there.ends.items() if node in self._keeper.placed]
         return [*self._local.failures(), *ended, *self._there.failing()]
 
-    def news(self) -> list[Note | Fail]:
+    def news(self) -> list[Note | Fail | Stop]:
         """Returns what has happened to hosts.
 
         Raises:

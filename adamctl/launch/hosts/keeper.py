@@ -31,6 +31,7 @@ from adamctl.launch.hosts.decisions import (
     Release,
     Say,
     Seat,
+    StopRun,
 )
 from adamctl.launch.hosts.homes import Homes
 from adamctl.launch.hosts.placement import (
@@ -243,13 +244,12 @@ class HostKeeper:
         if self.saving:
             return found
         if self.begun and not self.homes.usable():
-            found.append(Say("no other host is there; the run goes on while this one lasts"))
-            return [*found, OneMore(f"{host} is taken away")]
+            return [*found, StopRun("no host is left that will not be taken away")]
         for one in there:
             if one.role == "ps":
                 found += self._empty(one)
             elif one.role == "worker" and self.experiment.has_own_parameters:
-                found.append(Say(f"{one.node} has the only parameters; the run goes on while {host} lasts"))
+                found.append(StopRun(f"{one.node} has the only parameters, and {host} is taken away"))
             elif one.role in MOVED:
                 home = self.homes.home(one.role)
                 self._ending[one.node] = None if home is None else self.homes.at(one.role, one.node, home)

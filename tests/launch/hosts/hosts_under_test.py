@@ -27,7 +27,7 @@ from adamctl.launch.hosts.placement import FRONT
 from adamctl.launch.hosts.table import HostTable
 from adamctl.launch.places.places import AgentCommand, HostNeeds, Notice
 from adamctl.launch.run_certificates import RunCertificates
-from adamctl.launch.supervision import Fail, Note, Restart, RoleEnd, Supervision
+from adamctl.launch.supervision import Fail, Note, Restart, RoleEnd, Stop, Supervision
 from adamctl.model.description import Model, Softmax
 from adamctl.net.handshake import make_hello
 from adamctl.net.testing.faults import LinkFaults
@@ -198,6 +198,7 @@ class World:
     serving: list[str] = field(default_factory=list)
     ends: list[RoleEnd] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
     failed: Fail | None = None
 
     async def watch(self) -> None:
@@ -223,6 +224,8 @@ class World:
                         self.roles.start_one(node)
                     case Note(text=text):
                         self.notes.append(text)
+                    case Stop(why=why):
+                        self.stopped.append(why)
             await self.roles.changed()
 
     async def until(self, condition: Any, wait_s: float = 120.0) -> None:

@@ -260,6 +260,18 @@ def test_what_would_fail_on_each_host_ends_the_run() -> None:
     run_virtual(whole())
 
 
+def test_a_run_whose_hosts_are_all_taken_away_is_stopped() -> None:
+    async def whole() -> None:
+        async with world(HostsAsked(2, 2)) as w:
+            await w.until(lambda: len(w.serving) == 7)
+            for agent in w.places.agents:
+                w.places.said.put_nowait(Draining(agent.name, 120.0, "its job is over"))
+            await w.until(lambda: w.stopped)
+            assert w.stopped == ["no host is left that will not be taken away"] and len(w.places.agents) <= 3
+
+    run_virtual(whole())
+
+
 def test_what_was_told_to_end_is_no_cause_of_a_later_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async def emptied(*arguments: object) -> str:
         return ""

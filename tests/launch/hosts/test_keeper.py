@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adamctl.launch.hosts.asked import HostsAsked
-from adamctl.launch.hosts.decisions import Decision, Drain, End, GiveUp, OneMore, Put, Release, Say, Substitute
+from adamctl.launch.hosts.decisions import Decision, Drain, End, GiveUp, OneMore, Put, Release, Say, StopRun, Substitute
 from adamctl.launch.hosts.keeper import END_MARGIN_S, HOLD_S, SETTLE_S, HostKeeper
 from adamctl.launch.hosts.placement import FRONT, partitions_of, workers_on
 from tests.launch.hosts.keepers import arrive, begun, homes, keeper, puts, texts
@@ -184,10 +184,15 @@ def test_what_ends_on_a_host_that_is_waited_for_is_no_failure() -> None:
     assert puts(arrive(made, "h2", now_s=20.0)) == {"worker-2": "h2", "ps-2": "h2", "data-1": "h2"}
 
 
-def test_a_host_that_drains_alone_goes_on_while_it_lasts() -> None:
-    made = begun(hosts=1)
-    found = made.draining("h1", 30.0, "preempted", 0.0)
-    assert not any(isinstance(one, (End, Drain)) for one in found) and OneMore("h1 is taken away") in found
+@pytest.mark.parametrize("hosts", [1, 2, 3])
+def test_a_run_whose_last_host_is_taken_away_stops_with_a_checkpoint(hosts: int) -> None:
+    made = begun(hosts=hosts)
+    for number in range(1, hosts):
+        found = made.draining(f"h{number}", 120.0, "its job is over", 0.0)
+        assert not any(isinstance(one, StopRun) for one in found)
+    found = made.draining(f"h{hosts}", 120.0, "its job is over", 0.0)
+    assert found[-1] == StopRun("no host is left that will not be taken away")
+    assert not any(isinstance(one, (End, Drain, OneMore)) for one in found)
 
 
 def test_a_role_whose_new_host_is_lost_before_it_has_moved_goes_to_another_one() -> None:
@@ -217,10 +222,10 @@ def test_a_draining_host_that_was_silent_for_a_while_gets_nothing_new() -> None:
     assert puts(found) == {} and found[-1] == Release("h2", "everything was moved off it")
 
 
-def test_the_only_parameters_stay_while_their_host_lasts() -> None:
+def test_a_run_whose_only_parameters_are_taken_away_stops_with_a_checkpoint() -> None:
     made = begun(ps=0, replication=1)
     found = made.draining("h1", 100.0, "preempted", 10.0)
-    assert "worker-1 has the only parameters; the run goes on while h1 lasts" in texts(found)
+    assert StopRun("worker-1 has the only parameters, and h1 is taken away") in found
     assert not any(isinstance(one, End) and one.node == "worker-1" for one in found)
     assert any(isinstance(one, GiveUp) and "--resume" in one.reason for one in made.tick(110.0))
 
