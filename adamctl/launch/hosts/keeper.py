@@ -43,6 +43,7 @@ from adamctl.launch.hosts.placement import (
     place_roles,
     workers_on,
 )
+from adamctl.launch.places.engines import BY_HAND
 
 SETTLE_S = 2.0
 """Seconds that a run with enough hosts waits for more of those that it may have."""
@@ -94,11 +95,8 @@ class HostKeeper:
             return [Say(f"{offer.name} is there again"), *puts, *self._substitute()]
         if until_s != inf:
             return self._release(offer.name)
-        return [
-            *puts,
-            *self._substitute(),
-            *self._grow(f"{offer.name} is there again" if again else f"{offer.name} has come"),
-        ]
+        substitute = self._substitute()
+        return [*puts, *substitute, *self._grow(f"{offer.name} {'is there again' if again else 'has come'}")]
 
     @property
     def waiting(self) -> str:
@@ -141,7 +139,7 @@ class HostKeeper:
     def _grow(self, why: str) -> list[Decision]:
         """Gives idle hosts workers while the run may have more: those that a replica lacks, then whole replicas."""
         if self.experiment.has_own_parameters:
-            return []
+            return self._give_back(why)
         partitions, found = partitions_of(self.experiment), list[Decision]()
         most = workers_on(self.experiment, self.asked.most)
         while (count := len(self.homes.nodes("worker"))) < most:
@@ -153,7 +151,20 @@ class HostKeeper:
         if found:
             nodes = ", ".join(one.placed.node for one in found if isinstance(one, Put))
             return [Say(f"{why}: starting {nodes}{self._more}"), *found]
-        return [Say(f"{why}: it waits as a spare{self._more}")]
+        return self._give_back(why) or [Say(f"{why}: it waits as a spare{self._more}")]
+
+    def _give_back(self, why: str) -> list[Decision]:
+        """Lets idle hosts go that an engine has given beyond what the run wants: what they replaced is there again."""
+        beyond = len(self.homes.usable()) - self.asked.most - self.asked.spares
+        busy = {one.host for one in (*self.placed.values(), *self._ending.values()) if one is not None}
+        idle = [name for name in reversed(self.homes.idle()) if name not in busy]
+        if beyond <= 0 or not idle or self.asked.engine == BY_HAND:  # whoever starts agents by hand ends them as well
+            return []
+        found: list[Decision] = [Say(f"{why}: {', '.join(idle[:beyond])} is needed no more and is let go")]
+        for name in idle[:beyond]:
+            self.hosts[name].lost = True
+            found.append(Release(name, "the run has all the hosts that it wants"))
+        return found
 
     @property
     def _more(self) -> str:
@@ -172,7 +183,7 @@ class HostKeeper:
         if not self.formed and any(one.role == "controller" for one in there):
             return self._begin_anew(host, why, now_s)
         if not self.begun or not (there or waited):
-            more: list[Decision] = [OneMore(f"{host} is lost")]
+            more = self._one_more(host, "is lost")
             return [Say(f"{host} is lost: {why}"), *more, *([Say(self.waiting)] if self.waiting else [])]
         if reason := self._only_there(host, there):
             return [GiveUp(host, f"{host} is lost: {why}; {reason}")]
@@ -216,7 +227,13 @@ class HostKeeper:
             said += "; " + ", ".join(f"{one.placed.node} starts again on {one.placed.host}" for one in puts)
         if without:
             said += f"; continuing without {', '.join(without)}"
-        return [Say(said), *puts, *substitute, OneMore(f"{host} is lost")]
+        return [Say(said), *puts, *substitute, *self._one_more(host, "is lost")]
+
+    def _one_more(self, host: str, why: str) -> list[Decision]:
+        """Asks for a host in place of this one, once: it may be taken away first and lost then."""
+        known = self.hosts[host]
+        asked, known.replaced = known.replaced, True
+        return [] if asked else [OneMore(f"{host} {why}")]
 
     def _begin_anew(self, host: str, why: str, now_s: float) -> list[Decision]:
         """Forgets everything but the hosts: without this one the controllers never form, and nothing is trained yet."""
@@ -225,7 +242,7 @@ class HostKeeper:
             forgotten.clear()
         self.controllers.begin(())
         text = f"{host} is lost: {why}; it should have had a controller, and nothing is trained yet, so all begins anew"
-        found: list[Decision] = [Say(text), BeginAnew(f"{host} is lost"), OneMore(f"{host} is lost")]
+        found: list[Decision] = [Say(text), BeginAnew(f"{host} is lost"), *self._one_more(host, "is lost")]
         return [*found, *(self._begin_if_enough(now_s) or ([Say(self.waiting)] if self.waiting else []))]
 
     def draining(self, host: str, deadline_s: float, why: str, now_s: float) -> list[Decision]:
@@ -254,7 +271,7 @@ class HostKeeper:
                 home = self.homes.home(one.role)
                 self._ending[one.node] = None if home is None else self.homes.at(one.role, one.node, home)
                 found.append(End(one.node, f"{host} is taken away"))
-        return [*found, OneMore(f"{host} is taken away"), *self._release(host)]
+        return [*found, *self._one_more(host, "is taken away"), *self._release(host)]
 
     def _empty(self, server: Placed) -> list[Decision]:
         """Has a parameter server emptied, and another one started if too few would be left, or a host is free."""

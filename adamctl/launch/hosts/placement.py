@@ -34,11 +34,15 @@ class Offer:
 
 @dataclass
 class KnownHost:
-    """A host of a run, lost or there. `until_s`: when it is taken away; infinity: not known to be."""
+    """A host of a run, lost or there.
+
+    `until_s`: when it is taken away; infinity: not known to be. `replaced`: whether another one was asked for.
+    """
 
     offer: Offer
     lost: bool = False
     until_s: float = inf
+    replaced: bool = False
 
     @property
     def usable(self) -> bool:

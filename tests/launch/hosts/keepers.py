@@ -9,6 +9,7 @@ from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.decisions import Decision, Put, Say, Substitute
 from adamctl.launch.hosts.keeper import HostKeeper
 from adamctl.launch.hosts.placement import Offer
+from adamctl.launch.places.engines import BY_HAND
 from adamctl.model.description import Model, Softmax
 
 
@@ -29,8 +30,8 @@ def puts(decisions: list[Decision]) -> dict[str, str]:
     return {one.placed.node: one.placed.host for one in decisions if isinstance(one, Put)}
 
 
-def begun(hosts: int = 2, spares: int = 0, **cluster: Any) -> HostKeeper:
-    made = keeper(HostsAsked(hosts, hosts, spares=spares), **cluster)
+def begun(hosts: int = 2, spares: int = 0, engine: str = BY_HAND, **cluster: Any) -> HostKeeper:
+    made = keeper(HostsAsked(hosts, hosts, engine, spares=spares), **cluster)
     arrive(made, *(f"h{number}" for number in range(1, hosts + 1)))
     assert made.begun
     return made

@@ -16,6 +16,7 @@ from adamctl.errors import UnreachableError
 from adamctl.launch.hosts import host_roles
 from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.table import KEEP_S
+from adamctl.launch.places.engines import BY_HAND
 from adamctl.launch.places.places import Draining, Lost
 from adamctl.launch.run_certificates import RunCertificates
 from adamctl.net.testing.faults import LinkFaults
@@ -292,7 +293,7 @@ def test_what_was_told_to_end_is_no_cause_of_a_later_failure(monkeypatch: pytest
 async def _storm(seed: int) -> None:
     random = Random(seed)
     least = random.randint(1, 3)
-    asked = HostsAsked(least, random.randint(least, 5), spares=random.randint(0, 2))
+    asked = HostsAsked(least, random.randint(least, 5), "ray" if seed % 2 else BY_HAND, spares=random.randint(0, 2))
     faults = LinkFaults(loss=random.choice([0, 0.02]), duplication=0.05, reordering=0.1, reordering_s_max=0.5)
     async with world(asked, seed, faults, ps=random.randint(1, 3), store=random.choice(["none", "disk"])) as w:
         for _ in range(25):

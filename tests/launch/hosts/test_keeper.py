@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,6 +12,7 @@ from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.decisions import Decision, Drain, End, GiveUp, OneMore, Put, Release, Say, StopRun, Substitute
 from adamctl.launch.hosts.keeper import END_MARGIN_S, HOLD_S, SETTLE_S, HostKeeper
 from adamctl.launch.hosts.placement import FRONT, partitions_of, workers_on
+from adamctl.launch.places.engines import BY_HAND
 from tests.launch.hosts.keepers import arrive, begun, homes, keeper, puts, texts
 
 
@@ -151,6 +153,29 @@ def test_a_run_that_writes_its_last_checkpoint_moves_nothing() -> None:
     assert End("ps-2", "its host is taken away") in made.tick(30.0), "as any other, when its time is over"
 
 
+def test_a_loss_asks_for_one_host() -> None:
+    made = begun(spares=1)
+    arrive(made, "spare")
+    found = made.draining("h2", 20.0, "preempted", 0.0) + made.tick(17.5)
+    assert [one for one in found if isinstance(one, OneMore)] == [OneMore("h2 is taken away")]
+    arrive(made, "h2", now_s=30.0)
+    assert OneMore("h2 is lost") in made.lost("h2", "gone", 40.0), "another loss"
+
+
+def test_a_host_that_an_engine_has_given_beyond_what_is_wanted_is_given_back() -> None:
+    made = begun(spares=1, engine="slurm")
+    arrive(made, "spare")
+    assert puts(made.lost("h2", "nothing was heard from it for 5 s", 10.0))["worker-2"] == "spare"
+    assert texts(arrive(made, "h2", now_s=20.0, again=True)) == ["h2 is there again: it waits as a spare"]
+    found = arrive(made, "instead", now_s=30.0)
+    assert texts(found) == ["instead has come: instead is needed no more and is let go"]
+    assert found[-1] == Release("instead", "the run has all the hosts that it wants")
+    assert made.lost("instead", "its agent has ended", 31.0) == [], "that was expected"
+    made.lost("h1", "gone", 40.0)
+    arrive(made, "late", now_s=50.0)
+    assert made.hosts["h2"].usable and made.hosts["late"].usable
+
+
 def test_what_is_not_moved_in_time_ends_and_the_host_is_lost() -> None:
     made = begun(spares=1)
     arrive(made, "spare")
@@ -256,6 +281,7 @@ def test_any_history(seed: int) -> None:
     partitions = random.choice([1, 1, 2])
     least = random.randint(1, 3)
     asked = HostsAsked(least, random.randint(least, 6), spares=random.randint(0, 2))
+    asked = replace(asked, engine="ray" if seed % 2 else BY_HAND)
     made = keeper(
         asked, workers=partitions, partitions=partitions, ps=random.randint(1, 4), replication=random.choice([1, 2]),
         store=random.choice(["disk", "none"]),
@@ -306,6 +332,11 @@ def test_any_history(seed: int) -> None:
         lacking = partitions - len(workers) % partitions
         if came and len(workers) < workers_on(made.experiment, asked.most):
             assert len(made.homes.idle()) < lacking, f"seed {seed}: hosts wait, and a replica could be whole"
+        if came and asked.engine != BY_HAND and not made._ending:
+            beyond = len(made.homes.usable()) - asked.most - asked.spares
+            assert beyond <= 0 or not set(made.homes.idle()) - {one.host for one in made.placed.values()}, (
+                f"seed {seed}"
+            )
         if made.begun and partitions_of(made.experiment) == 1 and not made._held:
             usable = [name for name, host in made.hosts.items() if host.usable]
             busy = [one.host for one in workers if one.host in usable]
