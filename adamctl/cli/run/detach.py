@@ -20,15 +20,20 @@ def detach(arguments: Sequence[str], as_json: bool) -> int:
         if as_json:
             print_error(started.message.removeprefix(ERROR) or "the run could not be started", started.exit_code)
         return started.exit_code
-    name = run_name(Path(started.folder))
+    name = run_name(Path(started.folder)) if started.folder else ""
     if as_json:
         print_json({"run": name, "run_folder": started.folder, "pid": started.pid, "state": started.state})
-    lines = {
-        "run folder": started.folder,
-        "watch it": f"adamctl attach {quote(name)}",
-        "end it": f"adamctl run stop {quote(name)}",
-    }
-    echo(f"{name} runs without this terminal, {started.state}", err=True)
+    if name:
+        said = f"{name} runs without this terminal, {started.state}"
+        lines = {
+            "run folder": started.folder,
+            "watch it": f"adamctl attach {quote(name)}",
+            "end it": f"adamctl run stop {quote(name)}",
+        }
+    else:
+        said = "a run begins without this terminal: it still checks its data or compiles, and has no run folder yet"
+        lines = {"find it": "adamctl run list", "end it": f"kill {started.pid}"}
+    echo(said, err=True)
     for label, text in lines.items():
         echo(f"  {label:<14} {text}", err=True)
     return 0
