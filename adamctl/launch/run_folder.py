@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from adamctl.config.check import suggestion
@@ -49,9 +51,13 @@ def find_run(run: str, base: Path = DEFAULT_BASE) -> Path:
         ConfigurationError: there is no such run.
     """
     for folder in (Path(run), base / run):
-        if (folder / EXPERIMENT).is_file():
+        if _is_run(folder):
             return folder
-        numbers = _numbers(folder)
+        try:
+            numbers = _numbers(folder)
+        except PermissionError as error:
+            text = f"{error.filename or folder}: {error.strerror}; it is another user's: look at it as that user"
+            raise ConfigurationError(text) from error
         if numbers:
             return folder / f"{max(numbers):03d}"
     names = [entry.name for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
@@ -66,15 +72,15 @@ def run_name(folder: Path) -> str:
 
 
 def runs_of(named: Path) -> list[Path]:
-    """Returns the run folders in `base/NAME`, oldest first."""
-    found = [named / entry.name for entry in named.iterdir() if entry.name.isdecimal()] if named.is_dir() else []
-    return sorted((path for path in found if (path / EXPERIMENT).is_file()), key=lambda path: int(path.name))
+    """Returns the run folders in `base/NAME`, oldest first, without those that this user may not look into."""
+    found = [named / name for name in _names(named) if name.isdecimal()]
+    return sorted((path for path in found if _is_run(path)), key=lambda path: int(path.name))
 
 
 def run_folders(base: Path) -> Iterator[Path]:
     """Yields all run folders in `base`, by name and then oldest first."""
-    for named in sorted(base.iterdir()) if base.is_dir() else ():
-        yield from runs_of(named)
+    for name in sorted(_names(base)):
+        yield from runs_of(base / name)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -87,3 +93,16 @@ def _numbers(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     return [int(entry.name) for entry in folder.iterdir() if entry.is_dir() and entry.name.isdecimal()]
+
+
+def _names(folder: Path) -> list[str]:
+    """Returns the names in a folder; none if there is no such folder, or it is another user's."""
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        return os.listdir(folder)
+    return []
+
+
+def _is_run(folder: Path) -> bool:
+    with suppress(PermissionError):
+        return (folder / EXPERIMENT).is_file()
+    return False

@@ -1,12 +1,15 @@
 """Where runs are kept and how they are named on the command line."""
 
 import os
+from collections.abc import Callable
+from errno import EACCES
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adamctl.errors import ConfigurationError
-from adamctl.launch.run_folder import checkpoints, create_run_folder, find_run
+from adamctl.launch.run_folder import checkpoints, create_run_folder, find_run, run_folders
 
 
 def test_folders_are_numbered_from_one(tmp_path: Path) -> None:
@@ -44,6 +47,30 @@ def test_a_checkpoint_counts_once_it_has_its_manifest(tmp_path: Path) -> None:
         if finished:
             (place / "manifest.json").touch()
     assert [path.name for path in checkpoints(folder)] == ["000001", "000002"]
+
+
+def test_runs_of_another_user_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run as root, or in a folder that users share."""
+    for name in ("digits", "digits", "mnist"):
+        (create_run_folder(tmp_path, name) / "experiment.toml").touch()
+    (tmp_path / "notes").touch()
+    closed = (str(tmp_path / "mnist"), str(tmp_path / "digits" / "001"))
+
+    def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+        def look(path: Any, *given: Any, **named: Any) -> Any:
+            if any(str(path) == one or str(path).startswith(f"{one}/") for one in closed):
+                raise PermissionError(EACCES, "Permission denied", str(path))
+            return call(path, *given, **named)
+
+        return look
+
+    monkeypatch.setattr(os, "listdir", guarded(os.listdir))
+    monkeypatch.setattr(os, "scandir", guarded(os.scandir))
+    monkeypatch.setattr(Path, "is_file", guarded(Path.is_file))
+    assert list(run_folders(tmp_path)) == [tmp_path / "digits" / "002"]
+    assert find_run("digits", tmp_path) == tmp_path / "digits" / "002"
+    with pytest.raises(ConfigurationError, match=r"mnist: Permission denied; it is another user's"):
+        find_run("mnist", tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
