@@ -23,6 +23,7 @@ class _Unit:
         node: its name in the cluster. Names are unique over all roles, and a machine may have several.
         differs: the variables that differ by machine.
         state: whether it keeps something on disk.
+        restart: after which ends it is started again; an agent ends well with each run, and waits for the next one.
     """
 
     summary: str
@@ -31,6 +32,7 @@ class _Unit:
     state: bool = False
     stop_s: int = 60
     node: str = "{role}-%l"
+    restart: str = "on-failure"
 
 
 _UNITS = {
@@ -51,6 +53,7 @@ _UNITS = {
         ),
         True,
         node="%l",
+        restart="always",
     ),
 }
 
@@ -86,7 +89,7 @@ ExecStart={program} {role} start --name {node} --token-file %d/token --socket-fo
 KillMode=mixed
 SuccessExitStatus=143
 TimeoutStopSec={unit.stop_s}
-Restart=on-failure
+Restart={unit.restart}
 RestartSec=5
 # Wrong configuration (2) and damaged data (5) do not mend themselves.
 RestartPreventExitStatus=2 5

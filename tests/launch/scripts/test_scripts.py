@@ -88,6 +88,13 @@ def test_a_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
+def test_only_an_agent_that_ended_well_is_started_again(role: str) -> None:
+    """It ends with each run, and its machine is there for the next one."""
+    restart = "always" if role == "host" else "on-failure"
+    assert f"Restart={restart}" in systemd_unit(role, "/bin/adamctl").splitlines()
+
+
+@pytest.mark.parametrize("role", ROLES)
 def test_a_unit_keeps_its_role_in_bounds(role: str) -> None:
     lines = systemd_unit(role, "/bin/adamctl").splitlines()
     assert {
