@@ -18,7 +18,7 @@ from adamctl.launch.deaths import Deaths
 from adamctl.launch.failure import first_cause, last_error
 from adamctl.launch.roles import POLL_S, STOP_GRACE_S, Roles, ask_to_leave
 from adamctl.launch.supervision import Fail, Note, Restart, Stop, Supervision, describe_status
-from adamctl.launch.terminal import ending_signals, leave, terminals
+from adamctl.launch.terminal import change_nothing, ending_signals, leave, terminals
 from adamctl.launch.troubles import Troubles
 from adamctl.launch.waits import Waits
 from adamctl.live.reading import ProcessReading
@@ -118,6 +118,9 @@ class Front:
     async def run(self) -> Outcome:
         """Runs to the end and leaves no process behind.
 
+        From then on SIGTERM and SIGHUP change nothing: what else the run has made is still to be removed. Its caller
+        gives the handlers back (`handlers_given_back`).
+
         Raises:
             RunFailedError: a process could not be started.
         """
@@ -151,6 +154,8 @@ class Front:
             await self._end_roles(grace_s, failed)
             for number in taken:
                 loop.remove_signal_handler(number)
+                if number != signal.SIGINT:
+                    signal.signal(number, change_nothing)
             if signal.SIGHUP in self._signals:  # the shell may also send one
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return self._outcome(ending)

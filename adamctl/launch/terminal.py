@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
     """Returns the signals that end a process cleanly: SIGINT, SIGTERM, and SIGHUP unless it is ignored (`nohup`)."""
     hung_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hung_up)
+
+
+@contextmanager
+def handlers_given_back() -> Iterator[None]:
+    """Gives the handlers of the ending signals back after the block, but of one that it has the system ignore."""
+    former = {number: signal.getsignal(number) for number in ending_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler or signal.SIG_DFL)
+
+
+def change_nothing(number: int, frame: FrameType | None) -> None:
+    """A signal's handler: unlike SIG_IGN, processes that are started meanwhile do not inherit it."""
 
 
 def terminals() -> tuple[int, ...]:

@@ -41,6 +41,7 @@ from adamctl.launch.run_certificates import make_run_tls
 from adamctl.launch.run_folder import LOGS, create_run_folder, run_name
 from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
+from adamctl.launch.terminal import handlers_given_back
 from adamctl.live.reading import ProcessReading
 from adamctl.live.reporter import Reporter
 from adamctl.metrics.serving import check_port, metrics_of_run, metrics_once_known
@@ -137,7 +138,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     settled = settle(experiment, place, resume, reporter.note, measure_here)
     experiment = settled.experiment
     folder, file = _begin_folder(settled, options, reporter)
-    with private_folder() as sockets, ExitStack() as stack:
+    with handlers_given_back(), private_folder() as sockets, ExitStack() as stack:
         if not options.join:
             options = replace(options, token=options.token or make_token())
             stack.enter_context(kept_token(folder, options.token))
@@ -156,9 +157,9 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             node, commands = _commands(experiment, options, *absolute, sockets, resume, where)
             controllers = options.join or (controller_address(sockets),)
             outcome = _run_here(node, commands, folder / LOGS, controllers, options, reporter, held, note)
-    state = outcome.progress.state if outcome.progress is not None else ""
-    if not outcome.exit_code or outcome.signal or state == "stopped":  # a failure's stores may tell why
-        shutil.rmtree(folder / STORES, ignore_errors=True)
+        state = outcome.progress.state if outcome.progress is not None else ""
+        if not outcome.exit_code or outcome.signal or state == "stopped":  # a failure's stores may tell why
+            shutil.rmtree(folder / STORES, ignore_errors=True)
     return outcome, folder
 
 

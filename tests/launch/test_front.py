@@ -103,6 +103,7 @@ async def running(folder: Path, time_s: float = 0.0, **behaviours: str) -> Async
     supervision = Supervision({command.node: command.role for command in commands})
     front = Front(roles, supervision, "coordinator", StreamTransport(), reporter, time_s=time_s)
     before = set(psutil.Process().children(recursive=True))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     run = Run(folder, roles, supervision, reporter, asyncio.create_task(front.run()))
     try:
         yield run
@@ -110,6 +111,9 @@ async def running(folder: Path, time_s: float = 0.0, **behaviours: str) -> Async
         if not run.task.done():
             run.task.cancel()
             await asyncio.wait([run.task])
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)
         left = [child for child in psutil.Process().children(recursive=True) if child not in before]
         assert [child.cmdline() for child in left if child.status() != psutil.STATUS_ZOMBIE] == []
 

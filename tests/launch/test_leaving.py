@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from adamctl.config.load import load_experiment, parse_setting
 from adamctl.launch.front import Outcome
 from adamctl.launch.roles import LocalRoles
+from adamctl.launch.terminal import change_nothing
 from adamctl.launch.train import TrainOptions, train
 from adamctl.live.reading import ProcessReading
 from adamctl.roles.coordinator.core.progress import RunProgress
@@ -80,6 +82,23 @@ def test_every_role_exits_0_after_an_interrupt_with_a_checkpoint(
     assert {end.status for end in Remembered.last.ends.values()} == {0}
     assert len(list(folder.glob("checkpoints/*/manifest.json"))) == 1
     assert not children() - before
+
+
+def test_a_signal_while_what_a_run_has_left_is_removed_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues and service managers may send theirs twice, or to a run that has just ended."""
+    before, rmtree, meanwhile = signal.getsignal(signal.SIGTERM), shutil.rmtree, dict[str, object]()
+
+    def remove(folder: Path, **given: bool) -> None:
+        meanwhile[folder.name] = signal.getsignal(signal.SIGTERM)
+        rmtree(folder, **given)
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    outcome, _ = run(tmp_path, monkeypatch, Notes(), "train.passes=1")
+    assert outcome.exit_code == 0
+    assert meanwhile["stores"] is change_nothing and meanwhile["secrets"] is change_nothing
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_nothing_is_left_of_a_run_whose_front_was_killed(tmp_path: Path) -> None:

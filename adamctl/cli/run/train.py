@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -138,6 +139,8 @@ def command(
     )
     try:
         outcome, folder = train(loaded.experiment, chosen, reporter)
+        if outcome.signal == signal.SIGTERM:  # whoever sent it may send it again before the report is written
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     finally:
         reporter.close()
     if as_json:
