@@ -189,7 +189,7 @@ ELSEWHERE = (
     ),
     Elsewhere(
         "roles/ps/test_server.py",
-        ("roles/ps/status", "roles/ps/initial_values", "roles/ps/checkpoint_writer", "roles/ps/jobs/keeper"),
+        ("roles/ps/status", "roles/ps/initial_values", "roles/ps/jobs/keeper"),
         "parts of the server",
     ),
     Elsewhere(

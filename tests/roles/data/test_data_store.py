@@ -296,11 +296,13 @@ def test_what_was_read_and_left_out_still_counts_when_a_data_set_is_closed(
 ) -> None:
     image_folder(examples=30)
     config = DataConfig(format="imagefolder", source="images", scale="none", on_error="skip")
+    opened = store.open(config, (4, 4, 1), 7)
+    for victim in opened.source.paths("train")[:2]:  # type: ignore[attr-defined]
+        victim.write_bytes(victim.read_bytes()[:40])
+    store.close_dataset(opened.name)
     found = []
     for _ in range(2):
         dataset = store.open(config, (4, 4, 1), 7)
-        for victim in dataset.source.paths("train")[:2]:  # type: ignore[attr-defined]
-            victim.write_bytes(victim.read_bytes()[:40])
         read(store, dataset.name, Range("train", 0, 0, dataset.examples["train"]))
         found.append((store.status()["skipped"], store.status()["read_bytes"]))
         assert found[-1][0] == len(found) * store.status()["datasets"][0]["skipped"]
