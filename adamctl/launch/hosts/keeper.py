@@ -203,7 +203,7 @@ class HostKeeper:
         servers, cluster = [one.node for one in there if one.role == "ps"], self.experiment.cluster
         if servers and cluster.replication == 1 and cluster.store == "none":
             return f"the only copy of a part of the model was there ({', '.join(servers)}); continue with --resume"
-        if not self.homes.usable():
+        if not self.homes.usable() and not (servers and cluster.replication == 1):  # with these it is waited for
             return "no host is left"
         return ""
 

@@ -123,6 +123,12 @@ def test_a_host_with_the_only_copy_on_its_disk_is_waited_for() -> None:
     assert isinstance(given_up, GiveUp) and "h2 did not come back within 60 s" in given_up.reason
 
 
+def test_the_only_host_is_waited_for_as_any_other_with_an_only_copy() -> None:
+    made = begun(hosts=1, replication=1)
+    assert "waiting 60 s for it to come back" in texts(made.lost("h1", "gone", 100.0))[0]
+    assert set(puts(arrive(made, "h1", now_s=110.0))) == {"worker-1", "ps-1", "ps-2", "data-1"}
+
+
 def test_a_draining_host_is_emptied_then_let_go() -> None:
     made = begun(spares=1)
     arrive(made, "spare")
