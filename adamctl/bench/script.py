@@ -7,7 +7,12 @@ import signal
 import sys
 from collections.abc import Callable
 
+import click
+
+from adamctl.cli.number_types import Counts
 from adamctl.errors import EXIT_INTERRUPTED, AdamctlError
+
+COUNT_MAX = 10_000
 
 
 def run_script(main: Callable[[], None]) -> None:
@@ -34,7 +39,7 @@ def counts(text: str) -> tuple[int, ...]:
     Raises:
         ArgumentTypeError: it is something else.
     """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() and int(part) >= 1 for part in parts):
-        raise argparse.ArgumentTypeError(f"expected whole numbers from 1 on, such as 1,2,4; found {text!r}")
-    return tuple(dict.fromkeys(map(int, parts)))
+    try:
+        return Counts(COUNT_MAX).convert(text, None, None)
+    except click.BadParameter as error:
+        raise argparse.ArgumentTypeError(error.message) from error

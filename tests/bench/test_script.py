@@ -79,5 +79,5 @@ def test_a_script_that_does_its_work_just_ends() -> None:
 def test_an_option_takes_several_counts() -> None:
     assert counts("4, 1,2,1") == (4, 1, 2)
     for wrong in ("", "x", "1,,2", "0", "1.5", "-1"):
-        with pytest.raises(argparse.ArgumentTypeError, match="expected whole numbers from 1 on"):
+        with pytest.raises(argparse.ArgumentTypeError, match="expected whole numbers from 1 to 10000"):
             counts(wrong)
