@@ -1,4 +1,4 @@
-"""Commands of a round: what each computes, the same bits for any implementation, cut and order, and what is refused."""
+"""Commands of a round: what each computes, and the same bits for any implementation, cut and order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -17,53 +16,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adamctl.errors import ConfigurationError
 from adamctl.kernels.numeric.accumulate import Accumulator
 from adamctl.kernels.numeric.commands import PreparedRound
 from adamctl.kernels.numeric.exact_sums import ADDITIONS_MAX, LOWEST_BIT, combined
 from adamctl.model.commands import ACCUMULATOR, OPERANDS, Apply, Command, Parts, Reduce, Set
 from tests.kernels.kernel_checks import BACKENDS
+from tests.kernels.numeric.rounds import (
+    FRACTION_BITS,
+    VECTORS,
+    accumulated,
+    bits,
+    carry_out,
+    numbers,
+    rounds,
+)
 
 ROOT = Path(__file__).parents[3]
-VECTORS = ("a", "b", "c", "d", "e")
-FRACTION_BITS = 40
-ODD = [0.0, -0.0, 1e-45, -3e-39, 3e38, -3e38, math.inf, -math.inf, math.nan, 1.0, 2.0**-24]
-
-
-def numbers(elements: int, seed: int = 0, odd: bool = False) -> dict[str, np.ndarray]:
-    """Vectors of many sizes of numbers; with `odd`, some of them zero, tiny, huge or not finite."""
-    generator = np.random.default_rng(seed)
-    made = {}
-    for name in VECTORS:
-        scale = 2.0 ** generator.integers(-30, 30, elements)
-        made[name] = (generator.standard_normal(elements) * scale).astype(np.float32)
-        if odd:
-            places = generator.random(elements) < 0.1
-            made[name][places] = generator.choice(np.array(ODD, np.float32), int(places.sum()))
-    return made
-
-
-def accumulated(elements: int) -> Accumulator:
-    values = np.random.default_rng(elements).integers(-(1 << 60), 1 << 60, elements)
-    return Accumulator(values, FRACTION_BITS)
-
-
-def carry_out(
-    commands: Sequence[Command], vectors: dict[str, np.ndarray], row_size: int, backend: str,
-    accumulator: Accumulator | None = None,
-) -> list[Parts]:  # fmt: skip
-    prepared = PreparedRound(commands, backend)
-    totals = prepared.new_totals()
-    prepared.run(vectors, row_size, totals, accumulator)
-    return totals.parts()
-
-
-def bits(vectors: dict[str, np.ndarray]) -> dict[str, list[int]]:
-    """Of all numbers but NaN, of which there are many."""
-    return {
-        name: np.where(np.isnan(vector), np.float32(np.nan), vector).view(np.uint32).tolist()
-        for name, vector in vectors.items()
-    }
 
 
 # --- what each command computes ---------------------------------------------------------------------------------------
@@ -208,29 +176,6 @@ def test_a_shard_without_elements_has_nothing_to_add(backend: str) -> None:
 
 # --- the same bits for any implementation, cut and order --------------------------------------------------------------
 
-operand = st.one_of(
-    st.tuples(st.sampled_from(VECTORS)), st.tuples(st.sampled_from(VECTORS), st.sampled_from(VECTORS))
-)  # fmt: skip
-term = st.tuples(
-    st.floats(-1e10, 1e10), st.sampled_from((*VECTORS, ACCUMULATOR))
-)  # fmt: skip
-
-
-def with_operands(operation: str) -> st.SearchStrategy[tuple[str, tuple[tuple[str, ...], ...]]]:
-    count = OPERANDS[operation]
-    return st.tuples(st.just(operation), st.lists(operand, min_size=count, max_size=count).map(tuple))
-
-
-applied = st.sampled_from(["multiply", "divide", "sqrt", "abs", "sign", "maximum", "minimum", "where"])
-reduced = st.sampled_from(["dot", "dot", "dot", "sum", "max_abs", "count_nonzero"])
-command = st.one_of(
-    st.builds(Set, st.sampled_from(VECTORS), st.lists(term, max_size=20).map(tuple)),
-    st.builds(lambda target, made: Apply(target, *made), st.sampled_from(VECTORS), applied.flatmap(with_operands)),
-    reduced.flatmap(with_operands).map(lambda made: Reduce(*made)),
-    reduced.flatmap(with_operands).map(lambda made: Reduce(*made)),
-)
-rounds = st.lists(command, min_size=1, max_size=30)
-
 
 @given(rounds, st.integers(0, 9), st.sampled_from([1, 2, 7, 8, 9, 16, 75, 2500, 5001]), st.booleans())
 @settings(max_examples=60, deadline=None)
@@ -340,92 +285,3 @@ def test_processors_without_wide_vectors_or_fused_products_give_the_same_bits(tm
         )
         found.add(subprocess.check_output([sys.executable, "-c", OTHER_PROCESSOR], env=os.environ | cache, cwd=ROOT))
     assert len(found) == 1
-
-
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
-def refused(vectors: dict[str, np.ndarray], row_size: int = 5, accumulator: Accumulator | None = None) -> str:
-    """Carries out a round that must be refused; nothing is changed."""
-    commands = [Set("a", ((1.0, "b"), (1.0, ACCUMULATOR))), Reduce("dot", (("a",), ("c",)))]
-    before = {name: vector.copy() for name, vector in vectors.items()}
-    prepared = PreparedRound(commands)
-    totals = prepared.new_totals()
-    with pytest.raises(ValueError, match="commands: ") as raised:
-        prepared.run(vectors, row_size, totals, accumulator)
-    for name, vector in vectors.items():
-        np.testing.assert_array_equal(vector, before[name])
-    assert totals.parts() == [Parts((0.0,))]
-    return str(raised.value)
-
-
-def test_vectors_that_do_not_fit_are_refused_and_nothing_is_changed() -> None:
-    good, accumulator = numbers(20), accumulated(20)
-    both = np.arange(30, dtype=np.float32)
-    read_only = good["a"].copy()
-    read_only.flags.writeable = False
-    assert "expected the vector 'c'; found a, b" in refused({name: good[name] for name in "ab"}, 5, accumulator)
-    assert "one length" in refused(good | {"b": np.ones(25, np.float32)}, 5, accumulator)
-    assert "float64" in refused(good | {"b": np.ones(20)}, 5, accumulator)
-    assert "strides (8,)" in refused(good | {"b": np.ones(40, np.float32)[::2]}, 5, accumulator)
-    assert "read-only" in refused(good | {"a": read_only}, 5, accumulator)
-    assert "share memory" in refused(good | {"a": both[:20], "c": both[10:]}, 5, accumulator)
-    assert "share memory" in refused(good | {"a": both[:20], "c": both[:20]}, 5, accumulator)
-    assert "whole rows of 6" in refused(good, 6, accumulator)
-    assert "whole rows of 0" in refused(good, 0, accumulator)
-    assert "expected an accumulator" in refused(good)
-    assert "int64" in refused(good, 5, Accumulator(np.zeros(20), FRACTION_BITS))
-    assert "one length" in refused(good, 5, accumulated(19))
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        Set(ACCUMULATOR, ((1.0, "a"),)),
-        Set("a", ((math.nan, "b"),)),
-        Apply("a", "sqrt", ((ACCUMULATOR,),)),
-        Reduce("dot", (("a",),)),
-        Reduce("sum", (("a", "b", "c"),)),
-    ],
-)
-def test_malformed_commands_are_refused_before_there_are_vectors(command: Command) -> None:
-    with pytest.raises(ConfigurationError, match="command 1"):
-        PreparedRound([Set("a"), command])
-
-
-def test_vectors_that_are_only_read_may_be_the_same_and_read_only() -> None:
-    vectors = numbers(20)
-    vectors["b"] = vectors["a"]
-    vectors["a"].flags.writeable = False
-    [part] = carry_out([Reduce("dot", (("a",), ("b",)))], vectors, 1, BACKENDS[-1])
-    assert part.numbers[0] == math.fsum(vectors["a"].astype(np.float64) ** 2)
-
-
-wrong_name = st.sampled_from((*VECTORS, "z", "", ACCUMULATOR))
-wrong_operands = st.lists(st.lists(wrong_name, max_size=3).map(tuple), max_size=4).map(tuple)
-anything = st.one_of(
-    command,
-    st.builds(Set, wrong_name, st.lists(st.tuples(st.floats(), wrong_name), max_size=70).map(tuple)),
-    st.builds(Apply, wrong_name, applied, wrong_operands),
-    st.builds(Reduce, reduced, wrong_operands),
-)
-
-
-@given(st.lists(anything, max_size=6), st.sampled_from([0, 1, 3, 4]), st.booleans())
-@settings(max_examples=80, deadline=None)
-def test_whatever_is_refused_changes_nothing(commands: list[Command], row_size: int, accumulating: bool) -> None:
-    vectors = numbers(12)
-    before = bits(vectors)
-    try:
-        prepared = PreparedRound(commands)
-    except ConfigurationError:
-        return
-    totals = prepared.new_totals()
-    nothing = totals.parts()
-    try:
-        prepared.run(vectors, row_size, totals, accumulated(12) if accumulating else None)
-    except ValueError:
-        assert bits(vectors) == before
-        assert totals.parts() == nothing
-    else:
-        assert row_size > 0

@@ -1,0 +1,44 @@
+"""Three servers that keep copies of one job, in memory, for tests of their shells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+
+from adamctl.roles.controller.core.service.controller_core import ControllerConfig
+from adamctl.roles.ps.client.parameter_client import ParameterClient
+from tests.cluster import memory_cluster
+from tests.roles.ps.ps_cluster import constant, make_client, push_of
+from tests.roles.ps.replicated import ReplicatedCluster
+
+THREE = ("ps-0", "ps-1", "ps-2")
+FAST = ControllerConfig(beacon_interval_s=0.5, lost_after_s=2.5)
+
+
+@asynccontextmanager
+async def replicated(seed: int, *names: str, **options: Any) -> AsyncIterator[ReplicatedCluster]:
+    async with memory_cluster(seed, config=FAST) as cluster, asyncio.timeout(150):
+        world = ReplicatedCluster(cluster)
+        await world.start(*(names or THREE), **options)
+        yield world
+
+
+async def add(client: ParameterClient, value: float = 1.0) -> None:
+    await client.push(push_of(client.layout, constant(client.layout, value), kind="delta"), deadline_s=60)
+
+
+async def zeroed(world: ReplicatedCluster) -> ParameterClient:
+    """A client that has made all values 0."""
+    client = await make_client(world.cluster, "a", "w", attempt_s=2.0)
+    flat = constant(client.layout, 0.0)
+    await client.pull(flat, deadline_s=60)
+    await client.push(push_of(client.layout, -flat, kind="delta"), deadline_s=60)
+    return client
+
+
+def values_of(arrays: list[np.ndarray]) -> set[float]:
+    return {float(value) for array in arrays for value in np.unique(array)}
