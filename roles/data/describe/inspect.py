@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from adamctl.config.data import DataConfig
+from adamctl.errors import DamagedDataError
 from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.describe.balance import balance
 from adamctl.roles.data.readers import open_source
@@ -16,6 +17,7 @@ from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.images import SHOWN_SHAPE
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source, by_blocks, groups_of, image_sizes
 from adamctl.roles.data.readers.targets import target_count, targets_of
+from adamctl.roles.data.sets.skipping import SkippingSource
 from adamctl.roles.data.streaming.blocks import split_blocks
 from adamctl.roles.data.streaming.windows import frames_of
 
@@ -40,6 +42,8 @@ def inspect(
         for folders and tar files of images also `sizes`, [lowest, highest] height and width, and `grey`, the number
         without colour; and `decoder`, which decoded them. `order`: `examples` or `blocks`, and for blocks `blocks`, how
         many there are to train on, `window_blocks` and `window_bytes`, the most that a window needs in memory.
+        With `data.on_error = "skip"` also `skipped` of a split: how many damaged examples its numbers leave out,
+        and no `sizes` where the header of one cannot be read.
         `balance`: how evenly the classes are filled, and what to do about it (`adamctl.roles.data.describe.balance`).
 
     Raises:
@@ -49,7 +53,8 @@ def inspect(
     shape = input_shape
     if shape is None and config.format == "imagefolder":
         shape = SHOWN_SHAPE
-    source = open_source(config, path, shape)
+    opened = open_source(config, path, shape)
+    source: Source = SkippingSource(opened) if config.on_error == "skip" else opened
     with reported(path):
         splits = {split: _describe(source, split) | _sizes(source, split) for split in FILE_SPLITS}
     of_images = any("sizes" in described for described in splits.values())
@@ -98,23 +103,37 @@ def _describe(source: Source, split: FileSplit) -> dict[str, Any]:
         described["groups"] = len(np.unique(groups))
     if not len(labels):
         return described
-    lowest, highest, total, squares = np.inf, -np.inf, 0.0, 0.0
+    lowest, highest, total, squares, skipped = np.inf, -np.inf, 0.0, 0.0, 0
     buffer = np.empty((min(_BLOCK_EXAMPLES, len(labels)), *source.example_shape), np.float32)
     for start in range(0, len(labels), _BLOCK_EXAMPLES):
         indices = np.arange(start, min(start + _BLOCK_EXAMPLES, len(labels)))
         values = buffer[: len(indices)]
         source.load(split, indices, values)
+        if isinstance(source, SkippingSource):
+            values = values[~source.damaged(split, indices)]
+            skipped += len(indices) - len(values)
+            if not len(values):
+                continue
         lowest, highest = min(lowest, float(values.min())), max(highest, float(values.max()))
         total += float(values.sum(dtype=np.float64))
         squares += float(np.square(values, dtype=np.float64).sum())
-    size = len(labels) * prod(source.example_shape)
+    if isinstance(source, SkippingSource):
+        described["skipped"] = skipped
+    size = (len(labels) - skipped) * prod(source.example_shape)
+    if not size:
+        return described
     mean = total / size
     described |= {"min": lowest, "max": highest, "mean": mean, "std": sqrt(max(squares / size - mean * mean, 0.0))}
     return described
 
 
 def _sizes(source: Source, split: FileSplit) -> dict[str, Any]:
-    sizes = image_sizes(source, split)
+    try:
+        sizes = image_sizes(source, split)
+    except DamagedDataError:
+        if not isinstance(source, SkippingSource):
+            raise
+        return {}  # a header that is left out has no size
     if not sizes:
         return {}
     heights, widths, channels = zip(*sizes, strict=True)

@@ -43,7 +43,7 @@ class Reader:
         extra: the extra of the package that installs what that module imports; empty: the package suffices.
         peek: `module:function` of (path, input_shape, examples_max, seconds_max) that reads headers, all labels and no
             more examples than allowed, and returns a `Peek`; empty: data are opened to be checked.
-        reads_urls: both functions take a `Url` in place of a path, and fetch its files one by one; without, all files
+        reads_urls: all functions take a `Url` in place of a path, and fetch its files one by one; without, all files
             are fetched first, and the path is of the copy.
         reads_config: all functions also take `config`, the `DataConfig` of the experiment, as a keyword.
         files: `module:function` of (path) that returns the paths of the files that would be read; a data server looks

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.splits import is_hidden
 
 BLOCK_BYTES: Final = 512
 _ZEROS: Final = bytes(BLOCK_BYTES)
@@ -35,13 +36,16 @@ class Member(NamedTuple):
     size_bytes: int
 
 
-def members(descriptor: int, path: Path) -> Iterator[Member]:
+def members(descriptor: int, path: Path, links: list[str] | None = None) -> Iterator[Member]:
     """Yields the files in an open tar file in order; folders and devices are left out.
+
+    Args:
+        links: gets a line for each member that is a link, since what it leads to may be anywhere; None: it is damage.
 
     Raises:
         ConfigurationError: it is compressed.
-        DamagedDataError: after the members that could be read: a header is damaged, a member is a link or sparse, the
-            file ends too early, or goes on behind its end mark. The message gives the byte.
+        DamagedDataError: after the members that could be read: a header is damaged, a member is sparse, the file ends
+            too early, or goes on behind its end mark. The message gives the byte.
     """
     end = os.fstat(descriptor).st_size
     at, name, size_bytes = 0, "", -1  # from an extension header, for the next one
@@ -69,9 +73,16 @@ def members(descriptor: int, path: Path) -> Iterator[Member]:
         elif kind not in (b"K", b"g"):
             length = size_bytes if size_bytes >= 0 else length
             found = (name or _name(header)).removeprefix("./")
-            if kind in _LINKS or kind == b"S":
-                what = "a sparse file" if kind == b"S" else "a link"
-                raise damaged(path, at, "plain files", f"{what}, {found!r}; make the archive with --dereference")
+            if kind == b"S":
+                raise damaged(path, at, "plain files", f"a sparse file, {found!r}; make the archive without --sparse")
+            if kind in _LINKS:
+                length = 0  # as tar takes it: whatever the header says, a link has no content
+                if not is_hidden(found):
+                    advice = "make the archive with --dereference, and --hard-dereference for GNU tar"
+                    link = damaged(path, at, "plain files", f"a link, {found!r}; {advice}")
+                    if links is None:
+                        raise link
+                    links.append(str(link))
             if content + length > end:
                 raise damaged(
                     path, at, f"{length:,} bytes of {found!r}", f"the end of the file after {end - content:,}"

@@ -32,7 +32,7 @@ KEPT_MEMBERS_MIN: Final = 10_000
 _JSON_KEYS: Final = ("cls", "class", "label")
 _LABEL_BYTES_MAX: Final = 1 << 20
 _CLASS_CHARACTERS_MAX: Final = 200
-_VERSION: Final = 2  # 1: ended in silence at the first block of zeros
+_VERSION: Final = 3  # 1: ended in silence at the first block of zeros; 2: ended at the first link
 
 
 class ShardIndex(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ def _build(descriptor: int, path: Path, state: os.stat_result) -> tuple[ShardInd
     found: list[Member] = []
     damages: list[str] = []
     try:
-        for member in members(descriptor, path):
+        for member in members(descriptor, path, damages):
             if not is_hidden(member.name):
                 found.append(member)
     except DamagedDataError as error:

@@ -77,7 +77,7 @@ def list_places(source: Path, config: DataConfig) -> dict[str, Place]:
 
 
 def places_before_damage(source: Path, config: DataConfig) -> tuple[dict[str, Place], str]:
-    """Returns like `list_places`, of a tar those before a damaged header, and what is wrong with that; empty: nothing.
+    """Returns like `list_places`, of a tar those up to a damaged header but links, and what is wrong; "": nothing.
 
     Raises:
         ConfigurationError: like `list_places`.
@@ -99,7 +99,7 @@ def tar_members(path: Path) -> dict[str, Place]:
 
     Raises:
         ConfigurationError: it is compressed.
-        DamagedDataError: a header is damaged, or the file ends too early; the message gives the byte.
+        DamagedDataError: a header is damaged, a member is a link, or the file ends too early; the byte is given.
     """
     places, damage = _members(path)
     if damage:
@@ -108,17 +108,18 @@ def tar_members(path: Path) -> dict[str, Place]:
 
 
 def _members(path: Path) -> tuple[dict[str, Place], str]:
-    """Returns the files of a tar before a damaged header, and what is wrong with that. Raises ConfigurationError."""
+    """Returns the files of a tar up to a damaged header, and the first thing wrong. Raises ConfigurationError."""
     places: dict[str, Place] = {}
+    links: list[str] = []
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         opened = found.st_size, found.st_mtime_ns
         try:
-            for member in members(file.fileno(), path):
+            for member in members(file.fileno(), path, links):
                 places[member.name] = Place(path, member.offset, member.size_bytes, opened)
         except DamagedDataError as error:
-            return places, str(error)
-    return places, ""
+            links.append(str(error))
+    return places, links[0] if links else ""
 
 
 def read_text(source: Path, name: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.describe.inspect import inspect
 from tests.roles.data.speech.sounds import write_recordings
 
@@ -66,3 +66,18 @@ def test_the_size_of_a_window_is_said(idx_folder: Callable[..., Path], tmp_path:
     found = inspect(config, search=[str(tmp_path)])
     assert (found["order"], found["blocks"], found["window_blocks"]) == ("blocks", 3, 2)
     assert found["window_bytes"] == 2 * 1024 * 16
+
+
+@pytest.mark.parametrize("bytes_left", [40, 0], ids=["its pixels", "all of it"])
+def test_damaged_examples_are_left_out_and_counted_where_a_run_skips_them(
+    image_folder: Callable[..., Path], bytes_left: int
+) -> None:
+    folder = image_folder()
+    config = DataConfig(format="imagefolder", source=str(folder), on_error="skip")
+    assert [split["skipped"] for split in inspect(config)["splits"].values()] == [0, 0]
+    damaged = next(path for path in sorted(folder.rglob("*")) if path.is_file())
+    damaged.write_bytes(damaged.read_bytes()[:bytes_left])
+    found = inspect(config)["splits"].values()
+    assert sum(split["examples"] for split in found) == 24 and sum(split["skipped"] for split in found) == 1
+    with pytest.raises(DamagedDataError, match=damaged.name):
+        inspect(DataConfig(format="imagefolder", source=str(folder)))

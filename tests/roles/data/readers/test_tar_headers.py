@@ -37,10 +37,10 @@ def content_of(name: str) -> bytes:
     return b"" if name.startswith("empty") else name.encode() * 40
 
 
-def read(path: Path) -> list[Member]:
+def read(path: Path, links: list[str] | None = None) -> list[Member]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return list(members(descriptor, path))
+        return list(members(descriptor, path, links))
     finally:
         os.close(descriptor)
 
@@ -150,14 +150,21 @@ def test_a_compressed_file_is_refused_with_what_to_do(plain: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
-def test_a_link_is_refused(tmp_path: Path, kind: bytes) -> None:
+def test_a_link_is_told_and_what_follows_is_found(tmp_path: Path, kind: bytes) -> None:
     path = tmp_path / "x.tar"
     with tarfile.open(path, "w") as archive:
         link = tarfile.TarInfo("b.jpg")
         link.type, link.linkname = kind, "a.jpg"
         archive.addfile(link)
-    with pytest.raises(DamagedDataError, match=r"a link, 'b\.jpg'; make the archive with --dereference"):
-        read(path)
+        link.name = "._b.jpg"
+        archive.addfile(link)
+        archive.addfile(tarfile.TarInfo("c.jpg"))
+    links: list[str] = []
+    assert [member.name for member in read(path, links)] == ["c.jpg"]
+    with pytest.raises(DamagedDataError, match=r"a link, 'b\.jpg'"):
+        read(path, None)
+    (told,) = links
+    assert "byte 0" in told and "a link, 'b.jpg'; make the archive with --dereference" in told
 
 
 @pytest.mark.parametrize("records", [b"9 path=x\n", b"x", b"99999999999 path=x\n", b"12 size=-1xx\n", b"0 =\n"])
