@@ -29,11 +29,8 @@ from adamctl.wire.messages import CheckpointFile
 MAY_CHANGE = frozenset({"gradient_tolerance", "change_tolerance", "evaluations_max"})
 """Settings of a batch algorithm that may be others when a run goes on: what it holds does not depend on them."""
 
-_GO_ON = {
-    GRADIENT: "set a lower optimizer.gradient_tolerance",
-    CHANGE: "set a lower optimizer.change_tolerance",
-    PRECISION: "there is nothing to ask for, since float32 tells no better point",
-}
+_TOLERANCES = {GRADIENT: "gradient_tolerance", CHANGE: "change_tolerance"}
+"""By the reason for which an algorithm stopped: the setting that decided it."""
 
 
 class CheckpointWriter:
@@ -258,8 +255,9 @@ def _what_is_done(found: Manifest, experiment: Experiment) -> tuple[str, str] | 
     if book.finished:
         return f"finished its {train.passes} passes", f"ask for more with --passes {train.passes + 1} or above"
     if found.complete and state.batch is not None and state.batch.stop_reason not in ("", BUDGET):
-        reason = state.batch.stop_reason
-        return f"ended by itself ({reason})", _GO_ON.get(reason, "change the setting that ended it")
+        more = _what_stopped(state.batch.stop_reason, found.experiment.optimizer, experiment.optimizer)
+        if more:
+            return f"ended by itself ({state.batch.stop_reason})", more
     seen = [result for result in state.evaluations if result.split == experiment.evaluated_on]
     best = best_of(seen)
     if not found.complete or best is None:
@@ -270,3 +268,13 @@ def _what_is_done(found: Manifest, experiment: Experiment) -> tuple[str, str] | 
         worse = f"ended after {len(seen) - 1 - best} evaluations without improvement"
         return worse, "set another train.patience, or none"
     return None
+
+
+def _what_stopped(reason: str, before: OptimizerConfig, now: OptimizerConfig) -> str:
+    """Returns what to ask for so that a batch algorithm goes on that has stopped; "" if that was asked for."""
+    key = _TOLERANCES.get(reason)
+    if key is None:
+        precise = "there is nothing to ask for, since float32 tells no better point"
+        return precise if reason == PRECISION else "change the setting that ended it"
+    tolerance: float = getattr(before, key)
+    return "" if getattr(now, key) < tolerance else f"set optimizer.{key} below {tolerance:g}"

@@ -125,6 +125,32 @@ async def test_a_run_that_converges_ends_before_its_budget(tmp_path: Path) -> No
         assert len(found["evaluations"]) > 0
 
 
+@pytest.mark.parametrize(
+    ("reason", "more"), [("gradient", {"gradient_tolerance": 1e-2}), ("change", {"change_tolerance": 1e-4})]
+)
+async def test_a_run_that_has_ended_by_itself_goes_on_with_a_smaller_tolerance_alone(
+    tmp_path: Path, reason: str, more: dict[str, float]
+) -> None:
+    tolerances = {"gradient_tolerance": 3e-2, "change_tolerance": 0.0} if reason == "gradient" else {
+        "gradient_tolerance": 0.0, "change_tolerance": 1e-2
+    }  # fmt: skip
+    async with world(tmp_path) as w:
+        first = await w.start_run(experiment(tmp_path, passes=500, optimizer=tolerances))
+        await w.ended()
+        assert summary(first)["batch"]["stop_reason"] == reason
+        with pytest.raises(ConfigurationError, match=f"by itself .{reason}.*set optimizer.{reason}_tolerance below"):
+            await w.start_run(
+                experiment(tmp_path, passes=900, optimizer=tolerances), "002", "coordinator-2", resume="auto"
+            )
+            await w.ended("coordinator-2")
+        second = await w.start_run(
+            experiment(tmp_path, passes=500, optimizer=tolerances | more), "003", "coordinator-3", resume="auto"
+        )
+        await w.ended("coordinator-3")
+        assert summary(second)["batch"]["stop_reason"] == reason
+        assert summary(second)["batch"]["iterations"] > summary(first)["batch"]["iterations"]
+
+
 async def test_other_settings_do_not_go_on_from_a_checkpoint(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await w.start_run(experiment(tmp_path, passes=4))
