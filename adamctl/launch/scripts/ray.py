@@ -14,9 +14,10 @@ STOP_WAIT_S = 60
 def ray_script(wanted: Wanted, folder: PurePath) -> str:
     """Returns the script; `folder` is the one that paths in the command are relative to, on every node."""
     cores = f" --cores {wanted.cores}" if wanted.cores else ""
-    train = f"adamctl train {quote(wanted.experiment)} --on ray {wanted.flags}{cores} --resume none --plain"
+    train = f"adamctl train {quote(wanted.experiment)} --on ray {wanted.flags}{wanted.time_flag}{cores}"
     extra = "" if wanted.insecure else ",tls"
-    line = f"cd {quote(str(folder))} && exec {train}"  # one word: versions of Ray join several in different ways
+    # One word: versions of Ray join several in different ways.
+    line = f"cd {quote(str(folder))} && exec {train} --resume none --plain"
     return f"""#!/bin/sh
 # Trains {wanted.experiment} on {wanted.hosts} nodes of a Ray cluster. Run it with: sh THIS_FILE http://HEAD:8265
 # Every node has adamctl[ray{extra}] of the same version for Ray's Python, and sees the folder and the data.

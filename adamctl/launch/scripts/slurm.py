@@ -45,7 +45,7 @@ end_hosts() {{
 }}
 trap end_hosts EXIT
 
-adamctl train {quote(wanted.experiment)} --on slurm {wanted.flags}{cores} \\
+adamctl train {quote(wanted.experiment)} --on slurm {wanted.flags}{wanted.time_flag}{cores} \\
     --resume "$resume" --plain &
 front=$!
 

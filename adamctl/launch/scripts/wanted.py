@@ -30,3 +30,8 @@ class Wanted:
     def flags(self) -> str:
         """Flags of `adamctl train` for all of this but cores and time."""
         return f"--hosts {self.hosts}{' --insecure' if self.insecure else ''}"
+
+    @property
+    def time_flag(self) -> str:
+        """As `flags`, for the time; "" without a limit."""
+        return f" --time {self.time_s:.0f}s" if self.time_s else ""

@@ -7,4 +7,4 @@ set -eu
 exec ray job submit --address "${1:?give the address of the cluster, such as http://head:8265}" \
     --submission-id "adamctl-digits-$(date +%Y%m%d-%H%M%S)" \
     --runtime-env-json '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}' \
-    -- sh -c 'cd /shared/nets && exec adamctl train examples/digits.toml --on ray --hosts 2:8 --cores 16 --resume none --plain'
+    -- sh -c 'cd /shared/nets && exec adamctl train examples/digits.toml --on ray --hosts 2:8 --time 14400s --cores 16 --resume none --plain'

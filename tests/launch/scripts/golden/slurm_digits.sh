@@ -26,7 +26,7 @@ end_hosts() {
 }
 trap end_hosts EXIT
 
-adamctl train examples/digits.toml --on slurm --hosts 2:8 --cores "$SLURM_CPUS_PER_TASK" \
+adamctl train examples/digits.toml --on slurm --hosts 2:8 --time 14400s --cores "$SLURM_CPUS_PER_TASK" \
     --resume "$resume" --plain &
 front=$!
 
