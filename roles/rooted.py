@@ -16,7 +16,7 @@ from adamctl.wire.constants import ErrorCode
 
 PATH_CHARACTERS_MAX = 4096
 PARTS_MAX = 64
-"""Most folders below a root: a message must not have a server make them by the thousand."""
+"""Most parts of a path, the empty one before its first slash included: no message has folders made by the thousand."""
 ENTRIES_MAX = 100_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -55,7 +55,7 @@ _controllers_option = click.option(
 
 def token_flags() -> list[tuple[list[str], dict[str, Any]]]:
     """Returns names and attributes of --token-file, whose value becomes the token, and of --token, which is refused."""
-    text = "File with the cluster's secret, readable only by you. [ADAMCTL_TOKEN_FILE, or the secret in ADAMCTL_TOKEN]"
+    text = "File with the cluster's secret, closed to other users. [ADAMCTL_TOKEN_FILE, or the secret in ADAMCTL_TOKEN]"
     return [
         (["--token-file", "token"], {"metavar": "FILE", "callback": _token, "help": text}),
         (["--token", "token_on_the_line"], {"hidden": True, "expose_value": False, "callback": _refuse_token}),

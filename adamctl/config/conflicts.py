@@ -155,7 +155,7 @@ def _problems_without_servers(experiment: Experiment) -> Iterator[tuple[str, str
         return
     none = "with cluster.ps = 0"
     partitions = 1 if cluster.partitions == "auto" else cluster.partitions
-    if cluster.workers > partitions and not cluster.workers % partitions:
+    if cluster.partitions != "auto" and cluster.workers > partitions and not cluster.workers % partitions:
         found = f"found {cluster.workers} {none}, which is {cluster.workers // partitions} replicas"
         why = "without servers nothing keeps replicas together"
         yield "cluster.workers", f"{found}; {why}: set cluster.ps to 1 or more, or cluster.workers to {partitions}"

@@ -33,7 +33,7 @@ TYPED_HEADER_BYTES_MAX: Final = 64 << 10
 BODY_BYTES_MAX: Final = 32 << 20
 CHECKPOINT_PART_BYTES_MAX: Final = 16 << 20
 """Half of a body, so that two parts of checkpoints are in memory in place of one whole body."""
-BODY_ALIGNMENT_BYTES: Final = 64  # arrays inside a body start at multiples of this
+BODY_ALIGNMENT_BYTES: Final = 64  # arrays in pushes and in examples start at multiples of this
 
 
 class Flag(IntFlag):

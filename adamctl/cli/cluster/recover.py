@@ -212,7 +212,8 @@ def lost_text(job: str, nobody: Sequence[Finding]) -> str:
     start = f"start {', '.join(missing)} again with their stores, or " if missing else ""
     former = sorted({node for one in nobody for node, _ in one.former})
     older = f"continue with the older copy of {' or '.join(former)}: --from {former[0]}, or " if former else ""
-    return f"{text} ({nobody[0].why}); {start}{older}resume the run from its last checkpoint; nothing was changed"
+    others = "nothing was changed (--bucket recovers others by themselves)"
+    return f"{text} ({nobody[0].why}); {start}{older}resume the run from its last checkpoint; {others}"
 
 
 def _numbers(found: Sequence[Finding]) -> str:

@@ -131,7 +131,7 @@ def _described(node: NodeRecord, status: dict[str, Any]) -> dict[str, Any]:
         "administration_addresses": list(node.administration_addresses),
         "replication_addresses": list(node.replication_addresses),
         "host": node.host.partition("/")[0],
-        "failure_domain": node.failure_domain or node.host.partition("/")[0],
+        "failure_domain": node.fails_with,
         "pid": node.pid,
         "answers": "error" not in status,
         "status": status,

@@ -208,7 +208,8 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
 
     progress = outcome.progress
     if progress is not None and progress.final and not outcome.message:
-        where = (("--bind", chosen.bind), ("--advertise", chosen.advertise))
+        port = str(chosen.port) if options.is_flag("port") else ""
+        where = (("--bind", chosen.bind), ("--advertise", chosen.advertise), ("--port", port))
         flags = [part for flag, host in where if host for part in (flag, host)]
         flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
         flags += [f"--{flag}" for flag in ("insecure", "tls") if options.is_flag(flag)]
