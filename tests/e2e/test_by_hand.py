@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -98,7 +99,10 @@ def test_a_killed_partition_is_replaced_by_the_spare_as_by_hand_says(adamctl: Ru
         for words in commands_in(line)
         if words[0] == "coordinator" and "cluster.partitions=2" in words
     ]
-    words = [word.replace("examples/", f"{EXAMPLES}/").replace("train.passes=10", "train.passes=40") for word in words]
+    words = [
+        re.sub(r"^train\.passes=\d+$", "train.passes=40", word.replace("examples/", f"{EXAMPLES}/")) for word in words
+    ]
+    assert "train.passes=40" in words
     coordinator = adamctl.start(*words, **cluster.environment)
     coordinator.wait_until(coordinator.trained)
     cluster.start("worker", "--name", "worker-3", "--threads", "1")
