@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from adamctl.errors import ConfigurationError
 from adamctl.roles.coordinator.core.progress import EvaluationResult, RunProgress
 
 METRICS_NAME: Final = "metrics.jsonl"
@@ -28,10 +30,19 @@ class RunRecords:
     """
 
     def __init__(self, folder: Path, problem: Callable[[str], None] = lambda text: None) -> None:
-        """Raises OSError if the folder cannot be written to."""
+        """
+        Raises:
+            OSError: the folder cannot be written to.
+            ConfigurationError: another run is writing there.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._file = os.open(folder / METRICS_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            _keep_others_out(self._file, folder)
+        except ConfigurationError:
+            os.close(self._file)
+            raise
         self._waiting: deque[bytes] = deque(maxlen=LINES_WAITING_MAX)
         self._problem = problem
         self._told = False
@@ -94,3 +105,15 @@ class RunRecords:
         if not self._told:
             self._told = True
             self._problem(f"{self._folder / name} cannot be written: {error.strerror}; the run continues")
+
+
+def _keep_others_out(file: int, folder: Path) -> None:
+    """Raises ConfigurationError if another process has it; two runs in one folder would mix all that they write."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigurationError(
+            f"--run-dir {folder}: the coordinator of another run writes there; give each run a folder of its own"
+        ) from error
+    except OSError:
+        pass  # a file system without locks: nothing can be known

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from adamctl.errors import ConfigurationError
 from adamctl.roles.coordinator.core.progress import BatchProgress, EvaluationResult, RunProgress
 from adamctl.roles.coordinator.records import LINES_WAITING_MAX, METRICS_NAME, SUMMARY_NAME, RunRecords
 
@@ -51,6 +52,14 @@ def test_every_event_is_a_line(tmp_path: Path) -> None:
 BATCH = BatchProgress(
     algorithm="lbfgs", iterations=3, evaluations=5, loss=0.25, gradient_max=0.5, step=0.125, backups=1
 )
+
+
+def test_a_folder_is_one_runs_as_long_as_it_writes_there(tmp_path: Path) -> None:
+    first = RunRecords(tmp_path)
+    with pytest.raises(ConfigurationError, match="another run writes there; give each run a folder of its own"):
+        RunRecords(tmp_path)
+    first.close()
+    RunRecords(tmp_path).close()
 
 
 def test_every_iteration_of_a_batch_algorithm_is_a_line(tmp_path: Path) -> None:
