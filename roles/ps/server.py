@@ -336,7 +336,7 @@ class ParameterServer:
         instruction.token.reply(instruction.message, body)
 
     def _refuse(self, instruction: Refuse) -> None:
-        instruction.token.fail(instruction.code, instruction.message)
+        instruction.token.fail(instruction.code, instruction.message, instruction.details)
 
     # --- status ------------------------------------------------------------------------------------------------------
 

@@ -145,6 +145,9 @@ class ParameterClient:
     async def attach(self, *, deadline_s: float = 60.0) -> None:
         """Reads the job's layout and buckets and attaches to every server that holds a part; waits until all serve.
 
+        The deadline does not run while a server says that it is making its part: of large models, or from a checkpoint
+        on a slow disk, that takes minutes.
+
         Raises:
             DeadlineError: not all servers served within `deadline_s`; the message says which did not, and why.
             RemoteError: LAYOUT_MISMATCH, OVER_QUOTA, RUN_ENDED, DAMAGED_DATA; UNKNOWN_JOB at the end of the deadline.

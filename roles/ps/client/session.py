@@ -27,6 +27,7 @@ from adamctl.roles.ps.client.routing import JobRouting, ReadableStore, read_node
 from adamctl.roles.ps.client.server_channel import ServerChannel
 from adamctl.roles.ps.client.shared_memory import SharedArrays
 from adamctl.roles.ps.client.wire_choice import WireChoice
+from adamctl.roles.ps.core.admission import STILL_BUILDING
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachReply, AttachRequest, Hello
 
@@ -92,13 +93,13 @@ class Session:
     async def attach(self, *, deadline_s: float) -> None:
         """See `ParameterClient.attach`."""
         loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = since = loop.time()
         spoken = False
         attempt = 0
         last: AdamctlError | None = None
         while True:
             try:
-                async with asyncio.timeout_at(started + deadline_s):
+                async with asyncio.timeout_at(since + deadline_s):
                     await self._attach_once()
                 return
             except TimeoutError as error:
@@ -110,6 +111,8 @@ class Session:
                 if isinstance(error, RemoteError) and error.code not in _WAIT_CODES:
                     raise
                 last = error
+                if isinstance(error, RemoteError) and STILL_BUILDING in error.details:
+                    since = loop.time()  # which takes as long as it takes
                 waited_s = loop.time() - started
                 if waited_s >= SPEAK_AFTER_S and not spoken:
                     spoken = True

@@ -23,6 +23,8 @@ RECOVERS = "the server failed while it overwrote parameters, see its log; start 
 NO_LEASE = "this server's lease has expired, so another server may serve its buckets now; retry"
 UNKNOWN_JOB_GRACE_S = 10.0
 UNKNOWN_JOBS_MAX = 256
+STILL_BUILDING = "building"
+"""In the details of NOT_READY: this server is making buckets, and how many."""
 STARTING = "this server is still starting (the first one on a machine compiles its kernels)"
 
 
@@ -41,7 +43,8 @@ def attach_refusal(token: Token, job: Job, request: AttachRequest) -> Refuse | N
             "both must run the same model on the same number of servers",
         )
     if job.building:
-        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {len(job.building)} buckets are being built")
+        why = f"job {job.name!r}: {len(job.building)} buckets are being built"
+        return Refuse(token, ErrorCode.NOT_READY, why, {STILL_BUILDING: len(job.building)})
     if not job.placed:
         return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: it is not known yet where its buckets are")
     if job.taking:

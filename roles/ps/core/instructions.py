@@ -121,11 +121,12 @@ class AnswerPull(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Refuse(Instruction):
-    """Answer the whole request with an error."""
+    """Answer the whole request with an error. `details` is for programs."""
 
     token: Token
     code: int
     message: str
+    details: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

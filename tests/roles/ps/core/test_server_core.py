@@ -229,6 +229,10 @@ def test_nobody_attaches_to_a_job_of_which_something_is_not_there_yet() -> None:
     h.job.epochs.clear()  # it was added, and its records are not known yet
     refused = h.attach(2)
     assert isinstance(refused, Refuse) and refused.code == ErrorCode.NOT_READY
+    assert not refused.details
+    h.job.building[1] = 1
+    refused = h.attach(2)
+    assert isinstance(refused, Refuse) and refused.code == ErrorCode.NOT_READY and refused.details == {"building": 1}
 
 
 def test_nobody_pushes_or_pulls_without_having_attached() -> None:
