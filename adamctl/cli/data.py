@@ -114,6 +114,10 @@ def _print(described: dict[str, Any]) -> None:
     groups = {split: values["groups"] for split, values in described["splits"].items() if "groups" in values}
     if groups:
         echo("in groups: " + ", ".join(f"{count:,} of {split}" for split, count in groups.items()))
+    skipped = {split: values.get("skipped", 0) for split, values in described["splits"].items()}
+    if any(skipped.values()):
+        told = ", ".join(f"{count:,} of {split}" for split, count in skipped.items() if count)
+        echo(f"damaged: {told}; a run skips them, and so do the figures of the values")
     rows = []
     for split, values in described["splits"].items():
         figures = [f"{values[key]:.4g}" if key in values else "-" for key in ("min", "max", "mean", "std")]

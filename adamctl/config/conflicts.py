@@ -154,13 +154,15 @@ def _problems_without_servers(experiment: Experiment) -> Iterator[tuple[str, str
     if not experiment.has_own_parameters:
         return
     none = "with cluster.ps = 0"
-    partitions = 1 if cluster.partitions == "auto" else cluster.partitions
-    if cluster.partitions != "auto" and cluster.workers > partitions and not cluster.workers % partitions:
-        found = f"found {cluster.workers} {none}, which is {cluster.workers // partitions} replicas"
-        why = "without servers nothing keeps replicas together"
-        yield "cluster.workers", f"{found}; {why}: set cluster.ps to 1 or more, or cluster.workers to {partitions}"
     if cluster.partitions == "auto":
         yield "cluster.partitions", f'found "auto" {none}; say how many: all workers are one replica then'
+    elif cluster.workers > cluster.partitions and not cluster.workers % cluster.partitions:
+        found = f"found {cluster.workers} {none}, which is {cluster.workers // cluster.partitions} replicas"
+        why = "without servers nothing keeps replicas together"
+        yield (
+            "cluster.workers",
+            f"{found}; {why}: set cluster.ps to 1 or more, or this to {cluster.partitions}",
+        )
     if cluster.replication > 1:
         found = f"found {cluster.replication} copies {none}"
         yield (

@@ -37,12 +37,7 @@ class RunRecords:
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._file = os.open(folder / METRICS_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            _keep_others_out(self._file, folder)
-        except ConfigurationError:
-            os.close(self._file)
-            raise
+        self._file = _opened(folder)
         self._waiting: deque[bytes] = deque(maxlen=LINES_WAITING_MAX)
         self._problem = problem
         self._told = False
@@ -107,13 +102,16 @@ class RunRecords:
             self._problem(f"{self._folder / name} cannot be written: {error.strerror}; the run continues")
 
 
-def _keep_others_out(file: int, folder: Path) -> None:
-    """Raises ConfigurationError if another process has it; two runs in one folder would mix all that they write."""
+def _opened(folder: Path) -> int:
+    """Opens the metrics; raises ConfigurationError if another run has them: both would mix all that they write."""
+    file = os.open(folder / METRICS_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
+        os.close(file)
         raise ConfigurationError(
             f"--run-dir {folder}: the coordinator of another run writes there; give each run a folder of its own"
         ) from error
     except OSError:
         pass  # a file system without locks: nothing can be known
+    return file

@@ -13,12 +13,7 @@ ROLE = Role(
         Option("set", "KEY=VALUE, set any key of the experiment, e.g. cluster.workers=2", str, None, multiple=True),
         Option("run-dir", "folder for metrics, checkpoints and the summary", str, "."),
         Option("resume", "auto, none, or the path of a checkpoint or run folder", str, "none"),
-        Option(
-            "job",
-            "name of the job on the cluster; by default the experiment's, or that and a number",
-            str,
-            None,
-        ),
+        Option("job", "name of the job on the cluster; by default the experiment's, or that and a number", str, None),
         Option("tended", "the program that started this also starts the servers and workers", bool, False),
         Option("wait", "seconds to wait for servers and workers before giving up", float, 60.0),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -183,6 +184,14 @@ def test_data_inspect() -> None:
     values = json.loads(invoke("data", "inspect", "digits", "--json").stdout)
     assert values["splits"]["test"]["examples"] == 360
     assert "digits" in invoke("data", "inspect", "digits").stdout
+
+
+def test_data_inspect_tells_how_many_examples_a_run_skips(tmp_path: Path) -> None:
+    np.savez(tmp_path / "set.npz", x_train=np.array([[1.0], [np.nan]], np.float32), y_train=np.array([0, 1]))
+    flags = ("data", "inspect", str(tmp_path / "set.npz"), "--set", "data.on_error=skip")
+    told = invoke(*flags).stdout
+    assert "damaged: 1 of train; a run skips them" in told
+    assert json.loads(invoke(*flags, "--json").stdout)["splits"]["train"]["skipped"] == 1
 
 
 def test_data_fetch_tells_once_of_each_complete_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

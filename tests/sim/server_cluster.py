@@ -183,20 +183,7 @@ class ServerCluster:
         self.wild_clocks: list[WildClock] = []
         self.drift = random.choice(DRIFTS)
         self.lease_s = (LOST_AFTER_S - MARGIN_S) * (1 - self.drift) / (1 + self.drift)
-        self.ledger = Ledger(self.world, self.acks)
-        self.ledger.stale_reads = self.wild
-        self.ledger.squares = self.rule == "adagrad"
-        self.ledger.single = self.replication == 1
-        if not self.wild:
-            self.ledger.window_s = FLUSH.window_s * LOSS_FACTOR + LOSS_MARGIN_S
-        self.leases = Leases(self.world)
-        self.leases.checked = not self.wild
-        paxos = PaxosConfig(0.15, 0.4, 2.0, log_bytes_max=4000, part_bytes=2000)
-        config = ControllerConfig(beacon_interval_s=self.lease_s / 4, lost_after_s=LOST_AFTER_S, paxos=paxos)
-        self.invariants = ServerInvariants(self.world, config, self.leases, self.ledger, self.layout, JOB)
-        self.invariants.leases_hold = not self.wild
-        self.invariants.copies_min = min(COPIES_MIN, self.replication)
-        self.invariants.min_in_sync = self.min_in_sync if self.replication > 1 else 1
+        config = self._watch()
         self.hosts: dict[str, SimController] = {}
         peers = {name: name for name in "abc"[: members or random.choice((1, 1, 1, 1, 3))]}
         for name in peers:
@@ -231,6 +218,24 @@ class ServerCluster:
         if planted is not None and planted.cluster is not None:
             planted.cluster(self)
         self.special.prepare(self)
+
+    def _watch(self) -> ControllerConfig:
+        """Makes the ledger and what must hold, as the cluster was drawn; returns the controllers' times."""
+        self.ledger = Ledger(self.world, self.acks)
+        self.ledger.stale_reads = self.wild
+        self.ledger.squares = self.rule == "adagrad"
+        self.ledger.single = self.replication == 1
+        if not self.wild:
+            self.ledger.window_s = FLUSH.window_s * LOSS_FACTOR + LOSS_MARGIN_S
+        self.leases = Leases(self.world)
+        self.leases.checked = not self.wild
+        paxos = PaxosConfig(0.15, 0.4, 2.0, log_bytes_max=4000, part_bytes=2000)
+        config = ControllerConfig(beacon_interval_s=self.lease_s / 4, lost_after_s=LOST_AFTER_S, paxos=paxos)
+        self.invariants = ServerInvariants(self.world, config, self.leases, self.ledger, self.layout, JOB)
+        self.invariants.leases_hold = not self.wild
+        self.invariants.copies_min = min(COPIES_MIN, self.replication)
+        self.invariants.min_in_sync = self.min_in_sync if self.replication > 1 else 1
+        return config
 
     def put_on_hosts(self, host_of: dict[str, str]) -> None:
         """Puts servers on machines; called before anything has begun."""

@@ -119,17 +119,26 @@ def run_partition_benchmark(
                 setting.waiting.append(waiting)
         told = {kind: replica.told() for kind, replica in replicas.items()}
     prediction = None if machine_rates is None else Prediction(experiment, machine_rates, machines, batch)
-    results = []
-    for setting in settings:
-        row = _row(experiment, setting, settings[0], batch)
-        row |= _compared(experiment, setting, settings, batch)
-        row |= _sent(experiment, setting.kind, batch, ran[setting.kind], *told[setting.kind])
-        if prediction is not None:
-            row |= prediction.row(setting.kind, setting.link_bytes_per_s, statistics.median(setting.rates))
-        results.append(row)
+    sent = {kind: _sent(experiment, kind, batch, ran[kind], *told[kind]) for kind in kinds}
+    results = [_result(experiment, setting, settings, batch, sent[setting.kind], prediction) for setting in settings]
     report = make_report("partition", PACKAGES, results)
     report["model"], report["rounds"], report["seconds_per_round"] = experiment.name, rounds, seconds
     return report
+
+
+def _result(
+    experiment: Experiment,
+    setting: Setting,
+    settings: Sequence[Setting],
+    batch: int,
+    sent: dict[str, Any],
+    prediction: Prediction | None,
+) -> dict[str, Any]:
+    """Returns a setting's row; `settings` are all that were measured, `sent` what its kind has sent."""
+    row = _row(experiment, setting, settings[0], batch) | _compared(experiment, setting, settings, batch) | sent
+    if prediction is not None:
+        row |= prediction.row(setting.kind, setting.link_bytes_per_s, statistics.median(setting.rates))
+    return row
 
 
 def settings_of(

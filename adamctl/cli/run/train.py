@@ -208,9 +208,8 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
 
     progress = outcome.progress
     if progress is not None and progress.final and not outcome.message:
-        port = str(chosen.port) if options.is_flag("port") else ""
-        where = (("--bind", chosen.bind), ("--advertise", chosen.advertise), ("--port", port))
-        flags = [part for flag, host in where if host for part in (flag, host)]
+        where = (("--bind", chosen.bind), ("--advertise", chosen.advertise), ("--port", str(chosen.port or "")))
+        flags = [part for flag, given in where if given for part in (flag, given)]
         flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
         flags += [f"--{flag}" for flag in ("insecure", "tls") if options.is_flag(flag)]
         flags += ["--tls-dir", os.environ[TLS_VARIABLE]] if options.is_flag("tls_dir") else []

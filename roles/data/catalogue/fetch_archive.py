@@ -69,7 +69,7 @@ def holds(tar: Path, archive: CatalogueArchive) -> bool:
             descriptor = file.fileno()
             files = [
                 (PurePosixPath(member.name).name, os.pread(descriptor, member.size_bytes, member.offset))
-                for member in members(descriptor, tar)
+                for member in members(descriptor, tar, [])
                 if member.name.startswith(archive.folder) and member.name.endswith(archive.ending)
             ]
     except AdamctlError:

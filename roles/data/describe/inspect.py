@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod, sqrt
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adamctl.config.data import DataConfig
 from adamctl.errors import DamagedDataError
@@ -103,28 +104,33 @@ def _describe(source: Source, split: FileSplit) -> dict[str, Any]:
         described["groups"] = len(np.unique(groups))
     if not len(labels):
         return described
-    lowest, highest, total, squares, skipped = np.inf, -np.inf, 0.0, 0.0, 0
-    buffer = np.empty((min(_BLOCK_EXAMPLES, len(labels)), *source.example_shape), np.float32)
-    for start in range(0, len(labels), _BLOCK_EXAMPLES):
-        indices = np.arange(start, min(start + _BLOCK_EXAMPLES, len(labels)))
+    lowest, highest, total, squares, whole = np.inf, -np.inf, 0.0, 0.0, 0
+    for values in _values(source, split, len(labels)):
+        lowest, highest = min(lowest, float(values.min())), max(highest, float(values.max()))
+        total += float(values.sum(dtype=np.float64))
+        squares += float(np.square(values, dtype=np.float64).sum())
+        whole += len(values)
+    if isinstance(source, SkippingSource):
+        described["skipped"] = len(labels) - whole
+    if whole:
+        size = whole * prod(source.example_shape)
+        mean = total / size
+        deviation = sqrt(max(squares / size - mean * mean, 0.0))
+        described |= {"min": lowest, "max": highest, "mean": mean, "std": deviation}
+    return described
+
+
+def _values(source: Source, split: FileSplit, examples: int) -> Iterator[NDArray[np.float32]]:
+    """Yields all examples [n, *shape] that are not left out, some at a time; the next overwrite them."""
+    buffer = np.empty((min(_BLOCK_EXAMPLES, examples), *source.example_shape), np.float32)
+    for start in range(0, examples, _BLOCK_EXAMPLES):
+        indices = np.arange(start, min(start + _BLOCK_EXAMPLES, examples))
         values = buffer[: len(indices)]
         source.load(split, indices, values)
         if isinstance(source, SkippingSource):
             values = values[~source.damaged(split, indices)]
-            skipped += len(indices) - len(values)
-            if not len(values):
-                continue
-        lowest, highest = min(lowest, float(values.min())), max(highest, float(values.max()))
-        total += float(values.sum(dtype=np.float64))
-        squares += float(np.square(values, dtype=np.float64).sum())
-    if isinstance(source, SkippingSource):
-        described["skipped"] = skipped
-    size = (len(labels) - skipped) * prod(source.example_shape)
-    if not size:
-        return described
-    mean = total / size
-    described |= {"min": lowest, "max": highest, "mean": mean, "std": sqrt(max(squares / size - mean * mean, 0.0))}
-    return described
+        if len(values):
+            yield values
 
 
 def _sizes(source: Source, split: FileSplit) -> dict[str, Any]:

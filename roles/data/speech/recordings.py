@@ -110,16 +110,16 @@ def tar_members(path: Path) -> dict[str, Place]:
 def _members(path: Path) -> tuple[dict[str, Place], str]:
     """Returns the files of a tar up to a damaged header, and the first thing wrong. Raises ConfigurationError."""
     places: dict[str, Place] = {}
-    links: list[str] = []
+    damages: list[str] = []
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         opened = found.st_size, found.st_mtime_ns
         try:
-            for member in members(file.fileno(), path, links):
+            for member in members(file.fileno(), path, damages):
                 places[member.name] = Place(path, member.offset, member.size_bytes, opened)
         except DamagedDataError as error:
-            links.append(str(error))
-    return places, links[0] if links else ""
+            damages.append(str(error))
+    return places, damages[0] if damages else ""
 
 
 def read_text(source: Path, name: str) -> str:

@@ -68,7 +68,7 @@ def run(folder: Path, *mirrors: str) -> Fetched:
 def contents(tar: Path) -> dict[str, bytes]:
     with tar.open("rb") as file:
         whole = tar.read_bytes()
-        return {one.name: whole[one.offset : one.offset + one.size_bytes] for one in members(file.fileno(), tar)}
+        return {one.name: whole[one.offset : one.offset + one.size_bytes] for one in members(file.fileno(), tar, [])}
 
 
 def test_the_wanted_files_come_in_a_tar_and_nothing_else_is_left(site: WebServer, tmp_path: Path) -> None:
