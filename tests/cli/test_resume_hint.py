@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.cli.run.train import _next_commands
+from adamctl.cli.run.train import _addresses_again, _next_commands
 from adamctl.launch.front import Outcome
+from adamctl.launch.train import TrainOptions
 from adamctl.roles.coordinator.core.progress import RunProgress
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits.toml"
@@ -36,6 +37,12 @@ def test_what_to_type_next(
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").touch()
     assert _next_commands(Outcome(None, 0, signal=signal_), Path(folder), "none") == expected
+
+
+def test_a_run_that_goes_on_listens_where_it_did_so_that_agents_find_it() -> None:
+    options = TrainOptions((), "none", Path("runs"), {}, bind="10.0.0.1", port=7000)
+    assert _addresses_again(options) == ["--bind", "10.0.0.1", "--port", "7000"]
+    assert _addresses_again(TrainOptions((), "none", Path("runs"), {})) == []
 
 
 def test_a_run_without_a_checkpoint_begins_where_it_began() -> None:

@@ -208,8 +208,7 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
 
     progress = outcome.progress
     if progress is not None and progress.final and not outcome.message:
-        where = (("--bind", chosen.bind), ("--advertise", chosen.advertise), ("--port", str(chosen.port or "")))
-        flags = [part for flag, given in where if given for part in (flag, given)]
+        flags = _addresses_again(chosen)
         flags += [] if chosen.hosts is None else chosen.hosts.flags_again()
         flags += [f"--{flag}" for flag in ("insecure", "tls") if options.is_flag(flag)]
         flags += ["--tls-dir", os.environ[TLS_VARIABLE]] if options.is_flag("tls_dir") else []
@@ -218,6 +217,12 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
     if outcome.message:
         say("ERROR", f"adamctl: error: {outcome.message}")
     return outcome.exit_code
+
+
+def _addresses_again(chosen: TrainOptions) -> list[str]:
+    """Returns the flags of a command that listens where this one did."""
+    where = (("--bind", chosen.bind), ("--advertise", chosen.advertise), ("--port", str(chosen.port or "")))
+    return [part for flag, given in where if given for part in (flag, given)]
 
 
 def _next_commands(
