@@ -177,9 +177,10 @@ class Copies:
     def _read_back(
         self, job: Job, view: JobView, buckets: Sequence[int], found: FoundJob, start: Start
     ) -> dict[int, list[ShardContent] | None]:
-        """Reads buckets from the store; blocking. None of those that are not all there, and no checkpoint has the rest.
+        """Reads buckets from the store; blocking. None of those that are not all there: another server may have them.
 
-        So is one that came to this server while its disk was full. Another server may have it.
+        Such a bucket had not wholly come from another server, or not to this one's disk as that was full; or it is of
+        a job that was restored, and no checkpoint has the rest.
         """
         assert self._storing is not None
         store, layout, record = self._storing.store, job.layout, view.record
@@ -189,6 +190,10 @@ class Copies:
 
         contents: dict[int, list[ShardContent] | None] = {}
         for bucket in buckets:
+            if found.is_partial(layout, bucket):
+                self._log.warning("job %s: the store has bucket %d in part: not all of it had come", job.name, bucket)
+                contents[bucket] = None
+                continue
             try:
                 begun = record.seed, start, record.parameters_only
                 contents |= build_buckets(layout, [bucket], job.rule, *begun, stored)
@@ -242,7 +247,8 @@ class Copies:
         found = self._found(name, view)
         for bucket in found.holding.buckets if found is not None else ():
             assert found is not None
-            entries[bucket] = entries_that_count(found, view.layout, [bucket]).values()
+            if not found.is_partial(view.layout, bucket):
+                entries[bucket] = entries_that_count(found, view.layout, [bucket]).values()
         for bucket, held in self._replicating.core.copies(name).items():
             if not held.complete and not held.stored:
                 written = [shard.entry for shard in held.shards.values() if shard.entry is not None]

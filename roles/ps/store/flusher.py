@@ -131,7 +131,7 @@ class StoreWriter:
             return Writing(item.sequence, copy_of=item.copy_of)
         owner = item.entry.owner
         if isinstance(owner, Held):
-            return Writing(item.sequence, Holding(owner.identity, dict(owner.buckets)))
+            return Writing(item.sequence, Holding(owner.identity, dict(owner.buckets), set(owner.received)))
         image = self._images[item.sequence]
         arrays = [image.values.array, *image.state.arrays]
         changed = () if item.whole else tuple(sorted(item.arrays))

@@ -44,6 +44,7 @@ class Holdings:
         for bucket, epoch in buckets.items():
             began = held.buckets[bucket][1] if bucket in held.buckets else following
             held.buckets[bucket] = (epoch, began)
+            held.received.discard(bucket)
         self._flush.changed(held.entry, self._clock(), 0)
         return held
 
@@ -53,7 +54,7 @@ class Holdings:
             found = self.found.get(identity)
             held = self._held[identity.name] = Held(identity, found.holding_entry if found is not None else None)
             if found is not None:
-                held.buckets = dict(found.holding.buckets)
+                held.buckets, held.received = dict(found.holding.buckets), set(found.holding.received)
         return held
 
     @property
@@ -95,6 +96,8 @@ class Holdings:
                     self._write_once(shard.entry)
                 if shard.entry is old and loaded is None:
                     self._flush.changed(old, self._clock(), 0)
+        if bucket not in held.buckets:
+            held.received.add(bucket)
         known, began = held.buckets.get(bucket, (0, self._following))
         held.buckets[bucket] = (epoch, began)
         if known != epoch:
@@ -103,7 +106,7 @@ class Holdings:
     def _inherited(self, identity: JobIdentity, bucket: int, indices: Iterable[int]) -> dict[int, Entry]:
         """Removes a bucket's shards from what was found, and returns the valid entries; they are not read any more."""
         found = self.found.get(identity)
-        _, began = found.holding.buckets.pop(bucket, (0, 0)) if found is not None else (0, 0)
+        _, began = found.remove(bucket) if found is not None else (0, 0)
         if found is None or not began:
             return {}
         entries = {}
@@ -131,10 +134,10 @@ class Holdings:
                 self._flush.forget(entry)
         elif spared:
             found = self.found.setdefault(identity, FoundJob(Holding(identity, {}), held.entry))
-            found.holding.buckets[bucket] = held.buckets[bucket]
+            found.add(bucket, held)
             found.shards |= {index: FoundShard(0, entry) for index, entry in spared.items()}
         else:
-            del held.buckets[bucket]
+            held.remove(bucket)
             self._hurry(held)
 
     def free_full(self, identity: JobIdentity, view: JobView, node: str) -> None:
@@ -160,8 +163,8 @@ class Holdings:
             if index in found.shards:
                 self._unload(found.shards[index])
                 self._flush.forget(found.shards.pop(index).entry)
-        held.buckets.pop(bucket, None)
-        del found.holding.buckets[bucket]
+        held.remove(bucket)
+        found.remove(bucket)
         self._hurry(held)
         self._forget_empty(identity)
 

@@ -85,11 +85,13 @@ class Holding(msgspec.Struct, frozen=True, array_like=True):
     """The buckets of a job that this server holds: bucket -> (epoch, number of a record).
 
     Records of a bucket's shards are valid from that number on; earlier ones belong to an earlier job of the same name.
-    A shard of such a bucket without a record has its initial values.
+    A shard of such a bucket without a record has its initial values, unless the bucket is one of `received`: those that
+    came from another server. There it is a shard that was still to come.
     """
 
     job: JobIdentity
     buckets: dict[int, tuple[int, int]]
+    received: set[int] = msgspec.field(default_factory=set)
 
 
 Description: TypeAlias = "ShardState | Holding"

@@ -85,13 +85,31 @@ class FoundJob:
     def size_bytes(self) -> int:
         return sum(entry.record_bytes for entry in self.entries)
 
+    def add(self, bucket: int, held: Held) -> None:
+        """Adds a bucket that was held until now; its shards are the caller's matter, here and in `remove`."""
+        self.holding.buckets[bucket] = held.buckets[bucket]
+        if bucket in held.received:
+            self.holding.received.add(bucket)
+
+    def remove(self, bucket: int) -> tuple[int, int]:
+        """Removes a bucket; returns its epoch and the number from which records of its shards count, or (0, 0)."""
+        self.holding.received.discard(bucket)
+        return self.holding.buckets.pop(bucket, (0, 0))
+
     def part(self, layout: ParameterLayout, buckets: Sequence[int]) -> FoundJob:
         """Returns what there is of some buckets now: a thread reads it while the loop may go on to free it."""
         described = [layout.buckets[bucket] for bucket in buckets]
         indices = [index for one in described for index in range(one.shard_start, one.shard_stop)]
-        holding = Holding(self.holding.job, {bucket: self.holding.buckets[bucket] for bucket in buckets})
+        epochs = {bucket: self.holding.buckets[bucket] for bucket in buckets}
+        holding = Holding(self.holding.job, epochs, self.holding.received.intersection(buckets))
         shards = {index: self.shards[index] for index in indices if index in self.shards}
         return FoundJob(holding, self.holding_entry, shards)
+
+    def is_partial(self, layout: ParameterLayout, bucket: int) -> bool:
+        """Says whether a bucket came from another server and shards of it had not arrived: nobody can serve it."""
+        described = layout.buckets[bucket]
+        count = len(entries_that_count(self, layout, [bucket]))
+        return bucket in self.holding.received and count < described.shard_stop - described.shard_start
 
     def standing(self, layout: ParameterLayout, bucket: int) -> tuple[object, ...] | None:
         """Returns what is another one once the bucket's records are others; None: it has none."""
@@ -102,13 +120,22 @@ class FoundJob:
 
 
 class Held:
-    """The buckets of one job that this server holds, as in its holding record; `entry` is that record's."""
+    """The buckets of one job that this server holds, as in its holding record; `entry` is that record's.
+
+    Attributes:
+        buckets, received: as in `Holding`.
+    """
 
     def __init__(self, identity: JobIdentity, entry: Entry | None = None) -> None:
         self.identity = identity
         self.entry = entry or Entry(self, 256, identity)
         self.entry.owner = self
         self.buckets: dict[int, tuple[int, int]] = {}
+        self.received: set[int] = set()
+
+    def remove(self, bucket: int) -> None:
+        self.buckets.pop(bucket, None)
+        self.received.discard(bucket)
 
     def renumber(self, next_sequence: int) -> None:
         """Adjusts numbers after a group was not written: its numbers are reused, for records that are valid too."""

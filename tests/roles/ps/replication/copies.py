@@ -7,10 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from adamctl.cli.cluster.stuck import findings, servers_of
+from adamctl.config.records import BucketRecord, bucket_key, decode, encode
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.wire.messages import ConfigChanges
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import constant, make_client, push_of
 from tests.roles.ps.replicated import ReplicatedCluster
@@ -42,3 +46,34 @@ async def zeroed(world: ReplicatedCluster) -> ParameterClient:
 
 def values_of(arrays: list[np.ndarray]) -> set[float]:
     return {float(value) for array in arrays for value in np.unique(array)}
+
+
+def storing(world: ReplicatedCluster, name: str) -> Any:
+    return world.servers[name]._storing
+
+
+async def stuck(world: ReplicatedCluster, chosen: str = "") -> list[Any]:
+    """Returns what `adamctl recover` finds of each bucket; `chosen`: as with `--from`."""
+    store = world.cluster.client
+    _, entries = await store.read("/jobs/")
+    servers = servers_of((await store.read("/nodes/"))[1])
+    statuses = {
+        name: world.servers[name].status() | {"incarnation": one.record.incarnation}
+        for name, one in servers.nodes.items()
+        if name in world.servers
+    }
+    return findings("a", entries, servers, statuses, chosen)
+
+
+async def replace_second(world: ReplicatedCluster, learner: str) -> None:
+    """Another server is to become each bucket's second copy; the one that was it has no part any more."""
+    store = world.cluster.client
+    _, entries = await store.read("/jobs/a/buckets/")
+    for index, entry in enumerate(entries):
+        record = decode(entry.value, BucketRecord)
+        changed = msgspec.structs.replace(
+            record, epoch=record.epoch + 1, in_sync=(record.primary,), learners=(learner,)
+        )
+        key = bucket_key("a", index)
+        reply = await store.compare_and_set(ConfigChanges({key: entry.revision}, {key: encode(changed)}))
+        assert not reply.conflicts

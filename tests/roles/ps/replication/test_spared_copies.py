@@ -9,10 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from adamctl.cli.cluster.stuck import findings, servers_of
 from adamctl.config.records import BucketRecord, bucket_key, decode, encode
 from adamctl.model.layout import cut_layout
-from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.core.flush import Entry, FlushCore
 from adamctl.roles.ps.core.instructions import Propose
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
@@ -24,44 +22,14 @@ from adamctl.wire.messages import ConfigChanges
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import constant, make_client, make_tensors, push_of
 from tests.roles.ps.replicated import ReplicatedCluster
+from tests.roles.ps.replication.copies import FAST, replace_second, storing, stuck
 from tests.roles.ps.store_cluster import crash, until
 
-FAST = ControllerConfig(beacon_interval_s=0.5, lost_after_s=2.5)
 TWO = ("ps-0", "ps-1")
-
-
-async def replace_second(world: ReplicatedCluster, learner: str) -> None:
-    """Another server is to become each bucket's second copy; the one that was it has no part any more."""
-    store = world.cluster.client
-    _, entries = await store.read("/jobs/a/buckets/")
-    for index, entry in enumerate(entries):
-        record = decode(entry.value, BucketRecord)
-        changed = msgspec.structs.replace(
-            record, epoch=record.epoch + 1, in_sync=(record.primary,), learners=(learner,)
-        )
-        key = bucket_key("a", index)
-        reply = await store.compare_and_set(ConfigChanges({key: entry.revision}, {key: encode(changed)}))
-        assert not reply.conflicts
-
-
-def storing(world: ReplicatedCluster, name: str) -> Any:
-    return world.servers[name]._storing
 
 
 def kept(world: ReplicatedCluster, name: str) -> int:
     return sum(storing(world, name).status()["copies_kept"].values())
-
-
-async def stuck(world: ReplicatedCluster, chosen: str = "") -> list[Any]:
-    store = world.cluster.client
-    _, entries = await store.read("/jobs/")
-    servers = servers_of((await store.read("/nodes/"))[1])
-    statuses = {
-        name: world.servers[name].status() | {"incarnation": one.record.incarnation}
-        for name, one in servers.nodes.items()
-        if name in world.servers
-    }
-    return findings("a", entries, servers, statuses, chosen)
 
 
 async def saved(world: ReplicatedCluster) -> None:

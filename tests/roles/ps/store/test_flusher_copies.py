@@ -153,3 +153,21 @@ def test_a_copy_on_disk_stays_until_each_of_its_shards_is_there_anew() -> None:
     flush.finished([100] * len(group.items))
     assert flush.live_bytes == 300, "one shard in place of its older state, the other as it was"
     assert shards[1].entry is not None and shards[1].entry.sequence == 3 and shards[1].entry.owner is None
+
+
+def test_a_bucket_has_come_from_another_server_unless_it_was_made_here() -> None:
+    holdings = Holdings({}, {}, FlushCore(), lambda: 0.0, lambda: None)
+    held = holdings.take(IDENTITY, {0: 1})
+    for bucket in (0, 1):
+        holdings.keep(IDENTITY, bucket, 1, [HeldShard(bucket, 100)])
+    assert held.received == {1}
+    holdings.let_go(IDENTITY, 1, {1: Entry(None, 100, IDENTITY)})
+    assert holdings.found[IDENTITY].holding.received == held.received == {1}, "as long as it is on disk"
+    holdings.keep(IDENTITY, 1, 2, [HeldShard(1, 100)])
+    assert not holdings.found and held.received == {1}
+    holdings.let_go(IDENTITY, 1)
+    assert not held.received
+    holdings.keep(IDENTITY, 1, 3, [HeldShard(1, 100)])
+    assert held.received == {1}
+    holdings.take(IDENTITY, {1: 4})
+    assert not held.received, "it is made as the job began"

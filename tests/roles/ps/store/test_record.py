@@ -31,7 +31,7 @@ MEMORY = MemoryRecord((ClientRecord("w", 3, 12, {4: 9}),), (("v", 1),), 0)
 
 def description(number: int) -> tuple[Description, list[memoryview]]:
     if number == 0:
-        return Holding(JOB, {0: (1, 1), 3: (2, 1)}), []
+        return Holding(JOB, {0: (1, 1), 3: (2, 1)}, {3}), []
     size = number + 1
     arrays = [np.full(size, number + index, np.float32) for index in range(2)]
     return ShardState(JOB, number, size, 2, 1, 10 * number, number, MEMORY), [a.data.cast("B") for a in arrays]
