@@ -13,7 +13,6 @@ import msgspec
 from adamctl.errors import (
     ConfigurationError,
     DeadlineError,
-    HandshakeError,
     ProtocolError,
     RemoteError,
     UnreachableError,
@@ -321,21 +320,22 @@ class ControllerClient:
                 self._connection = await self._transport.connect(
                     address, hello, deadline_s=deadline_s, expects=("controller", "")
                 )
-            except (UnreachableError, HandshakeError) as error:
+            except (UnreachableError, ProtocolError) as error:  # others may have the address of a lost controller now
                 if not (self.known.answered or isinstance(error, UnreachableError | WrongClusterError)):
                     raise  # the token, or the like, that this process was started with
                 if isinstance(error, DeadlineError):
                     self._avoid(address)
                 self._next_address += 1
                 raise error if isinstance(error, UnreachableError) else UnreachableError(str(error)) from error
-            peer = self._connection.peer
-            self._cluster.connected(peer.cluster)
+            connection, peer = self._connection, self._connection.peer
             if peer.role != "controller":
-                await self.close()
-                raise ConfigurationError(
-                    f"expected a controller at {address}, found {peer.role} {peer.node}; give --controller its address"
-                )
-            return self._connection
+                await self._drop(connection)
+                text = f"expected a controller at {address}, found {peer.role} {peer.node}"
+                if self.known.answered:
+                    raise UnreachableError(text)
+                raise ConfigurationError(f"{text}; give --controller its address")
+            self._cluster.connected(peer.cluster)
+            return connection
 
     def _choose_address(self) -> str:
         """Returns where to connect next: the named leader or the next address, but not one that was just silent."""

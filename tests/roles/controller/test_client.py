@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from adamctl.errors import ConfigurationError, HandshakeError, RemoteError, UnreachableError
+from adamctl.errors import ConfigurationError, HandshakeError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.handshake import make_hello
+from adamctl.net.stream import StreamTransport
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
@@ -141,6 +142,45 @@ def test_one_controller_with_a_wrong_token_ends_nobody_who_has_been_answered(cap
             await wrong.close()
 
     run_virtual(scenario())
+
+
+def test_others_at_the_address_of_a_lost_controller_end_nobody_who_has_been_answered() -> None:
+    async def scenario() -> None:
+        async with memory_cluster() as cluster:
+            server = await cluster.network.serve(["memory://lost"], make_hello("ps", "p"), lambda r: r.reply(Empty()))
+            known, hello = KnownAddresses(["memory://lost", "memory://controller-0"]), make_hello("front", "alone")
+            client = ControllerClient(cluster.network, known, lambda: hello, deadline_s=7.0)
+            with pytest.raises(ConfigurationError, match="found ps p; give --controller its address"):
+                await client.read("/")
+            await client.read("/")
+            await client.close()
+            client._next_address = 0
+            await client.read("/")
+            await client.close()
+            await server.close()
+
+    run_virtual(scenario())
+
+
+async def test_another_programme_at_the_address_of_a_lost_controller_ends_nobody_who_has_been_answered() -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 3)
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(speak, "127.0.0.1", 0)
+    known, hello = (
+        KnownAddresses([f"tcp://127.0.0.1:{listening.sockets[0].getsockname()[1]}"]),
+        make_hello("front", "a"),
+    )
+    client = ControllerClient(StreamTransport(), known, lambda: hello, deadline_s=1.0)
+    with pytest.raises(ProtocolError, match="expected a frame"):
+        await client.read("/")
+    known.answered = True
+    with pytest.raises(UnreachableError, match="did not answer within 1 s"):
+        await client.read("/")
+    listening.close()
+    await listening.wait_closed()
 
 
 async def test_who_is_no_controller_is_named() -> None:
