@@ -142,15 +142,17 @@ async def _encode(
 async def _write_portion(
     shards: list[Shard], writer: ShardEncoder, image: Callable[[Shard], Awaitable[Image]], commit: int
 ) -> None:
-    images = await asyncio.gather(*(image(shard) for shard in shards))
+    taking = [asyncio.ensure_future(image(shard)) for shard in shards]
     try:
+        images = await asyncio.gather(*taking)
         _check_commit(images, commit)
         _check_held(shards)
         await asyncio.to_thread(_write, writer, images)
         _check_held(shards)
     finally:
-        for held in images:
-            held.release()
+        for one in taking:
+            if one.done() and not one.cancelled() and one.exception() is None:
+                one.result().release()
 
 
 def _check_commit(images: list[Image], commit: int) -> None:

@@ -58,3 +58,24 @@ async def test_all_that_is_served_is_written(tmp_path: Path) -> None:
     harness.move(2, 0)  # before
     (file,) = await save_shards(harness.job, "ps-0", tmp_path, imaged(lambda: None))
     assert set(file.shards) == set(harness.job.shards) and (tmp_path / file.temporary_name).stat().st_size
+
+
+async def test_a_checkpoint_that_is_abandoned_while_it_waits_for_a_shard_holds_no_other(tmp_path: Path) -> None:
+    """Else a batch algorithm's shard would copy its state at each commit from then on."""
+    harness, waiting = Harness(), asyncio.get_running_loop().create_future()
+    first, *rest = [harness.job.shards[index] for index in sorted(harness.job.shards)]
+
+    def image(shard: Shard) -> Awaitable[Image]:
+        if shard is first:
+            return waiting
+        held: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
+        held.set_result(shard.image())
+        return held
+
+    saving = asyncio.ensure_future(save_shards(harness.job, "ps-0", tmp_path, image))
+    await asyncio.sleep(0.2)
+    assert all(shard.state.readers for shard in rest)
+    saving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    assert not any(shard.state.readers for shard in rest)
