@@ -50,8 +50,25 @@ class Copies:
         self._begin(instruction, self._build)
 
     def load(self, instruction: Load) -> None:
-        """Reads buckets back from the store, or makes those that nobody has ever served."""
-        self._begin(instruction, self._begin_again if instruction.initial else self._load)
+        """Reads buckets back from the store, or makes those that nobody has ever served.
+
+        What the store has of those counts all the same: a restored configuration may be older than the first push.
+        """
+        there = self._with_records(instruction) if instruction.initial else instruction.buckets
+        if there:
+            self._begin(Load(instruction.job, there, False), self._load)
+        left = [bucket for bucket in instruction.buckets if bucket not in there]
+        if left:
+            self._begin(Load(instruction.job, left, True), self._begin_again)
+
+    def _with_records(self, instruction: Load) -> list[int]:
+        """Returns the buckets of which the store has shards."""
+        view = self._keeper.view(instruction.job)
+        found = self._found(instruction.job, view) if view is not None else None
+        if view is None or found is None:
+            return []
+        held = [bucket for bucket in instruction.buckets if bucket in found.holding.buckets]
+        return [bucket for bucket in held if entries_that_count(found, view.layout, [bucket])]
 
     def _begin(
         self,

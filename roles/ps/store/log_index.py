@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from adamctl.config.records import LEAP
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import Bucket
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Waiter
@@ -141,12 +142,17 @@ class Holdings:
             self._hurry(held)
 
     def free_full(self, identity: JobIdentity, view: JobView, node: str) -> None:
-        """Frees records found of buckets that `node` (this server) should not hold and that have enough copies."""
+        """Frees records found of buckets that `node` (this server) should not hold and that have enough copies.
+
+        Not where a backup of the configuration was restored since they were written: the record may be older than they.
+        """
         found = self.found.get(identity)
-        for bucket in tuple(found.holding.buckets) if found is not None else ():
+        for bucket, (epoch, _) in tuple(found.holding.buckets.items()) if found is not None else ():
             record, described = view.buckets[bucket], view.layout.buckets[bucket]
             members = {record.primary, *record.in_sync}
-            if node not in members and node not in record.learners and len(members) >= view.record.replication:
+            if node in members or node in record.learners or not 0 <= record.epoch - epoch < LEAP:
+                continue
+            if len(members) >= view.record.replication:
                 self.free(identity, bucket, range(described.shard_start, described.shard_stop))
 
     def free_found(self, identity: JobIdentity, buckets: Iterable[Bucket]) -> None:

@@ -9,15 +9,18 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 
 from adamctl.cli.cluster.stuck import findings, servers_of
 from adamctl.config.records import BucketRecord, bucket_key, decode, encode
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.ps.replication.core.recovery import State
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import constant, make_client, push_of
 from tests.roles.ps.replicated import ReplicatedCluster
+from tests.roles.ps.store_cluster import crash
 
 THREE = ("ps-0", "ps-1", "ps-2")
 FAST = ControllerConfig(beacon_interval_s=0.5, lost_after_s=2.5)
@@ -77,3 +80,19 @@ async def replace_second(world: ReplicatedCluster, learner: str) -> None:
         key = bucket_key("a", index)
         reply = await store.compare_and_set(ConfigChanges({key: entry.revision}, {key: encode(changed)}))
         assert not reply.conflicts
+
+
+async def lose(world: ReplicatedCluster, name: str, patch: pytest.MonkeyPatch) -> None:
+    """Ends a server without its last words."""
+    await crash(world.cluster, name, patch)
+    del world.servers[name]
+
+
+async def until_found(world: ReplicatedCluster, state: State, chosen: str = "") -> list[Any]:
+    """Returns what `stuck` does once all buckets are in a state."""
+    async with asyncio.timeout(60):
+        while True:
+            found = await stuck(world, chosen)
+            if found and all(one.state is state for one in found):
+                return found
+            await asyncio.sleep(0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,8 @@ from adamctl.roles.ps.store.record import ShardState
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import make_client, pulled
 from tests.roles.ps.replicated import ReplicatedCluster
-from tests.roles.ps.replication.copies import FAST, add, replace_second, storing, stuck, values_of, zeroed
-from tests.roles.ps.store_cluster import crash, until
+from tests.roles.ps.replication.copies import FAST, add, lose, replace_second, storing, until_found, values_of, zeroed
+from tests.roles.ps.store_cluster import until
 
 TWO = ("ps-0", "ps-1")
 MANY = ((4,),) * 60
@@ -44,20 +43,6 @@ async def start_learner(world: ReplicatedCluster, folder: Path) -> None:
     await world.start("ps-2", store=folder, loss_window_s=0.1)
     flush = storing(world, "ps-2").flush
     flush.config = replace(flush.config, group_bytes=1)  # one record each
-
-
-async def lose(world: ReplicatedCluster, name: str, patch: pytest.MonkeyPatch) -> None:
-    await crash(world.cluster, name, patch)
-    del world.servers[name]
-
-
-async def until_found(world: ReplicatedCluster, state: State, chosen: str = "") -> list[Any]:
-    async with asyncio.timeout(60):
-        while True:
-            found = await stuck(world, chosen)
-            if found and all(one.state is state for one in found):
-                return found
-            await asyncio.sleep(0.1)
 
 
 async def test_a_learner_that_was_restarted_before_all_had_come_offers_nothing(
