@@ -95,6 +95,8 @@ class Application(LazyGroup):
     cls=Application,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     help="Train deep networks on ordinary CPU machines: Project Adam and DistBelief as one program.",
+    epilog="`adamctl data` also inspects, samples, prepares, verifies and fetches data. `adamctl controller` also "
+    "backs up, restores, checks and replaces. `adamctl COMMAND --help` tells more.",
 )
 @click.version_option(__version__, prog_name="adamctl")
 def application() -> None:

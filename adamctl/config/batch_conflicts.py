@@ -66,10 +66,6 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 """Keys -> (the values that a batch algorithm allows, what to do instead of others, and why)."""
 FIXED_STEPS: dict[str, tuple[tuple[Any, ...], str]] = {
     "optimizer.lr": ((OptimizerConfig().lr,), STEP_LENGTH),
-    "optimizer.momentum": (
-        (OptimizerConfig().momentum,),
-        "leave it out: the algorithm chooses its own directions",
-    ),
 }
 """Likewise; an algorithm of another package may have use for them."""
 

@@ -178,7 +178,7 @@ def show(value: object) -> str:
 
 def suggestion(word: str, candidates: Iterable[str]) -> str:
     """Returns ` Did you mean "x"?` for the nearest candidate, or nothing."""
-    close = get_close_matches(word, list(candidates), n=1, cutoff=0.7)
+    close = get_close_matches(word, list(candidates), n=1, cutoff=0.66)
     return f' Did you mean "{close[0]}"?' if close else ""
 
 
@@ -229,7 +229,9 @@ def _check_struct(value: Any, kind: inspect.StructType, path: KeyPath) -> Iterat
     for name, field in fields.items():
         if field.required and name not in value:
             owner = f"a {kind.tag} layer" if kind.tag_field else dotted(path) or "an experiment"
-            yield Problem((*path, name), f"missing; {owner} needs {name} = {_allowed(field.type)}.")
+            tables = isinstance(field.type, inspect.VarTupleType) and _allowed(field.type) == "a list of tables"
+            wanted = f"at least one [[{dotted((*path, name))}]]" if tables else f"{name} = {_allowed(field.type)}"
+            yield Problem((*path, name), f"missing; {owner} needs {wanted}.")
 
 
 OTHER_WORDS = {
@@ -304,6 +306,8 @@ def _wrong(path: KeyPath, value: object, kind: inspect.Type) -> Problem:
     near = suggestion(value, choices) if isinstance(value, str) else ""
     if not near and isinstance(value, str) and _fits(_unquoted(value), kind):
         near = f" Write it without quotes: {value}."
+    if isinstance(kind, inspect.VarTupleType) and _fits(value, kind.item_type):
+        near = f" Write it in brackets: [{show(value)}]."
     return Problem(path, f"found {show(value)}; expected {_allowed(kind)}.{near}")
 
 
@@ -375,7 +379,7 @@ def _allowed(kind: inspect.Type) -> str:
             words.append(f"a list of {_plural(_allowed(option.item_type))}")
         elif isinstance(option, (inspect.StructType, inspect.UnionType, inspect.DictType)):
             words.append("a table")
-    return " or ".join(words)
+    return " or ".join(dict.fromkeys(words))
 
 
 def _plural(words: str) -> str:

@@ -5,7 +5,7 @@ Pure: an experiment in, problems out, as in `adamctl.config.check`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from adamctl.config.algorithms import BUILT_IN, is_of_another_package
 from adamctl.config.batch_conflicts import batch_problems
@@ -21,6 +21,7 @@ from adamctl.model.metric import TOP_1, metric_of, takes_targets
 
 NAME_ALLOWED = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
 RULES_READING: dict[str, tuple[str, ...]] = {
+    "momentum": ("momentum",),
     "nesterov": ("momentum",),
     "decay": ("rmsprop",),
     "beta1": ("adam",),
@@ -34,10 +35,15 @@ RULES_READING: dict[str, tuple[str, ...]] = {
     "l1": ("owlqn",),
 }
 """Settings of the optimizer that would be ignored under other rules and algorithms of ours."""
+OF_SEVERAL_RULES = {"momentum", "decay", "beta1"}
+"""Whoever gives all of these gives every setting, as the experiment of a run folder does, and means none of them."""
 
 
-def cross_problems(experiment: Experiment) -> list[Problem]:
-    """Returns conflicts between keys that are each valid by themselves."""
+def cross_problems(experiment: Experiment, given: Collection[str] = ()) -> list[Problem]:
+    """Returns conflicts between keys that are each valid by themselves.
+
+    `given`: the settings of the optimizer that somebody wrote down, which count as such even if they are the defaults.
+    """
     data, train = experiment.data, experiment.train
     problems: list[Problem] = []
 
@@ -47,7 +53,7 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     if not _is_name(experiment.name):
         refuse("name", f"found {show(experiment.name)}; expected {NAME_ALLOWED}: it names a folder and a job")
     problems += data_problems(data, experiment.model.input)
-    for key, message in _ignored(experiment.optimizer):
+    for key, message in _ignored(experiment.optimizer, given):
         refuse(f"optimizer.{key}", message)
     if train.evaluate_on == "validation" and data.validation == 0:
         refuse("train.evaluate_on", 'found "validation" but data.validation is 0; set data.validation, for example 0.1')
@@ -113,22 +119,23 @@ def _class_weight_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
             yield key, f'found {kind}; expected numbers of at least 0 for classes, or "balanced"'
 
 
-def _ignored(optimizer: OptimizerConfig) -> Iterator[tuple[str, str]]:
+def _ignored(optimizer: OptimizerConfig, given: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yields (key, message) for settings that the optimizer does not read.
 
     What an algorithm of another package reads is known when that is loaded (`adamctl.optimizers.configured`).
     """
     if is_of_another_package(optimizer.type):
         return
-    given = f"with type = {show(optimizer.type)}"
+    named = () if OF_SEVERAL_RULES.issubset(given) else given
+    with_type = f"with type = {show(optimizer.type)}"
     for key, types in RULES_READING.items():
         value, default = getattr(optimizer, key), getattr(OptimizerConfig(), key)
-        if value != default and optimizer.type not in types:
+        if optimizer.type not in types and (key in named or value != default):
             wanted = " or ".join(show(one) for one in types)
-            yield key, f"found {show(value)} {given}; expected {wanted}, or leave the key out"
+            yield key, f"found {show(value)} {with_type}; expected {wanted}, or leave the key out"
     if optimizer.settings:
         why = "it is for algorithms of other packages, and ours have their settings in [optimizer]"
-        yield "settings", f"found {', '.join(optimizer.settings)} {given}; leave the table out: {why}"
+        yield "settings", f"found {', '.join(optimizer.settings)} {with_type}; leave the table out: {why}"
 
 
 def _replication_problems(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:

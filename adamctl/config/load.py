@@ -132,7 +132,7 @@ def load_experiment(
     experiment = msgspec.convert(experiment_from_user(values), Experiment)
     if customs_of(experiment.model) or is_custom_loss(experiment.model.loss):
         add_folder(file.absolute().parent)
-    fail(cross_problems(experiment))
+    fail(cross_problems(experiment, _given_of_optimizer(values, origins)))
     fail(_model_problems(experiment))
     folders, origin = _search(experiment.data, search, environment)
     if origin is not None:
@@ -172,6 +172,12 @@ def _fail(problems: list[Problem], file: Path, lines: dict[KeyPath, int], places
         raise ConfigurationError("\n".join(shown[:_PROBLEMS_SHOWN_MAX] + more))
 
 
+def _given_of_optimizer(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> set[str]:
+    """Returns the settings of the optimizer that were written down for its type, not those of a file for another."""
+    given = {key: origins.get(f"optimizer.{key}", Origin("default")).kind for key in values.get("optimizer", {})}
+    return {key for key, kind in given.items() if kind != "file" or given.get("type", "file") == "file"}
+
+
 def _read(file: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     try:
         with file.open("rb") as stream:
@@ -184,7 +190,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     if len(content) > FILE_BYTES_MAX:
         raise ConfigurationError(f"{file}: expected at most {FILE_BYTES_MAX} bytes; found a longer file")
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")  # editors of Windows begin a file with a byte order mark
         return tomllib.loads(text), key_lines(text.replace("\r\n", "\n"))
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{file}: expected text in UTF-8; byte {error.start} is not") from error

@@ -20,7 +20,6 @@ from tests.optimizers import third_party
 CASES = {
     "optimizer.lr=0.1": "leave it out: a line search finds the length",
     'optimizer.schedule.type="cosine"': "leave it out: a line search",
-    "optimizer.momentum=0.5": "leave it out: the algorithm chooses its own directions",
     "optimizer.clip_norm=1.0": "leave it out: a clipped gradient is not that of the loss",
     "data.on_error=skip": "leave it out: losses must be of the same examples",
     "data.sampling=balanced": "leave it out: each pass would be of other examples",

@@ -9,6 +9,7 @@ from adamctl.config.conflicts import cross_problems
 from adamctl.config.data import DataConfig
 from adamctl.config.experiment import Experiment, TrainConfig
 from adamctl.config.load import load_experiment, parse_setting
+from adamctl.config.resolved import read_resolved, write_resolved
 from adamctl.errors import ConfigurationError
 from adamctl.model.description import Model, Softmax
 
@@ -90,6 +91,11 @@ def test_a_good_file(tmp_path: Path) -> None:
         ),
         (
             "lr = 0.05",
+            "momentum = 0.9",
+            'optimizer.momentum: found 0.9 with type = "sgd"; expected "momentum", or leave',
+        ),
+        (
+            "lr = 0.05",
             "epsilon = 1e-6",
             'epsilon: found 1e-06 with type = "sgd"; expected "rmsprop" or "adam", or leave',
         ),
@@ -106,6 +112,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("units = 10", "units = -1", "exp.toml:11: model.layers[1]: units must be at least 1; found -1"),
         ("units = 10", "unist = 10", 'Did you mean "units"?'),
         ("input = [28, 28, 1]", "input = [28, 28]", "exp.toml:6: model.input: expected [features] or"),
+        ("input = [28, 28, 1]", "input = 784", "expected a list of whole numbers. Write it in brackets: [784]."),
         ("input = [28, 28, 1]", 'input = "28"', 'found "28"; expected a list of whole numbers.'),
         ('"softmax"', '"dense"', "model.loss: cross_entropy needs softmax as the last layer"),
         ('name = "small"', 'name = "../up"', 'exp.toml:1: name: found "../up"; expected letters, digits'),
@@ -170,6 +177,31 @@ def test_one_clear_message(tmp_path: Path, old: str, new: str, expected: str) ->
     message = refusal(tmp_path, old, new)
     assert expected in message
     assert message.startswith("exp.toml")
+
+
+def test_an_experiment_without_layers_is_told_how_to_write_one(tmp_path: Path) -> None:
+    start, stop = GOOD.index("[[model.layers]]"), GOOD.index("[optimizer]")
+    with pytest.raises(
+        ConfigurationError, match=r"model.layers: missing; model needs at least one \[\[model.layers\]\]\."
+    ):
+        load_experiment(write(tmp_path, GOOD[:start] + GOOD[stop:]))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_experiment(tmp_path: Path) -> None:
+    assert load_experiment(write(tmp_path, "\ufeff" + GOOD)).experiment.name == "small"
+    with pytest.raises(ConfigurationError, match=r"exp.toml:2: dato: unknown key"):
+        load_experiment(write(tmp_path, "\ufeff" + GOOD.replace("[data]", "[dato]")))
+
+
+def test_a_setting_that_is_at_its_default_is_refused_only_where_it_was_meant(tmp_path: Path) -> None:
+    """A run folder's experiment has all settings, and `--set optimizer.type` is tried on files for another type."""
+    whole = write_resolved(load_experiment(write(tmp_path)).experiment, tmp_path)
+    assert "momentum = 0.9" in whole.read_text() and read_resolved(whole).optimizer.type == "sgd"
+    path = write(tmp_path, GOOD.replace('type = "sgd"', 'type = "momentum"\nmomentum = 0.9'))
+    assert load_experiment(path, settings=[parse_setting("optimizer.type=adam")]).experiment.optimizer.type == "adam"
+    both = [parse_setting("optimizer.type=adam"), parse_setting("optimizer.momentum=0.9")]
+    with pytest.raises(ConfigurationError, match=r'momentum: found 0.9 with type = "adam"; expected "momentum"'):
+        load_experiment(path, settings=both)
 
 
 def test_classes_are_balanced_once() -> None:

@@ -172,7 +172,7 @@ class Layer:
         self, part: Part, inputs: Array, parameters: Mapping[str, Array], state: Mapping[str, Array], out: Array
     ) -> None:
         """Computes the outputs of `inputs` into `out`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no upward; define it")
 
     def downward(
         self,
@@ -188,7 +188,7 @@ class Layer:
 
         `error` is the loss gradient with respect to the outputs, already divided by the batch.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no downward; define it")
 
     def native_upward(
         self, part: Part, inputs: Array, parameters: Mapping[str, Array], state: Mapping[str, Array], out: Array

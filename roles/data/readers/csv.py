@@ -183,6 +183,8 @@ def _form(path: Path, columns: ColumnsConfig) -> _Form:
         rows = csv.reader(file, delimiter=delimiter)
         cells = next((row for row in rows if row), [])
         line = rows.line_num
+    if not cells:
+        raise DamagedDataError(f"{path}: the file is empty")
     if len(cells) < 2:
         raise DamagedDataError(f"{path}: expected columns with commas, semicolons or tabs between them, found {cells}")
     known = {*LABEL_NAMES, *(str(one).lower() for one in (columns.label, *columns.targets) if isinstance(one, str))}

@@ -139,7 +139,7 @@ def test_rows_take_the_shape_of_an_image(tmp_path: Path) -> None:
         ("a,b,label\n1,2,\n", r"line 2, column 2 \(label\): expected a label, found an empty cell"),
         ("a,b,label\n", "expected at least one row, found none"),
         ("one\n", r"expected columns with commas, semicolons or tabs between them, found \['one'\]"),
-        ("", r"expected columns with commas, semicolons or tabs between them, found \[\]"),
+        ("", "the file is empty"),
     ],
 )
 def test_what_is_damaged_is_named_with_line_and_column(tmp_path: Path, text: str, said: str) -> None:
