@@ -64,17 +64,28 @@ class CheckpointWriter:
             goes_on_from: number of the checkpoint that the run goes on from; None: it begins anew.
 
         Raises:
-            ConfigurationError: a run that begins anew would mix its copies with those of another; or there are later
-                checkpoints than the one that it goes on from, which would be taken for its own.
+            ConfigurationError: a run that begins anew would mix its checkpoints, or copies of them, with those of
+                another; or there are later checkpoints than the one that it goes on from, which would be taken for
+                its own.
             UnreachableError: what there is behind `train.checkpoint_url` cannot be read.
         """
         if goes_on_from is None:
-            if self._copies is not None:
-                await asyncio.to_thread(self._copies.expect_none)
+            await asyncio.to_thread(self._expect_none)
         else:
             await asyncio.to_thread(self._expect_none_after, goes_on_from)
         train = self._experiment.train
         await asyncio.to_thread(manifest.clean, self.folder, train.checkpoint_keep, train.keep_best)
+
+    def _expect_none(self) -> None:
+        """Raises ConfigurationError if there are checkpoints: those of higher numbers would be kept, and not ours."""
+        found = manifest.finished(self.folder)
+        if found:
+            raise ConfigurationError(
+                f"--run-dir: found checkpoint {found[-1].name} of another run in {self.folder}; expected a folder of "
+                "this run alone; choose another --run-dir, or go on from it with --resume auto"
+            )
+        if self._copies is not None:
+            self._copies.expect_none()
 
     def _expect_none_after(self, number: int) -> None:
         """Raises ConfigurationError if there are checkpoints that a run went on to before, from an earlier one."""

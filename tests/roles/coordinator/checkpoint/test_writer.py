@@ -127,6 +127,20 @@ async def test_it_is_refused_beside_later_checkpoints_of_its_own_folder(tmp_path
     await w.writer.prepare(3)
 
 
+async def test_a_run_that_begins_anew_is_refused_in_a_folder_with_checkpoints(tmp_path: Path) -> None:
+    """Old ones have higher numbers, so they would be kept, and each new one removed."""
+    w = World(tmp_path)
+    await w.write(8)
+    fsspec.filesystem("memory").rm(URL, recursive=True)
+    with pytest.raises(ConfigurationError, match=r"--run-dir: found checkpoint 000008 of another run .*--resume auto"):
+        await w.writer.prepare(None)
+    assert w.finished == ["000008"]
+    (w.writer.folder / "000008" / "manifest.json").unlink()
+    await w.writer.prepare(None)  # what was never finished is in nobody's way
+    await w.write(1)
+    assert w.finished == ["000001"]
+
+
 async def test_a_run_that_ends_while_a_checkpoint_is_finished_leaves_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
