@@ -139,8 +139,9 @@ class Announcing:
             line = json_line("INFO", "front", "front", text)
         else:
             line = f"{f'{now_text()} INFO front front ' if self._folder else ''}{printable(text)}"
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        with suppress(OSError):  # a full disk does not end the run
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
     def _tell(self, values: Mapping[str, str]) -> None:
         if self._descriptor >= 0:

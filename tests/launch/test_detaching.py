@@ -1,0 +1,38 @@
+"""What a run without a terminal tells the command that started it, and its log."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+
+import pytest
+
+from adamctl.launch.detaching import Announcing
+
+
+class Log(io.StringIO):
+    """A stream on a disk that may be full."""
+
+    full = False
+
+    def flush(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_under_its_log_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    monkeypatch.setattr(sys, "stderr", log)
+    read, write = os.pipe()
+    announcing = Announcing(write)
+    try:
+        log.full = True
+        announcing.note("worker-1 ended: killed by SIGKILL; restarting it")
+        log.full = False
+        announcing.note("there is room again")
+    finally:
+        announcing.close()
+        os.close(read)
+    assert log.getvalue().endswith("there is room again\n")
