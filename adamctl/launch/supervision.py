@@ -6,8 +6,10 @@
                                              without it, else fail
     run over         as expected             as expected                     as expected
 
-    *  except for a data server that had served before: the run continues while another one remains; and for a role that
-       starts on another host and finds its name in use, as where it was nobody could end it: it is started once more.
+    *  except for a worker or data server while another one serves, unless others would fail as well or it is wrongly
+       configured, and for a data server that had served before: the run continues while another one remains; and for a
+       role that starts on another host and finds its name in use, as where it was nobody could end it: it is started
+       once more.
     ** except for a parameter server whose part of the model is also on disk or on others: it is restarted, else the run
        fails.
 
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
-from adamctl.errors import DamagedDataError, UnreachableError
+from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
 
 RESTARTS_MAX = 3
 """How often one role is restarted in a run."""
@@ -179,6 +181,8 @@ class Supervision:
                 return self._once_more(end, reason)
             if role == "data" and self._restarts[end.node]:
                 return self._leave_out(end, f"it could not be restarted: {reason}", end.exit_code)
+            if self._another_serves(role) and not _fails_at_once(end):
+                return self._leave_out(end, reason)
             return self._fail(end, reason, self._exit_code(end))
         if role == "worker" and _fails_everywhere(end):
             return self._fail(end, reason, end.exit_code)
@@ -190,6 +194,9 @@ class Supervision:
             self._restarts[end.node] += 1
             return Restart(end.node, reason)
         return self._leave_out(end, reason)
+
+    def _another_serves(self, role: str) -> bool:
+        return role in _DISPENSABLE and any(self._roles[node] == role for node in self._serving)
 
     def _once_more(self, end: RoleEnd, reason: str) -> Decision:
         """Has a moved role wait for its name again; a worker or data server that never gets it is left out."""
@@ -227,6 +234,11 @@ class Supervision:
 def _fails_everywhere(end: RoleEnd) -> bool:
     """Whether other workers would fail as well: they read the same data, and run the same layers of the user's own."""
     return end.ends_run or end.exit_code == DamagedDataError.exit_code
+
+
+def _fails_at_once(end: RoleEnd) -> bool:
+    """Whether it is the experiment or the command line that is wrong, which is told at once."""
+    return ConfigurationError.exit_code in (end.status, end.exit_code) or _fails_everywhere(end)
 
 
 def describe_status(status: int) -> str:

@@ -95,10 +95,39 @@ def test_a_layer_of_the_users_own_that_fails_ends_the_run_with_its_first_worker(
     assert running().ended([end]) == [Fail("worker-1", "mine1, upward: ValueError", 1)]
 
 
-def test_a_restarted_worker_that_cannot_start_ends_the_run() -> None:
+@pytest.mark.parametrize("node", ["worker-1", "data-1"])
+def test_a_restarted_role_that_dies_before_it_serves_is_left_out_while_another_serves(node: str) -> None:
+    """The system is short of memory: it kills a worker, and kills it again while it loads."""
     supervision = running()
-    supervision.ended([RoleEnd("worker-1", -9)])
-    assert supervision.ended([RoleEnd("worker-1", 1)]) == [Fail("worker-1", "exit status 1", 1)]
+    assert isinstance(supervision.ended([RoleEnd(node, -9)])[0], Restart)
+    (note,) = supervision.ended([RoleEnd(node, -9)])
+    assert isinstance(note, Note) and note.text.endswith(f"continuing with {node[:-1]}2")
+    assert supervision.waiting_for == () and supervision.failure is None
+
+
+def test_so_is_a_worker_that_comes_or_moves_while_the_run_goes_on() -> None:
+    supervision = running()
+    for node in ("worker-3", "worker-1"):
+        supervision.add(node, "worker")
+        (note,) = supervision.ended([RoleEnd(node, 1, "it crashed", 1, host="h3")])
+        assert isinstance(note, Note) and note.text.startswith(f"{node} on h3 ended: it crashed; continuing with ")
+    supervision.add("worker-2", "worker")
+    assert supervision.ended([RoleEnd("worker-2", -9)]) == [Fail("worker-2", "killed by SIGKILL", 1)], "none serves"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        RoleEnd("worker-3", 2),
+        RoleEnd("worker-3", 1, "--threads: 0", 2),
+        RoleEnd("worker-3", 5, "x.png is damaged", 5),
+        RoleEnd("worker-3", 1, "mine1: ValueError", 1, ends_run=True),
+    ],
+)
+def test_what_others_would_fail_of_too_ends_the_run_at_once(end: RoleEnd) -> None:
+    supervision = running()
+    supervision.add("worker-3", "worker")
+    assert isinstance(supervision.ended([end])[0], Fail)
 
 
 @pytest.mark.parametrize("roles", [ROLES, ONE_DATA_SERVER])
