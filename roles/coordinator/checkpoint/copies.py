@@ -17,8 +17,11 @@ from adamctl.config.urls import checked_url, is_any_url
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.manifest import MANIFEST_NAME
+from adamctl.roles.coordinator.core.evaluate import best_of
+from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.file_system import file_system, reaching
 from adamctl.roles.manifest_bytes import decode_manifest
+from adamctl.wire.unreadable import UNREADABLE
 
 FETCHED: Final = "fetched"
 """The folder below a run's, or a name's, into which a checkpoint is fetched that a run begins from."""
@@ -78,6 +81,22 @@ class CheckpointCopies:
         with reaching(str(self._url), self._key):
             later = sorted(name for name in self._names() if int(name) > number)
             return [name for name in later if self._read(f"{self._url}/{name}") is not None]
+
+    def best(self) -> tuple[str, EvaluationResult] | None:
+        """Returns the name of the copy with the best result on the validation split, and that result; None without one.
+
+        Skips manifests that cannot be read as such. Raises UnreachableError.
+        """
+        found: list[tuple[str, EvaluationResult]] = []
+        with reaching(str(self._url), self._key):
+            contents = {name: self._read(f"{self._url}/{name}") for name in sorted(self._names())}
+        for name, content in contents.items():
+            with suppress(DamagedDataError, *UNREADABLE):
+                result = None if content is None else manifest.validation_result(manifest.parsed(content))
+                if result is not None:
+                    found.append((name, result))
+        index = best_of([result for _, result in found])
+        return None if index is None else found[index]
 
     def fetch(self, into: Path) -> Path:
         """Fetches the checkpoint that the URL names, or the newest finished one below it, and checks every byte of it.

@@ -174,11 +174,18 @@ def best(folders: Iterable[Path]) -> tuple[Path, EvaluationResult] | None:
     found: list[tuple[Path, EvaluationResult]] = []
     for folder in folders:
         with contextlib.suppress(DamagedDataError):
-            state = read_manifest(folder).state
-            if state.evaluated and state.evaluations and state.evaluations[-1].split == "validation":
-                found.append((folder, state.evaluations[-1]))
+            result = validation_result(read_manifest(folder))
+            if result is not None:
+                found.append((folder, result))
     index = best_of([result for _, result in found])
     return None if index is None else found[index]
+
+
+def validation_result(manifest: Manifest) -> EvaluationResult | None:
+    """Returns the result on the validation split of what a checkpoint holds; None if that was not evaluated there."""
+    state = manifest.state
+    seen = state.evaluated and state.evaluations and state.evaluations[-1].split == "validation"
+    return state.evaluations[-1] if seen else None
 
 
 def clean(checkpoints: Path, keep: int, keep_best: bool = False) -> None:
@@ -203,15 +210,20 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_NAME
     try:
-        described = decode_manifest(path.read_bytes())
-        described["experiment"] = experiment_from_user(described.get("experiment"))
-        return msgspec.convert(described, Manifest, str_keys=True)
+        return parsed(path.read_bytes())
     except FileNotFoundError as error:
         raise DamagedDataError(
             f"{path}: not found, so this checkpoint was never finished; use an earlier one"
         ) from error
     except (OSError, DamagedDataError, *UNREADABLE) as error:
         raise DamagedDataError(f"{path}: {error}; use an earlier checkpoint") from error
+
+
+def parsed(content: bytes) -> Manifest:
+    """Returns what the bytes of a `manifest.json` say. Raises DamagedDataError, or one of `UNREADABLE`."""
+    described = decode_manifest(content)
+    described["experiment"] = experiment_from_user(described.get("experiment"))
+    return msgspec.convert(described, Manifest, str_keys=True)
 
 
 def verify(folder: Path, *, checksums: bool = True) -> Manifest:

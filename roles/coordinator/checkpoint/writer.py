@@ -20,6 +20,7 @@ from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestFile
 from adamctl.roles.coordinator.checkpoint.members import MemberCheckpoints
 from adamctl.roles.coordinator.core.evaluate import best_of
 from adamctl.roles.coordinator.core.events import RunSnapshot
+from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.roles.ps.client.parameter_client import ParameterClient
@@ -55,6 +56,7 @@ class CheckpointWriter:
         self._parameters, self._notice = parameters, notice
         url = experiment.train.checkpoint_url
         self._copies = CheckpointCopies(url, "train.checkpoint_url") if url else None
+        self._best_copy: tuple[str, EvaluationResult] | None = None  # of before the run went on: maybe the only one
         self.classes: tuple[str, ...] = ()
 
     async def prepare(self, goes_on_from: int | None) -> None:
@@ -69,11 +71,13 @@ class CheckpointWriter:
                 its own.
             UnreachableError: what there is behind `train.checkpoint_url` cannot be read.
         """
+        train = self._experiment.train
         if goes_on_from is None:
             await asyncio.to_thread(self._expect_none)
         else:
             await asyncio.to_thread(self._expect_none_after, goes_on_from)
-        train = self._experiment.train
+            if self._copies is not None and train.keep_best:
+                self._best_copy = await asyncio.to_thread(self._copies.best)
         await asyncio.to_thread(manifest.clean, self.folder, train.checkpoint_keep, train.keep_best)
 
     def _expect_none(self) -> None:
@@ -142,12 +146,22 @@ class CheckpointWriter:
         def copy() -> None:
             copies.put(folder)
             keep = max(self._experiment.train.checkpoint_keep, 1)
-            copies.keep({path.name for path in manifest.finished(self.folder)}, keep)
+            copies.keep(self._names_kept(), keep)
 
         try:
             await asyncio.to_thread(copy)
         except (AdamctlError, OSError) as error:
             self._notice(f"{folder} is finished, but copying it failed: {error}")
+
+    def _names_kept(self) -> set[str]:
+        """Returns which copies stay beside the newest: those in the folder, and an earlier one if it is still best."""
+        ours = manifest.finished(self.folder)
+        names = {path.name for path in ours}
+        if self._best_copy is None:
+            return names
+        name, result = self._best_copy
+        best = manifest.best(ours)
+        return names if best is not None and best_of([result, best[1]]) else names | {name}
 
     async def _write_shards(self, folder: Path, snapshot: RunSnapshot) -> tuple[CheckpointFile, ...]:
         nonce, commit = secrets.token_hex(16), -1 if snapshot.batch is None else snapshot.batch.commit

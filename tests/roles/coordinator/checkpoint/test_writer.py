@@ -17,7 +17,7 @@ from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.copies import CheckpointCopies
 from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter
 from adamctl.wire.messages import CheckpointFile
-from tests.roles.coordinator.checkpoint.test_manifest import EXPERIMENT, LAYOUT, SNAPSHOT, written
+from tests.roles.coordinator.checkpoint.test_manifest import EXPERIMENT, LAYOUT, SNAPSHOT, seen, written
 
 fsspec = pytest.importorskip("fsspec", reason="URLs need fsspec")
 URL = "memory://bucket/runs/one"
@@ -52,8 +52,12 @@ class World:
         holders: Any = self.servers
         self.writer = CheckpointWriter(folder, "small", experiment, LAYOUT, holders, self.told.append)
 
-    async def write(self, number: int) -> Path:
-        return await self.writer.write(number, SNAPSHOT, complete=False)
+    async def write(self, number: int, validation_top1: float | None = None) -> Path:
+        """Writes a checkpoint, which was evaluated if its result is given."""
+        snapshot = SNAPSHOT
+        if validation_top1 is not None:
+            snapshot = replace(SNAPSHOT, evaluated=True, evaluations=[seen(validation_top1, "validation")])
+        return await self.writer.write(number, snapshot, complete=False)
 
     @property
     def finished(self) -> list[str]:
@@ -101,6 +105,31 @@ async def test_copies_are_kept_as_long_as_checkpoints_are(tmp_path: Path) -> Non
         await w.write(number)
     assert w.finished == ["000002", "000003"] and copied() == {"000002", "000003"}
     assert CheckpointCopies(URL, "--resume").fetch(tmp_path / "again").name == "000003"
+
+
+async def test_the_best_copy_stays_when_the_run_goes_on_in_another_folder(tmp_path: Path) -> None:
+    before = World(tmp_path / "1", checkpoint_keep=3)
+    for number in range(4, 11):
+        await before.write(number, 0.9 if number == 4 else 0.5 if number < 8 else None)
+    assert copied() == {"000004", "000008", "000009", "000010"}
+    after = World(tmp_path / "2", checkpoint_keep=3)
+    await after.writer.prepare(10)
+    await after.write(11)
+    assert copied() == {"000004", "000009", "000010", "000011"}
+    await after.write(12, 0.8)
+    assert copied() == {"000004", "000010", "000011", "000012"}
+    await after.write(13, 0.95)
+    assert copied() == {"000011", "000012", "000013"}, "another one is better"
+
+
+async def test_no_earlier_copy_stays_for_being_the_best_where_that_is_not_wanted(tmp_path: Path) -> None:
+    before = World(tmp_path / "1", checkpoint_keep=1)
+    for number in (4, 5):
+        await before.write(number, 0.9 if number == 4 else None)
+    after = World(tmp_path / "2", checkpoint_keep=1, keep_best=False)
+    await after.writer.prepare(5)
+    await after.write(6)
+    assert copied() == {"000006"}
 
 
 async def test_a_run_that_goes_on_from_an_earlier_checkpoint_is_refused_beside_later_copies(tmp_path: Path) -> None:
