@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from adamctl.config.names import NAME_EXPECTED, is_name
 from adamctl.errors import RemoteError
 from adamctl.wire.constants import ErrorCode
@@ -118,6 +120,8 @@ class HostTable:
         if known is not None and known.process == request.process:
             self._heard(known, connection, now_s)
             return reply
+        if request.run and known is None:
+            return replace(reply, run="")  # of a front that was here before, for a run of our run's name
         if request.run:
             text = f"another agent has the name {request.node} now; its roles run elsewhere"
             raise RemoteError(ErrorCode.BAD_CONFIGURATION, text)

@@ -32,7 +32,8 @@ class HostJoinRequest(Message, frozen=True):
 class HostJoinReply(Message, frozen=True):
     """The run's identity, how often to report readings, and for how long to keep roles without the front.
 
-    `process`: a random number that distinguishes the fronts of runs of one name.
+    `run`: empty for an agent of an earlier front, of a run of the same name, which is over. `process`: a random number
+    that distinguishes the fronts of runs of one name.
     """
 
     run: str

@@ -260,6 +260,23 @@ async def test_after_a_minute_without_the_front_its_roles_are_ended_and_it_fails
 
 
 @virtual
+async def test_an_agent_of_a_killed_front_ends_so_that_it_may_come_anew_to_a_front_of_the_same_name() -> None:
+    """Whoever starts it again does so after exit code 3, and not after 2, which says that it is wrongly configured."""
+    async with world() as w:
+        agent = await w.serving_agent()
+        await w.server.close()
+        w.table, w.events = HostTable("small/001", __version__, process=7), []
+        w.server = AgentServer(w.network, make_hello("front", "front-1"), w.table, lambda: None, lambda *_: None)
+        await w.server.listen([FRONT])
+        with pytest.raises(UnreachableError, match="the front now runs another run"):
+            await asyncio.wait_for(agent.task, 30)
+        assert not agent.processes.living and not w.table.hosts
+        again = w.agent("host-1", process=2)
+        await w.until(lambda: Arrived("host-1", False) in w.events)
+        await w.until(lambda: again.processes.kept_for == "small/001 7")
+
+
+@virtual
 async def test_a_silent_host_that_comes_back_after_its_name_was_given_away_ends() -> None:
     async with world() as w:
         old = w.agent("host-1", process=1, machine="a")
