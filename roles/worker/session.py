@@ -17,7 +17,7 @@ from adamctl.kernels.numeric.mix import step_key
 from adamctl.roles.data.client.data_client import Batch as Examples
 from adamctl.roles.ps.client.parameter_client import Place
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
-from adamctl.roles.worker.core.batches import Task, TaskLedger, cut, damaged_step, fill
+from adamctl.roles.worker.core.batches import Reports, Task, TaskLedger, cut, damaged_step, fill
 from adamctl.roles.worker.core.grants import FlightGrants
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.downpour import Downpour
@@ -70,7 +70,7 @@ class SessionRunner:
         batches = BATCHES_AHEAD_PER_THREAD * session.threads
         self._ranges_held = max(RANGES_MIN, 1 - (-batches // (train.range_batches * session.shares)))
         self._ledger = TaskLedger(session.shares)
-        self._reports: list[TaskReport] = []
+        self._reports = Reports(self._replica.core if experiment.steps_per_update > 1 else None)
         self._unpushed = False  # gradients of ranges that are done may not have been pushed
         self._news = asyncio.Event()
         self._taking: set[asyncio.Task[Any]] = set()
@@ -149,11 +149,12 @@ class SessionRunner:
             wanted = max(self._ranges_held - self._accepted, 0)
             if self._lockstep is not None and self._accepted_training:
                 wanted = max(wanted, 1)  # so that the part of a replica that has died finds a waiting request
-            if asking is None and (wanted or self._reports):
+            due = self._reports.due or (self._unpushed and not self._accepted_training)
+            if asking is None and (wanted or due):
                 asking = asyncio.create_task(self._ask(wanted, POLL_S if wanted else 0.0))
                 self._taking.add(asking)
                 asking.add_done_callback(self._taking.discard)
-            elif self._reports:
+            elif due:
                 self._act(await self._ask(0, 0.0))
                 continue
             news = asyncio.create_task(self._news.wait())
@@ -182,9 +183,9 @@ class SessionRunner:
         if self._unpushed and not self._accepted_training:
             await self._flush()
             self._unpushed = False
-            if self._failure is not None:
-                return NextTaskReply()  # what is not with the servers is not reported: the session ends
-        reports, self._reports = tuple(self._reports), []
+        if self._failure is not None:
+            return NextTaskReply()  # what is not with the servers is not reported: the session ends
+        reports = self._reports.take()
         updates = self._downpour.updates - self._updates_reported
         self._updates_reported += updates
         staleness, ages = self._downpour.take_staleness(), self._downpour.take_ages()
@@ -328,6 +329,8 @@ class SessionRunner:
         )
         if report is not None:
             self._finish(task, report)
+        if self._reports.due:
+            self._news.set()
 
     def _finish(self, task: Task, report: TaskReport) -> None:
         self._examples.pop(task.id).release()
@@ -336,7 +339,7 @@ class SessionRunner:
         self._unpushed |= isinstance(task, TrainTask)
         if self._group_steps is not None and isinstance(task, TrainTask):
             self._group_steps.over(task)
-        self._reports.append(report)
+        self._reports.add(task, report)
         self._news.set()
 
     def fail(self, failure: BaseException) -> None:
@@ -348,9 +351,8 @@ class SessionRunner:
     async def _leave(self) -> None:
         session = self._session
         await self._flush()
-        await session.coordinator.leave(
-            session.node, session.incarnation, self._reports, group_epoch=session.group_epoch
-        )
+        reports = self._reports.take() if self._failure is None else ()
+        await session.coordinator.leave(session.node, session.incarnation, reports, group_epoch=session.group_epoch)
 
     async def _close(self) -> None:
         if isinstance(self._threads, ComputeThreads):

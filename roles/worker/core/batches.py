@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from adamctl.errors import DamagedDataError
 from adamctl.model.tally import added
+from adamctl.roles.worker.core.slots import SlotCore
 from adamctl.wire.messages import EvaluateTask, TaskReport, TrainTask
 
 Task = TrainTask | EvaluateTask
@@ -137,3 +139,38 @@ class TaskLedger:
     def training(self) -> int:
         """Open tasks that train."""
         return sum(isinstance(entry.task, TrainTask) for entry in self._open.values())
+
+
+class Reports:
+    """Reports of tasks that are done. One of training may wait until servers have answered all of its gradients.
+
+    A checkpoint may follow any report, and has to have what was learnt from all ranges that it counts, even if no other
+    one ever ends.
+    """
+
+    def __init__(self, slots: SlotCore | None) -> None:
+        """`slots`: where gradients accrue, of which reports of training wait for the answers; None: none waits."""
+        self._slots = slots
+        self._waiting: deque[tuple[int, TaskReport]] = deque()
+        self._ready: list[TaskReport] = []
+
+    def add(self, task: Task, report: TaskReport) -> None:
+        """A task is done; of training, its last gradient is in a slot that has begun."""
+        if self._slots is not None and isinstance(task, TrainTask):
+            self._waiting.append((self._slots.begun, report))
+        else:
+            self._ready.append(report)
+
+    @property
+    def due(self) -> bool:
+        """Whether one is to be told."""
+        if self._waiting and self._slots is not None:
+            oldest = self._slots.oldest_unanswered
+            while self._waiting and self._waiting[0][0] < oldest:
+                self._ready.append(self._waiting.popleft()[1])
+        return bool(self._ready)
+
+    def take(self) -> tuple[TaskReport, ...]:
+        """Returns those that are to be told, once."""
+        taken, self._ready = tuple(self._ready) if self.due else (), []
+        return taken

@@ -51,6 +51,7 @@ class Slot:
 
     Attributes:
         sequences: the sequence numbers of its push, None before that.
+        number: counts up with every slot that is begun.
         meets: pushes that reached the weights soon after it began: its thread's last one, if the round trip is short.
     """
 
@@ -64,6 +65,7 @@ class Slot:
     base: Base | None = None
     sequences: Sequences | None = None
     begun_s: float = 0.0
+    number: int = 0
     meets: int = 0
 
 
@@ -113,6 +115,7 @@ class SlotCore:
         keeps: whether gradients are applied locally, and so must be kept until a pull contains them.
         following: decides whether a thread waits until its weights contain what it has pushed. If it is given, a fetch
             follows each push once it is answered, regardless of `n_fetch`.
+        begun: the number of the newest slot.
         fetches, contained: how many fetches have begun, and the last of them that was installed.
     """
 
@@ -127,6 +130,7 @@ class SlotCore:
     slots: list[Slot] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     filling: list[Slot | None] = field(default_factory=list)
+    begun: int = 0
     fetches: int = 0
     contained: int = 0
     trips: list[Trip | None] = field(default_factory=list)
@@ -159,6 +163,8 @@ class SlotCore:
         slot.steps = slot.examples = 0
         slot.local_learning_rate = local_learning_rate
         slot.begun_s, slot.meets = now, self._pushes_soon(thread)
+        self.begun += 1
+        slot.number = self.begun
         self.filling[thread] = slot
         return slot
 
@@ -255,6 +261,12 @@ class SlotCore:
     @property
     def unacknowledged(self) -> int:
         return sum(slot.state is SlotState.PUSHING for slot in self.slots)
+
+    @property
+    def oldest_unanswered(self) -> int:
+        """The number of the oldest slot whose steps servers have not answered; one more than `begun` without one."""
+        open_states = (SlotState.FILLING, SlotState.PUSHING)
+        return min((one.number for one in self.slots if one.steps and one.state in open_states), default=self.begun + 1)
 
     def slots_of(self, thread: int) -> list[Slot]:
         start = thread * self.slots_per_thread

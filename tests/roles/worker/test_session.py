@@ -14,10 +14,13 @@ from adamctl.errors import UnreachableError
 from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter
 from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.worker import downpour
-from adamctl.roles.worker.core.slots import Slot
+from adamctl.roles.worker.compute import Batch, BatchDone
+from adamctl.roles.worker.core.slots import Slot, SlotCore
 from adamctl.roles.worker.session import SessionRunner
 from adamctl.wire.messages import NextTaskReply, TaskReport, TrainTask
 from tests.roles.worker.test_server import EXAMPLES, make_experiment, until, world
+
+EMPTY = np.zeros(0, np.float32)
 
 
 class Downpour:
@@ -46,7 +49,7 @@ def session_of(downpour: Downpour, **given: Any) -> Any:
     engine = SimpleNamespace(replica=replica, downpour=downpour, halt=halt)
     lead = SimpleNamespace(engine=engine, takes=lambda done: None, flush=downpour.settled)
     train = SimpleNamespace(in_step=False, max_staleness=None, local_lr=0.0, range_batches=1)
-    experiment = SimpleNamespace(train=train, local_learning_rate_factor=lambda: None)
+    experiment = SimpleNamespace(train=train, steps_per_update=1, local_learning_rate_factor=lambda: None)
     return SimpleNamespace(lead=lead, experiment=experiment, threads=1, shares=1, **given)
 
 
@@ -76,6 +79,42 @@ async def test_a_range_whose_gradients_could_not_be_pushed_is_not_reported() -> 
     assert await asking == NextTaskReply()
     with pytest.raises(UnreachableError, match="a server is gone"):
         await runner._work(asyncio.create_task(asyncio.sleep(0, True)))
+
+
+async def test_a_range_is_not_reported_before_its_gradients_are_answered_though_others_train() -> None:
+    """A stopped run waits 5 s for the others, and a worker that leaves for none: what is not pushed then is dropped."""
+    downpour, left = Downpour(), list[tuple[TaskReport, ...]]()
+    downpour.answered.set()
+
+    async def leave(node: str, incarnation: int, reports: Any, *, group_epoch: int) -> None:
+        left.append(tuple(reports))
+
+    coordinator = SimpleNamespace(leave=leave)
+    session = session_of(downpour, coordinator=coordinator, node="worker-1", incarnation=1, group_epoch=0)
+    session.experiment.steps_per_update = 3
+    core = session.lead.engine.replica.core = SlotCore(1, 4, n_push=3, n_fetch=100, keeps=False)
+    runner = SessionRunner(session)
+    first, second = TrainTask(1, 0, 0, 16, 0.0, 0.5), TrainTask(2, 0, 16, 80, 0.5, 1.0)
+    runner._examples[first.id] = SimpleNamespace(release=lambda: None)  # type: ignore[assignment]
+    runner._accepted = runner._accepted_training = 2
+    for task, batches in ((first, 2), (second, 8)):
+        runner._ledger.begin(task, batches)
+
+    def train(task: TrainTask) -> Slot | None:
+        assert core.begin_step(0) is not None
+        pushed = core.end_step(0, 8, 0.1, 0.0).push
+        runner._account(BatchDone(Batch(task, EMPTY, np.zeros(8, np.int32)), 1.0, 0, 0.0, 0.0))
+        return pushed
+
+    assert train(first) is None and train(first) is None
+    await runner._leave()
+    slot = train(second)
+    assert slot is not None, "it has both steps of the first range"
+    await runner._leave()
+    core.acknowledged(slot)
+    assert train(second) is None
+    await runner._leave()
+    assert [[report.id for report in reports] for reports in left] == [[], [], [first.id]]
 
 
 @pytest.mark.parametrize("ends", ["with its passes", "stopped"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from adamctl.roles.worker.core.batches import TaskLedger, cut, damaged_step, fill
-from adamctl.wire.messages import EvaluateTask, TrainTask
+from adamctl.roles.worker.core.batches import Reports, TaskLedger, cut, damaged_step, fill
+from adamctl.roles.worker.core.slots import Slot, SlotCore
+from adamctl.wire.messages import EvaluateTask, TaskReport, TrainTask
 
 TRAIN = TrainTask(7, 0, 100, 170, 0.5, 0.6)
 
@@ -66,3 +67,32 @@ def test_batches_are_filled_with_what_is_to_be_kept_and_none_is_empty() -> None:
         (64, 64, 6),
     ]
     assert "batch of pass 1, from example 100 on" in str(damaged_step(TRAIN))
+
+
+def test_a_report_of_training_waits_for_the_answers_to_all_that_was_begun_before_it() -> None:
+    slots = SlotCore(2, 4, n_push=2, n_fetch=100, keeps=False)
+
+    def step(thread: int) -> Slot | None:
+        assert slots.begin_step(thread) is not None
+        return slots.end_step(thread, 8, 0.1, 0.0).push
+
+    reports = Reports(slots)
+    assert step(0) is None and step(1) is None
+    reports.add(TRAIN, report := TaskReport(TRAIN.id, 16, 1.0, 0))
+    first, second = step(0), step(1)
+    assert first is not None and second is not None and not reports.due
+    slots.acknowledged(second)
+    assert step(1) is None and not reports.due, "the other thread's is on its way"
+    slots.acknowledged(first)
+    assert step(0) is None and reports.due, "what came later is of other ranges"
+    assert reports.take() == (report,) and not reports.due and reports.take() == ()
+
+
+def test_other_reports_wait_for_nothing() -> None:
+    slots = SlotCore(1, 4, n_push=2, n_fetch=100, keeps=False)
+    slots.begin_step(0)
+    slots.end_step(0, 8, 0.1, 0.0)
+    report, evaluation = TaskReport(7, 8, 1.0, 0), EvaluateTask(3, 1, "test", 0, 5)
+    for reports, task in ((Reports(None), TRAIN), (Reports(slots), evaluation)):
+        reports.add(task, report)
+        assert reports.due and reports.take() == (report,)
