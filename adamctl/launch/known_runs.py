@@ -20,7 +20,7 @@ from adamctl.launch.plan import STORES
 from adamctl.launch.run_folder import EXPERIMENT, checkpoints, run_folders, run_name
 from adamctl.model.metric import TOP_1, value_of
 from adamctl.roles.coordinator.core.progress import BatchProgress
-from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME
+from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME, write_summary
 from adamctl.roles.folder_lock import any_locked
 from adamctl.wire.unreadable import UNREADABLE
 
@@ -129,6 +129,16 @@ def look_at(folder: Path, state: Path) -> KnownRun:
         metric_value=value_of(metric, top1, value),
         best_metric_value=value_of(metric, best_top1, best),
     )
+
+
+def note_end(folder: Path, state: str, failure: str) -> None:
+    """Says in a run's summary how it ended, once its coordinator has gone; what else the summary says stays.
+
+    Of `failure` the first line is kept: the end of a log may follow. On a full disk nothing is changed.
+    """
+    told = {"state": state, "failure": failure.partition("\n")[0]}
+    with suppress(OSError):
+        write_summary(folder, _object(folder / SUMMARY_NAME) | told)
 
 
 def remove_run(folder: Path, state: Path, base: Path, *, only_stores: bool = False) -> int:

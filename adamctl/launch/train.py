@@ -6,13 +6,14 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.resolved import write_resolved
+from adamctl.errors import AdamctlError
 from adamctl.kernels.threads import available_cores
 from adamctl.launch.checking import look_at_data
 from adamctl.launch.compiling import compile_kernels
@@ -29,7 +30,7 @@ from adamctl.launch.hosts.starting import (
     where_to_listen,
 )
 from adamctl.launch.joining import find_controller, listening
-from adamctl.launch.known_runs import sweep_stores
+from adamctl.launch.known_runs import note_end, sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.partitions import Place, Settled, check_memory, measure_here, settle, write_record
 from adamctl.launch.places.engines import SLURM, check_engine
@@ -138,7 +139,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     settled = settle(experiment, place, resume, reporter.note, measure_here)
     experiment = settled.experiment
     folder, file = _begin_folder(settled, options, reporter)
-    with handlers_given_back(), private_folder() as sockets, ExitStack() as stack:
+    with _failure_noted(folder), handlers_given_back(), private_folder() as sockets, ExitStack() as stack:
         if not options.join:
             options = replace(options, token=options.token or make_token())
             stack.enter_context(kept_token(folder, options.token))
@@ -157,6 +158,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             node, commands = _commands(experiment, options, *absolute, sockets, resume, where)
             controllers = options.join or (controller_address(sockets),)
             outcome = _run_here(node, commands, folder / LOGS, controllers, options, reporter, held, note)
+        _note_failure(folder, outcome)
         state = outcome.progress.state if outcome.progress is not None else ""
         if not outcome.exit_code or outcome.signal or state == "stopped":  # a failure's stores may tell why
             shutil.rmtree(folder / STORES, ignore_errors=True)
@@ -173,6 +175,22 @@ def _begin_folder(settled: Settled, options: TrainOptions, reporter: Reporter) -
     sweep_tokens(options.runs)
     options.begun(folder)
     return folder, file
+
+
+@contextmanager
+def _failure_noted(folder: Path) -> Iterator[None]:
+    """Notes in the run folder why the run failed, if the block raises."""
+    try:
+        yield
+    except AdamctlError as error:
+        note_end(folder, "failed", str(error))
+        raise
+
+
+def _note_failure(folder: Path, outcome: Outcome) -> None:
+    """Notes in the run folder why the run failed, where its coordinator was only told to leave."""
+    if outcome.message and (outcome.progress is None or not outcome.progress.final):
+        note_end(folder, "failed", outcome.message)
 
 
 def _commands(

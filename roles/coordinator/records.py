@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,12 +72,9 @@ class RunRecords:
         described = dict(progress.result or {})
         described["failure"] = progress.failure
         described["evaluations"] = msgspec.to_builtins(progress.evaluations)
-        temporary = self._folder / f".{SUMMARY_NAME}.partial"
         try:
-            temporary.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-            os.replace(temporary, self._folder / SUMMARY_NAME)
+            write_summary(self._folder, described)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             self._tell(SUMMARY_NAME, error)
 
     def close(self) -> None:
@@ -100,6 +97,17 @@ class RunRecords:
         if not self._told:
             self._told = True
             self._problem(f"{self._folder / name} cannot be written: {error.strerror}; the run continues")
+
+
+def write_summary(folder: Path, described: Mapping[str, Any]) -> None:
+    """Writes how a run ended; the file is complete or as it was. Raises OSError: it cannot be written."""
+    temporary = folder / f".{SUMMARY_NAME}.partial"
+    try:
+        temporary.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, folder / SUMMARY_NAME)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _opened(folder: Path) -> int:

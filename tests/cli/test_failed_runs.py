@@ -99,6 +99,9 @@ def test_damage_further_in_ends_the_run_when_it_is_read(folder: Path) -> None:
     message = train(folder, *arguments, code=5)
     assert "train: expected finite numbers, found nan in example 2500" in message
     assert "worker" in message and "data-1" not in message.partition(":")[0]
+    result = adamctl("run", "show", "small", "--json", cwd=folder)
+    shown = json.loads(result.stdout)
+    assert (shown["state"], shown["failure"]) == ("failed", message.strip())
     result = adamctl("config", "check", "exp.toml", "--full", *arguments, cwd=folder)
     assert result.returncode == 5 and "found nan in example 2500" in result.stderr
 

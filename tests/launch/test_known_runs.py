@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from adamctl.cli.main import application
 from adamctl.errors import ConfigurationError
 from adamctl.launch.finding import find_any_run, find_exact_run, find_runs, find_trained_run
-from adamctl.launch.known_runs import STORES_KEPT_S, known_runs, look_at, remove_run, sweep_stores
+from adamctl.launch.known_runs import STORES_KEPT_S, known_runs, look_at, note_end, remove_run, sweep_stores
 from adamctl.launch.live_runs import Noted
 from adamctl.launch.run_folder import create_run_folder
 
@@ -70,6 +70,14 @@ def test_states(base: Path, state: Path) -> None:
     note.remove()
     second.remove()
     assert look_at(live, state).state == "crashed"
+
+
+def test_a_front_says_how_a_run_ended_that_its_coordinator_was_only_told_to_leave(base: Path, state: Path) -> None:
+    told, killed = make(base, state="stopped", failure="told by the front", passes=1), make(base, checkpoint=True)
+    for folder in (told, killed):
+        note_end(folder, "failed", "worker-1: a bug\n  the end of its log:\n    more")
+        assert (look_at(folder, state).state, look_at(folder, state).failure) == ("failed", "worker-1: a bug")
+    assert look_at(told, state).passes == 1, "what else the coordinator has written stays"
 
 
 @pytest.mark.parametrize(
