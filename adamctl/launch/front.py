@@ -223,6 +223,8 @@ class Front:
             self._reporter.note(f"{name}: stopping with a checkpoint; another Ctrl-C ends it at once")
             with suppress(AdamctlError, asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop_run(name), self.stop_deadline_s)
+        elif self._progress is None:
+            self._reporter.note(f"{name}: the run is stopped before it began, so there is no checkpoint")
         return _Ending(128 + self._signals[0])
 
     async def _time_is_over(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -158,7 +159,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             node, commands = _commands(experiment, options, *absolute, sockets, resume, where)
             controllers = options.join or (controller_address(sockets),)
             outcome = _run_here(node, commands, folder / LOGS, controllers, options, reporter, held, note)
-        _note_failure(folder, outcome)
+        _note_end(folder, outcome)
         state = outcome.progress.state if outcome.progress is not None else ""
         if not outcome.exit_code or outcome.signal or state == "stopped":  # a failure's stores may tell why
             shutil.rmtree(folder / STORES, ignore_errors=True)
@@ -187,9 +188,11 @@ def _failure_noted(folder: Path) -> Iterator[None]:
         raise
 
 
-def _note_failure(folder: Path, outcome: Outcome) -> None:
-    """Notes in the run folder why the run failed, where its coordinator was only told to leave."""
-    if outcome.message and (outcome.progress is None or not outcome.progress.final):
+def _note_end(folder: Path, outcome: Outcome) -> None:
+    """Notes in the run folder what its coordinator, which was only told to leave, could not: why the run ended."""
+    if outcome.signal and outcome.progress is None:
+        note_end(folder, "stopped", f"interrupted by {signal.Signals(outcome.signal).name} before it began")
+    elif outcome.message and (outcome.progress is None or not outcome.progress.final):
         note_end(folder, "failed", outcome.message)
 
 

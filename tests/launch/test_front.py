@@ -311,6 +311,7 @@ async def test_a_signal_before_anything_serves(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         outcome = await run.outcome()
     assert outcome.exit_code == 130
+    assert "SIGINT: the run is stopped before it began, so there is no checkpoint" in run.reporter.notes
 
 
 async def test_a_second_signal_ends_roles_that_will_not_go_and_their_children(folder: Path) -> None:

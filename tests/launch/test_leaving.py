@@ -16,6 +16,7 @@ import pytest
 
 from adamctl.config.load import load_experiment, parse_setting
 from adamctl.launch.front import Outcome
+from adamctl.launch.known_runs import look_at
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.terminal import change_nothing
 from adamctl.launch.train import TrainOptions, train
@@ -43,6 +44,15 @@ class Interrupting(Notes):
     def show(self, progress: RunProgress, readings: Mapping[str, ProcessReading]) -> None:
         super().show(progress, readings)
         if progress.loss is not None and not any(shown.loss is not None for shown in self.shown[:-1]):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+class InterruptingAtOnce(Notes):
+    """Sends it while roles are starting."""
+
+    def note(self, text: str) -> None:
+        super().note(text)
+        if text.startswith("waiting for "):
             os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -81,6 +91,19 @@ def test_every_role_exits_0_after_an_interrupt_with_a_checkpoint(
     assert outcome.exit_code == 130
     assert {end.status for end in Remembered.last.ends.values()} == {0}
     assert len(list(folder.glob("checkpoints/*/manifest.json"))) == 1
+    assert not children() - before
+
+
+def test_a_run_that_is_interrupted_while_it_starts_is_stopped_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adamctl.launch.waits.FIRST_NOTE_S", 0.0)
+    before, notes = children(), InterruptingAtOnce()
+    outcome, folder = run(tmp_path, monkeypatch, notes)
+    assert (outcome.exit_code, outcome.progress) == (130, None)
+    assert [note for note in notes.notes if note.startswith("SIGINT: ")]
+    found = look_at(folder, tmp_path / "state")
+    assert (found.state, found.failure) == ("stopped", "interrupted by SIGINT before it began")
     assert not children() - before
 
 
