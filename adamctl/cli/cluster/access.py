@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from adamctl.config.records import JobRecord, NodeRecord, node_key
-from adamctl.errors import ConfigurationError
-from adamctl.launch.live_runs import state_folder
+from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.launch.live_runs import live_runs, state_folder
 from adamctl.launch.run_certificates import transport_for
 from adamctl.launch.run_token import token_for
-from adamctl.net.address import prefer
+from adamctl.net.address import DEFAULT_CONTROLLER, parse_address, prefer
 from adamctl.net.handshake import make_hello
 from adamctl.roles.configuration import ConfigurationStore, read_record, readable
 from adamctl.roles.controller.client import cluster_client
 from adamctl.roles.coordinator.client import CoordinatorClient
 
 CONTROLLER_DEADLINE_S = 5.0
+LISTENS_DEADLINE_S = 1.0
 
 
 class ClusterAccess:
@@ -48,7 +50,11 @@ class ClusterAccess:
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """An error says, too, if this command came here only because no run is in progress."""
         await self.store.close()
+        by_default = self.addresses == (DEFAULT_CONTROLLER,)
+        if isinstance(value, UnreachableError) and by_default and not live_runs(state_folder(os.environ)):
+            raise UnreachableError(f"{value}; no run is in progress on this machine") from value
 
     async def coordinator_of(self, job: JobRecord) -> CoordinatorClient | None:
         """Returns a client of a job's coordinator, which the caller closes; None if the job has no live coordinator."""
@@ -57,6 +63,16 @@ class ClusterAccess:
             return None
         where = (prefer(found[0].addresses, found[0].host),)
         return await CoordinatorClient.connect(self.transport, where, self.hello)
+
+
+def default_listens() -> bool:
+    """Returns whether anything listens at the default address of a controller."""
+    address = parse_address(DEFAULT_CONTROLLER)
+    try:
+        socket.create_connection((address.host, address.port), LISTENS_DEADLINE_S).close()
+    except OSError:
+        return False
+    return True
 
 
 async def running_job(store: ConfigurationStore, job: str | None, what: str = "JOB") -> tuple[str, JobRecord]:

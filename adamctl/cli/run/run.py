@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ import click
 from adamctl.cli import completing, options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.output import echo, print_json
+from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from adamctl.launch.live_runs import LiveRun
@@ -49,11 +51,31 @@ def stop(job: str | None, controller: tuple[str, ...], token: str, as_json: bool
         name, asked = run.name, True
         loop.run(_stop_run(run, token))
     else:
+        if job and not controller and not options.config_store():
+            _refuse_what_is_over(job)
         name, asked = loop.run(_stop(options.addresses(controller), token, job))
     if as_json:
         print_json({"job": name, "asked": asked})
     else:
         echo(f"{'run' if run else 'job'} {name} {'was asked to end' if asked else 'has ended'}")
+
+
+def _refuse_what_is_over(job: str) -> None:
+    """Raises ConfigurationError: a run that is over has this name, and there is no cluster here with such a job."""
+    from adamctl.cli.cluster.access import default_listens
+    from adamctl.launch.known_runs import look_at
+    from adamctl.launch.live_runs import live_runs, state_folder
+    from adamctl.launch.run_folder import find_run
+
+    state = state_folder(os.environ)
+    try:
+        found = look_at(find_run(job), state)
+    except ConfigurationError:
+        return  # only a cluster may know it
+    if not live_runs(state) and not default_listens():
+        raise ConfigurationError(
+            f"run {found.name} is not in progress; its state is {found.state!r}: adamctl run show {quote(found.name)}"
+        )
 
 
 async def _stop_run(run: LiveRun, token: str) -> None:
