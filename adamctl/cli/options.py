@@ -362,7 +362,7 @@ def live_run(wanted: str | None, controller: tuple[str, ...]) -> LiveRun | None:
 
     if controller or config_store():
         return None
-    return the_live_run(state_folder(os.environ), wanted or "")
+    return the_live_run(state_folder(os.environ), wanted or "", click.get_current_context().command_path)
 
 
 def _live_controllers() -> tuple[str, ...]:
@@ -373,7 +373,8 @@ def _live_controllers() -> tuple[str, ...]:
     from adamctl.launch.live_runs import state_folder, the_live_run
 
     wanted = str(context.meta[_RUN])
-    run = the_live_run(state_folder(os.environ), wanted)
+    flag = "" if any(each.name == "live_run" for each in context.command.params) else " --run"
+    run = the_live_run(state_folder(os.environ), wanted, f"{context.command_path}{flag}")
     if run is None and wanted:
         raise ConfigurationError(f"no run {wanted!r} is in progress on this machine; adamctl run list shows all runs")
     if run is not None and not run.controllers:

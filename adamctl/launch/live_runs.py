@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 import platformdirs
@@ -132,8 +133,10 @@ def live_runs(state: Path) -> list[LiveRun]:
     return sorted(found, key=lambda run: run.started_at, reverse=True)
 
 
-def the_live_run(state: Path, wanted: str = "") -> LiveRun | None:
+def the_live_run(state: Path, wanted: str = "", command: str = "") -> LiveRun | None:
     """Returns the live run that `wanted` names (a run folder, NAME/NNN or NAME), or the only one; None if none is live.
+
+    `command` is the command line that lacks a name, for the message.
 
     Raises:
         ConfigurationError: several match.
@@ -143,8 +146,11 @@ def the_live_run(state: Path, wanted: str = "") -> LiveRun | None:
         exact = [run for run in runs if run.lies_in(wanted) or run.name == wanted]
         runs = exact or [run for run in runs if run.name.partition("/")[0] == wanted]
     if len(runs) > 1:
-        which = ", ".join(run.name if len({one.name for one in runs}) == len(runs) else run.folder for run in runs)
-        raise ConfigurationError(f"several runs are in progress on this machine; name one of them: {which}")
+        which = [run.name if len({one.name for one in runs}) == len(runs) else run.folder for run in runs]
+        example = f"; for example: {command} {quote(which[0])}" if command else ""
+        raise ConfigurationError(
+            f"several runs are in progress on this machine; name one of them: {', '.join(which)}{example}"
+        )
     return runs[0] if runs else None
 
 

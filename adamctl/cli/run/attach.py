@@ -33,7 +33,7 @@ def command(run: str, token: str, plain: bool) -> int:
     from adamctl.net.handshake import make_hello
 
     state = state_folder(os.environ)
-    found = the_live_run(state, run)
+    found = the_live_run(state, run, "adamctl attach")
     if found is None:
         wanted = f"no run {run!r} is in progress" if run else "no run is in progress"
         raise ConfigurationError(f"{wanted} on this machine; adamctl run list shows all runs")

@@ -1,4 +1,4 @@
-"""`adamctl run stop` where there is nothing to stop, and what other commands say there."""
+"""`adamctl run stop` where there is nothing to stop, or several runs, and what other commands say there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from adamctl.cli.cluster.access import ClusterAccess
 from adamctl.cli.main import application
 from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.launch.live_runs import Noted
 from adamctl.launch.run_folder import create_run_folder
 from tests.ports import free_ports
 
@@ -49,6 +50,17 @@ def test_a_cluster_may_have_a_job_of_that_name(nobody: int) -> None:
     assert isinstance(refused("run", "stop", "small", "--controller", f"127.0.0.1:{nobody}"), UnreachableError)
     with socket.create_server(("127.0.0.1", nobody)):
         assert isinstance(refused("run", "stop", "small"), UnreachableError)
+
+
+@pytest.mark.parametrize("command", ["run stop", "status", "shards --run", "attach"])
+def test_where_several_runs_go_on_the_command_for_one_is_shown(tmp_path: Path, nobody: int, command: str) -> None:
+    notes = [Noted(tmp_path / "runs" / name, tmp_path / "state" / "runs") for name in ("a/001", "a/002")]
+    words = command.removesuffix(" --run").split()
+    result = CliRunner().invoke(application, words, prog_name="adamctl")
+    assert isinstance(result.exception, ConfigurationError)
+    assert str(result.exception).endswith(f"name one of them: a/002, a/001; for example: adamctl {command} a/002")
+    for note in notes:
+        note.remove()
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("run", "stop"), ("run", "stop", "other")])
