@@ -65,7 +65,6 @@ SHORT = {
     "adamctl/config/schedule.py": "formulas that coordinator and workers both compute",
     "adamctl/importing.py": "is imported before all else, by the command line, roles and kernels",
     "adamctl/launch/checking.py": "`train` asks it, and so does `config check`, which starts nothing",
-    "adamctl/launch/failure.py": "reads logs, for a run that is watched and for one that is detached",
     "adamctl/launch/hosts/beside.py": "the same for all that runs beside a front",
     "adamctl/launch/hosts/draining.py": "asks controllers, as what runs beside the front does not",
     "adamctl/launch/places/by_hand.py": "one engine, one file",

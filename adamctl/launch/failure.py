@@ -7,8 +7,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from adamctl.launch.supervision import RoleEnd, describe_status
 from adamctl.roles.role_logs import last_lines
 
+_CLEAR_BY_THEMSELVES = frozenset({2, 3, 5})
+"""Exit codes whose message needs no log: wrong configuration, an unreachable peer, damaged data."""
 _RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ [A-Z]+ \S+ \S+ ")
 """A line as `adamctl.roles.log` formats it: time, level, role, node, message."""
 _ERROR = re.compile(r"\S+ ERROR \S+ \S+ (.+)")
@@ -54,3 +57,16 @@ def first_cause(role: str, node: str, reason: str, words: LastWords, said_why: b
     if not lines:
         return f"{text}\n  its log is empty: {words.path}"
     return "\n".join([text, f"  the end of {words.path}:", *(f"    {line}" for line in lines)])
+
+
+def message_of(role: str, node: str, reason: str, exit_code: int, words: LastWords, end: RoleEnd | None) -> str:
+    """Returns the message that ends a run with `exit_code` because of a role: its error alone if that is clear.
+
+    `end` is how the role's process ended, if it has.
+    """
+    if exit_code in _CLEAR_BY_THEMSELVES or (end is not None and not end.retry_helps):
+        only_a_status = end is not None and reason == describe_status(end.status)
+        clear = last_error(words) if only_a_status else reason
+        if clear:
+            return f"{node if end is None else end.who}: {clear}"
+    return first_cause(role, node, reason, words, said_why=end is not None and bool(end.error))

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
 from adamctl.launch.deaths import Deaths
-from adamctl.launch.failure import first_cause, last_error
+from adamctl.launch.failure import message_of
 from adamctl.launch.roles import POLL_S, STOP_GRACE_S, Roles, ask_to_leave
-from adamctl.launch.supervision import Fail, Note, Restart, Stop, Supervision, describe_status
+from adamctl.launch.supervision import Fail, Note, Restart, Stop, Supervision
 from adamctl.launch.terminal import change_nothing, ending_signals, leave, terminals
 from adamctl.launch.troubles import Troubles
 from adamctl.launch.waits import Waits
@@ -38,8 +38,6 @@ SETTLE_S = 0.5
 CONNECT_DEADLINE_S = 10.0
 TIME_MARGIN_S = 60.0
 """Seconds before its time is over in which a run writes its last checkpoint; at most half of its time."""
-_CLEAR_BY_THEMSELVES = frozenset({2, 3, 5})
-"""Exit codes whose message needs no log: wrong configuration, an unreachable peer, damaged data."""
 
 
 @dataclass(frozen=True)
@@ -192,13 +190,7 @@ class Front:
 
     def _cause(self, ending: _Ending) -> str:
         words, end = self._roles.last_words(ending.node), self._roles.ends.get(ending.node)
-        if ending.exit_code in _CLEAR_BY_THEMSELVES or (end is not None and not end.retry_helps):
-            only_a_status = end is not None and ending.reason == describe_status(end.status)
-            reason = last_error(words) if only_a_status else ending.reason
-            if reason:
-                return f"{ending.node if end is None else end.who}: {reason}"
-        said_why = end is not None and bool(end.error)
-        return first_cause(self._roles.role(ending.node), ending.node, ending.reason, words, said_why)
+        return message_of(self._roles.role(ending.node), ending.node, ending.reason, ending.exit_code, words, end)
 
     # --- signals ----------------------------------------------------------------------------------------------------
 
@@ -336,7 +328,9 @@ class Front:
             if len(self._signals) < 2:
                 forced = await self._roles.stop(self._ask_to_leave, grace_s, failed)
                 if forced and len(self._signals) < 2:
-                    self._reporter.note(f"did not leave when asked, so ended by a signal: {', '.join(forced)}")
+                    over = self._progress is not None and self._progress.state in ("ended", "stopped")
+                    kept = "; the run was over, so nothing is lost" if over and self._coordinator not in forced else ""
+                    self._reporter.note(f"did not leave when asked, so ended by a signal: {', '.join(forced)}{kept}")
         finally:
             self._roles.kill()
             await self._roles.close()
