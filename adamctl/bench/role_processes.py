@@ -69,6 +69,7 @@ class RoleProcesses:
             for node, addresses in self.roles.newly_serving():
                 self.addresses[node] = next(address for address in addresses if address.startswith("tcp://"))
                 waiting.discard(node)
+            self.roles.newly_ended()
             ended = [end.node for end in self.roles.failures() if end.node in waiting]
             if ended or (waiting and time.monotonic() > until_s):
                 node = ended[0] if ended else min(waiting)

@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
 from adamctl.launch.deaths import Deaths
 from adamctl.launch.failure import message_of
-from adamctl.launch.roles import POLL_S, STOP_GRACE_S, Roles, ask_to_leave
+from adamctl.launch.roles import POLL_S, STOP_GRACE_S, Roles, ask_to_leave, nearest
 from adamctl.launch.supervision import Fail, Note, Restart, Stop, Supervision
 from adamctl.launch.terminal import change_nothing, ending_signals, leave, terminals
 from adamctl.launch.troubles import Troubles
@@ -100,6 +102,7 @@ class Front:
         self._serving: asyncio.Future[tuple[str, ...]] | None = None
         self._client: CoordinatorClient | None = None
         self._progress: RunProgress | None = None
+        self._messages: tuple[str, ...] = ()
         self._controllers_at: dict[str, tuple[str, ...]] = {}  # also of those that wait to be one, or were one
         self._known_at: tuple[str, ...] = ()
         self._deaths = Deaths(transport, make_hello("front", f"front-{coordinator}", 0, token))
@@ -173,6 +176,7 @@ class Front:
             return ending
         until_s = time.monotonic() + (SETTLE_S if self._supervision.may_be_a_consequence(ending.node) else 0.0)
         while not self._signals:
+            self._roles.newly_ended()
             cause = self._supervision.earlier_cause(ending.node, self._roles.failures())
             if cause is not None:
                 return _Ending(cause.exit_code, cause.node, cause.reason)
@@ -364,10 +368,16 @@ class Front:
         )
         while True:
             self._progress = await self._client.status()
-            self._reporter.show(self._progress, self._readings())
+            self._show(self._progress)
             if self._progress.final:
                 return await self._ended(self._progress)
             await asyncio.sleep(FOLLOW_INTERVAL_S)
+
+    def _show(self, progress: RunProgress) -> None:
+        """Shows progress; no new messages while a role has told why it fails: they are about its consequences."""
+        if self._supervision.failure is None and all(end.node in self._roles.ends for end in self._roles.failures()):
+            self._messages = progress.messages
+        self._reporter.show(structs.replace(progress, messages=self._messages), self._readings())
 
     async def _ended(self, progress: RunProgress) -> _Ending:
         self._supervision.end()
@@ -388,8 +398,3 @@ class Front:
                 return max(end.exit_code or end.status, 0)
             await asyncio.sleep(POLL_S)
         return 0
-
-
-def nearest(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Returns Unix sockets first: the coordinator is on this machine."""
-    return tuple(sorted(addresses, key=lambda address: not address.startswith("unix:")))

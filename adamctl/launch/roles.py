@@ -50,6 +50,11 @@ async def ask_to_leave(transport: Transport, hello: Hello, address: str) -> bool
     return True
 
 
+def nearest(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Returns Unix sockets first: roles may be on this machine."""
+    return tuple(sorted(addresses, key=lambda address: not address.startswith("unix:")))
+
+
 async def _nobody_asks(addresses: tuple[str, ...]) -> bool:
     return False
 
@@ -111,7 +116,7 @@ class Roles(Protocol):
         ...
 
     def failures(self) -> list[RoleEnd]:
-        """Returns roles that have ended, and those that reported why they are about to."""
+        """Returns roles that have been reaped, and those that reported why they are about to end. Reaps none."""
         ...
 
     def news(self) -> list[Note | Fail | Stop]:
@@ -246,8 +251,7 @@ class LocalRoles:
         return ends
 
     def failures(self) -> list[RoleEnd]:
-        """Returns roles that have ended, and those that reported why they are about to."""
-        self.newly_ended()
+        """See `Roles.failures`."""
         failures = list(self.ends.values())
         for node, process in self._processes.items():
             process.read_reports()

@@ -18,7 +18,7 @@ from adamctl.errors import AdamctlError
 from adamctl.kernels.threads import available_cores
 from adamctl.launch.checking import look_at_data
 from adamctl.launch.compiling import compile_kernels
-from adamctl.launch.front import Front, Outcome, nearest
+from adamctl.launch.front import Front, Outcome
 from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.commands import Run as HostsRun
 from adamctl.launch.hosts.starting import (
@@ -38,7 +38,7 @@ from adamctl.launch.places.engines import SLURM, check_engine
 from adamctl.launch.plan import COORDINATOR, STORES, controller_address, coordinator_role, local_roles
 from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
-from adamctl.launch.roles import LocalRoles, Roles
+from adamctl.launch.roles import LocalRoles, Roles, nearest
 from adamctl.launch.run_certificates import make_run_tls
 from adamctl.launch.run_folder import LOGS, create_run_folder, run_name
 from adamctl.launch.run_token import kept_token, make_token, sweep_tokens

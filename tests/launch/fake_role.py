@@ -4,7 +4,8 @@ fake_role.py BEHAVIOUR FOLDER --name NODE ... --ready-fd N --lifeline-fd M
 
 serve: serves, and leaves when asked to. deaf: says that it serves, and waits. refuse: reports a configuration error.
 silent: never reports. failing: says that it serves and, when FOLDER/break is there, why it fails; then it makes
-FOLDER/fail, so that the run fails because of it, and lingers. diverge: likewise, but ends, and nobody should try again.
+FOLDER/fail, so that the run fails because of it, and lingers. diverge: likewise, but makes FOLDER/gone, of which
+the run tells in a message, and ends a little later; nobody should try again.
 run: serves a run's status as a coordinator does; the run ends when FOLDER/finish is there, fails when FOLDER/fail is.
 Any of them ends with the status in FOLDER/NODE.exit when that appears, and neither leaves when asked to nor heeds
 END_SIGNAL if FOLDER/stubborn is there.
@@ -25,6 +26,7 @@ from pathlib import Path
 from adamctl.roles.role_process import END_SIGNAL
 
 POLL_S = 0.01
+LINGERS_S = 1.0  # longer than the front takes to ask twice how the run does
 
 
 def report(fd: int, **values: object) -> None:
@@ -66,7 +68,10 @@ async def serve_run(folder: Path, node: str, ready_fd: int) -> None:
                 state = "ended"
             result = {"run": "fake"} if state in ("ended", "stopped") else None
             failure = "no server is left" if state == "failed" else stopped
-            progress = RunProgress(state=state, job="fake", passes_total=1, failure=failure, result=result)
+            messages = ("begun", *(("a worker is gone",) if (folder / "gone").exists() else ()))
+            progress = RunProgress(
+                state=state, job="fake", passes_total=1, failure=failure, result=result, messages=messages
+            )
             request.reply(RunStatusReply(state), (msgspec.json.encode(progress),))
         elif isinstance(request.message, RunStopRequest):
             stopped = request.message.reason
@@ -100,6 +105,8 @@ def main() -> None:
         while not (folder / "break").exists():
             time.sleep(POLL_S)
         report(ready_fd, error="the loss is not finite; lower optimizer.lr", exit_code=1, retry_helps=False)
+        (folder / "gone").touch()
+        time.sleep(LINGERS_S)
         sys.exit(1)
     if behaviour == "refuse":
         report(ready_fd, error="--threads: expected at least 1, found 0", exit_code=2)

@@ -212,6 +212,8 @@ async def test_a_worker_that_can_only_fail_again_is_not_started_again(folder: Pa
     assert [run.starts(node) for node in ("worker_1", "worker_2")] == [1, 1]
     assert outcome.exit_code == 1
     assert outcome.message in [f"worker_{number}: the loss is not finite; lower optimizer.lr" for number in (1, 2)]
+    told = {message for progress in run.reporter.shown for message in progress.messages}
+    assert told == {"begun"}, "what follows from a cause is not told before it"
 
 
 @pytest.mark.parametrize("node", ["controller", "coordinator"])

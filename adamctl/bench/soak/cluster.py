@@ -118,6 +118,7 @@ class SoakCluster:
         waiting, until_s = set(nodes), time.monotonic() + READY_S
         while waiting:
             waiting -= {node for node, _ in self._roles.newly_serving()}
+            self._roles.newly_ended()
             ended = [end.node for end in self._roles.failures() if end.node in waiting]
             if ended or (waiting and time.monotonic() > until_s):
                 node = ended[0] if ended else min(waiting)
