@@ -25,6 +25,8 @@ SKIPPED: Final = -1
 """The label of an example that is damaged and left out (`data.on_error = "skip"`); its values are zero."""
 STILL_OPENING: Final = "opening"
 """In the details of NOT_READY: the server is opening the data set, and will be for longer than the asker waits."""
+PROCESS_BYTES: Final = 8
+"""At the beginning of what a server says of a set's files: which process says so. The rest is their state."""
 _ORDER_STREAM: Final = 0x4441_5441 << 32  # "DATA": keeps these Philox streams apart from those of initial weights
 VALIDATION_STREAM: Final = 0x5641_4C49 << 32  # "VALI"
 _TRANSLATION_STREAM: Final = 0x5452_414E << 32  # "TRAN"
@@ -51,6 +53,11 @@ def dataset_identity(config: DataConfig, input_shape: Sequence[int], seed: int) 
     """Returns the name of a data set in reads: 32 hex digits, equal on all servers for the same request."""
     material = msgspec.msgpack.encode([data_for_neighbours(config), list(input_shape), seed])
     return hashlib.blake2b(material, digest_size=16).hexdigest()
+
+
+def files_changed(before: bytes, now: bytes) -> bool:
+    """Whether a data server has opened other files since: never known of another process, which may be elsewhere."""
+    return before != now and before[:PROCESS_BYTES] == now[:PROCESS_BYTES]
 
 
 def split_validation(examples: int, share: float, seed: int) -> tuple[Indices, Indices]:

@@ -86,6 +86,13 @@ class DataServer:
         """Returns plain values; `wait_s` is how long all reads together waited for their ranges."""
         return self.store.status() | {"opening": len(self._openings), "wait_s": round(self._wait_s, 6)}
 
+    def disconnected(self, connection_id: int) -> None:
+        """A reader has gone: it waits for no data set, and has none open."""
+        for key, waiting in self._openings.items():
+            for gone in [each for each in waiting if each.request.connection_id == connection_id]:
+                self._put_off(key, gone)
+        self.store.left(connection_id)
+
     def close(self) -> None:
         """Stops the threads; unfinished requests are never answered. Blocks until the threads have ended."""
         self._openers.shutdown(cancel_futures=True)
@@ -102,7 +109,8 @@ class DataServer:
         def done(result: ReadyRange | Exception) -> None:
             self._post(partial(self._answer_late, request, result, asked_s))
 
-        ready = self.store.read(message.dataset, Asked(wanted, share), done)
+        reader = request.connection_id
+        ready = self.store.read(message.dataset, Asked(wanted, share), done, reader=reader, files=message.files)
         if ready is not None:
             self._answer_read(request, ready)
 
@@ -164,6 +172,8 @@ class DataServer:
     def _put_off(self, key: _Key, waiting: _Waiting) -> None:
         """Says before a request's deadline that it takes longer, so that its sender asks again and gives nothing up."""
         self._openings[key].remove(waiting)
+        if waiting.timer is not None:
+            waiting.timer.cancel()
         self._waits_no_longer(waiting.request)
         text = "the data set is still being opened; ask again"
         waiting.request.fail(ErrorCode.NOT_READY, text, {STILL_OPENING: True})
@@ -181,7 +191,8 @@ class DataServer:
             if isinstance(result, Exception):
                 _refuse(waiting.request, result)
             else:
-                waiting.request.reply(_opened(result))
+                self.store.came(waiting.request.connection_id, result)
+                waiting.request.reply(_opened(result, self.store.files_of(result)))
 
     def _post(self, action: Callable[[], None]) -> None:
         """Runs an action on the event loop, unless the loop has ended meanwhile."""
@@ -189,7 +200,7 @@ class DataServer:
             self._loop.call_soon_threadsafe(action)
 
 
-def _opened(dataset: OpenDataSet) -> DataOpenReply:
+def _opened(dataset: OpenDataSet, files: bytes) -> DataOpenReply:
     form, scaling = dataset.form, dataset.scaling
     return DataOpenReply(
         dataset.name,
@@ -202,6 +213,7 @@ def _opened(dataset: OpenDataSet) -> DataOpenReply:
         form.targets,
         decodes(dataset.source),
         dataset.read_bytes,
+        files,
     )
 
 
@@ -256,7 +268,7 @@ async def run(context: RoleContext) -> None:
     server = DataServer(store, asyncio.get_running_loop(), roots)
     context.status = server.status
     try:
-        listening = await context.serve(server.handle)
+        listening = await context.serve(server.handle, on_disconnect=server.disconnected)
         try:
             await context.stopping.wait()
         finally:

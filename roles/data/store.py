@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -13,10 +14,17 @@ from typing import Any, Final
 
 from adamctl.config.data import DataConfig
 from adamctl.config.urls import Url
-from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
+from adamctl.errors import ChangedDataError, ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.pool import BufferPool
 from adamctl.roles.data.catalogue.catalogue import find_source
-from adamctl.roles.data.core import Holder, dataset_identity, datasets_to_close, range_problem
+from adamctl.roles.data.core import (
+    PROCESS_BYTES,
+    Holder,
+    dataset_identity,
+    datasets_to_close,
+    files_changed,
+    range_problem,
+)
 from adamctl.roles.data.memory import bytes_for, memory_of_machine
 from adamctl.roles.data.order.ownership import share_problem
 from adamctl.roles.data.preparing import Asked, Done, RangePreparer, ReadyRange
@@ -55,6 +63,7 @@ class DataStore:
             import psutil
 
             memory_bytes = int(psutil.virtual_memory().total)
+        self._process = secrets.token_bytes(PROCESS_BYTES)
         self.search = tuple(search)
         self.memory_bytes = memory_bytes
         buffers = BufferPool(buffers_bytes or memory_of_machine(memory_bytes).buffers_bytes)
@@ -79,7 +88,7 @@ class DataStore:
 
         Raises:
             ConfigurationError, DamagedDataError: as raised by the readers.
-            ConfigurationError: files have changed, and the set was read a short time ago.
+            ConfigurationError: files have changed, and readers have the set open.
         """
         name = name or dataset_identity(config, input_shape, seed)
         with self._lock:
@@ -122,23 +131,27 @@ class DataStore:
                 return dataset
             if dataset is not None:
                 self._close_changed(dataset)
-        dataset = self._open(name, config, place, input_shape, seed)
-        dataset.files_state = state
-        return dataset
+        return self._open(name, config, place, input_shape, seed, state)
 
     def _close_changed(self, dataset: OpenDataSet) -> None:
-        """Closes a data set whose files are others now; refuses if a run may be reading it."""
-        if time.monotonic() - dataset.read_at_s < IDLE_S_MIN:
+        """Closes a data set whose files are others now; refuses if a run has it open."""
+        if dataset.readers:
             raise ConfigurationError(
                 f"{dataset.config.source}: expected the files that this data server has open, found others or changed "
-                f"ones, and a run read the old ones less than {IDLE_S_MIN:.0f} s ago: wait until it has ended and this "
-                "time has passed, or give the new files another name"
+                f"ones, and a run has the old ones open (connections: {len(dataset.readers)}): wait until it has "
+                "ended, or give the new files another name"
             )
         _log.info("%s is opened anew: its files have changed", dataset.config.source)
         self.close_dataset(dataset.name)
 
     def _open(
-        self, name: str, config: DataConfig, place: Path | Url | None, input_shape: Sequence[int], seed: int
+        self,
+        name: str,
+        config: DataConfig,
+        place: Path | Url | None,
+        input_shape: Sequence[int],
+        seed: int,
+        state: bytes,
     ) -> OpenDataSet:
         if not 0 <= config.validation < 1:
             raise ConfigurationError(f"data.validation: expected a share from 0 to below 1, found {config.validation}")
@@ -158,6 +171,7 @@ class DataStore:
             self._promised_bytes[name] = source.resident_bytes + min(max(left, 0), example_bytes * examples)
         try:
             dataset = OpenDataSet(name, config, source, seed, left, budget - source.resident_bytes)
+            dataset.files_state = state
             with self._lock:
                 self._datasets[name] = dataset
         finally:
@@ -186,24 +200,52 @@ class DataStore:
                 self._closed_skipped += dataset.skipped
             self._preparer.forget(name)
 
+    # --- readers ----------------------------------------------------------------------------------------------------
+
+    def files_of(self, dataset: OpenDataSet) -> bytes:
+        """Returns what a reader says in its reads, so that it never gets examples of other files."""
+        return self._process + dataset.files_state
+
+    def came(self, reader: int, dataset: OpenDataSet) -> None:
+        """A connection has opened a data set: until it has `left`, changed files do not take its place."""
+        with self._lock:
+            dataset.readers.add(reader)
+
+    def left(self, reader: int) -> None:
+        """A connection is gone."""
+        with self._lock:
+            for dataset in self._datasets.values():
+                dataset.readers.discard(reader)
+
     # --- reads ------------------------------------------------------------------------------------------------------
 
-    def read(self, name: str, asked: Asked, done: Done) -> ReadyRange | None:
+    def read(
+        self, name: str, asked: Asked, done: Done, *, reader: int | None = None, files: bytes = b""
+    ) -> ReadyRange | None:
         """Returns a range if it is ready; else None, and a decoding thread will call `done` with it or with the error.
+
+        Args:
+            reader: the connection that reads; None: none has to be remembered.
+            files: what `files_of` said to the reader; empty: it does not compare.
 
         Raises:
             RemoteError: UNKNOWN_DATASET or BAD_RANGE.
+            ChangedDataError: the set has been opened anew, since its files have changed.
             BackpressureError: too many requests at once; try again later.
         """
         with self._lock:
             dataset = self._datasets.get(name)
             if dataset is None:
                 raise RemoteError(ErrorCode.UNKNOWN_DATASET, f"data set {name} is not open on this server; open it")
+            if files_changed(files, self.files_of(dataset)):
+                raise ChangedDataError(f"{dataset.config.source}: the files have changed during the run")
             problem = range_problem(asked.range, dataset.examples, dataset.form.examples_per_read_max)
             problem = problem or share_problem(asked.share, asked.range.stop - asked.range.start)
             if problem:
                 raise RemoteError(ErrorCode.BAD_RANGE, problem)
             dataset.read_at_s = time.monotonic()
+            if reader is not None:
+                dataset.readers.add(reader)
             return self._preparer.read(dataset, asked, done)
 
     # --- the rest ---------------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ class DataOpenReply(Message, frozen=True):
     value * factor + shift, computed in float32 by the reader. `targets`: how many float32 numbers each example has in
     place of a label; 0 if it has a label. `by_block`: examples are decoded when they are asked for, so that several
     servers share them out by block. `class_examples`: how many training examples each of `classes` has.
-    `read_bytes`: of its files, read since the server opened it; for whoever asks again.
+    `read_bytes`: of its files, read since the server opened it; for whoever asks again. `files`: which process has
+    opened it, and in which state of its files, to be said in reads; empty: the server does not tell.
     """
 
     dataset: str
@@ -38,6 +39,7 @@ class DataOpenReply(Message, frozen=True):
     targets: int = 0
     by_block: bool = False
     read_bytes: int = 0
+    files: bytes = b""
 
 
 class DataReadRequest(Message, frozen=True):
@@ -45,6 +47,7 @@ class DataReadRequest(Message, frozen=True):
 
     With `servers`, the names of the data servers that the reader believes alive, sorted: only what `servers[receiver]`,
     the one that is asked, owns of them. Body then: nothing, or int32 positions in the range of which alone it is asked.
+    `files`: what the server said when the reader opened the set; a server that has others open now refuses.
     """
 
     dataset: str
@@ -54,6 +57,7 @@ class DataReadRequest(Message, frozen=True):
     stop: int
     servers: tuple[str, ...] = ()
     receiver: int = 0
+    files: bytes = b""
 
 
 class DataReadReply(Message, frozen=True):

@@ -22,7 +22,7 @@ from adamctl.errors import (
 )
 from adamctl.net.transport import Reply
 from adamctl.roles.data.client.link import DataServerLink
-from adamctl.roles.data.core import STILL_OPENING
+from adamctl.roles.data.core import STILL_OPENING, files_changed
 from adamctl.roles.data.form import DTYPES, ExampleForm
 from adamctl.roles.data.scaling import Scaling
 from adamctl.wire.constants import ErrorCode
@@ -118,12 +118,22 @@ def opening(
 
 
 async def open_on(
-    server: DataServerLink, config: DataConfig, input_shape: tuple[int, ...], seed: int, deadline_s: float
+    server: DataServerLink,
+    config: DataConfig,
+    input_shape: tuple[int, ...],
+    seed: int,
+    deadline_s: float,
+    *,
+    again: bool = False,
 ) -> DataSet:
     """Opens a data set on one server, which is avoided for a while if it cannot.
 
+    Args:
+        again: it was opened there before, and what is read must be of the same files.
+
     Raises:
         ConfigurationError, DamagedDataError, RemoteError: what the server found; `elsewhere` of the last.
+        ConfigurationError: with `again`, its files have changed.
         UnreachableError, ProtocolError: it did not answer, or not as it should.
     """
     request, body = opening(config, input_shape, seed)
@@ -137,8 +147,12 @@ async def open_on(
         server.failed(asyncio.get_running_loop().time(), error)
         raise
     reply.release()
-    assert isinstance(reply.message, DataOpenReply)
-    return data_set_of(reply.message, config, input_shape, seed, server.name)
+    found = reply.message
+    assert isinstance(found, DataOpenReply)
+    if again and files_changed(server.files.get(found.dataset, b""), found.files):
+        raise ConfigurationError(f"{config.source}: the files on {server.name} have changed during the run")
+    server.files[found.dataset] = found.files
+    return data_set_of(found, config, input_shape, seed, server.name)
 
 
 async def open_again(server: DataServerLink, data: DataSet, deadline_s: float) -> None:
@@ -148,7 +162,7 @@ async def open_again(server: DataServerLink, data: DataSet, deadline_s: float) -
         ConfigurationError: it does not find the same data.
         Others as `open_on`.
     """
-    found = await open_on(server, data.config, data.input_shape, data.seed, deadline_s)
+    found = await open_on(server, data.config, data.input_shape, data.seed, deadline_s, again=True)
     if differing := difference(data, found):
         raise ConfigurationError(
             f"the data on {server.name} has changed during the run: expected {differing[0]}, found {differing[1]}"
@@ -167,12 +181,14 @@ async def request_range(
 
     Raises:
         Those of `open_again`, and RemoteError: BAD_RANGE.
+        DamagedDataError: a file is damaged, or the server has opened other files meanwhile.
     """
     loop = asyncio.get_running_loop()
     for attempt in range(2):
         left_s = min(max(deadline - loop.time(), 0.001), ATTEMPT_S)
+        of_its_files = msgspec.structs.replace(request, files=server.files.get(data.dataset, b""))
         try:
-            return await server.request(request, body, deadline_s=left_s, into=into)
+            return await server.request(of_its_files, body, deadline_s=left_s, into=into)
         except RemoteError as error:
             if error.code != ErrorCode.UNKNOWN_DATASET or attempt:
                 raise translated(error, server.name) from error

@@ -21,12 +21,16 @@ Connector = Callable[[], Awaitable[Connection]]
 
 
 class DataServerLink:
-    """`reason` is its last failure; the connection is made when needed."""
+    """`reason` is its last failure; the connection is made when needed.
+
+    `files`: by name of a data set that was opened over it, what the server said of its files.
+    """
 
     def __init__(self, name: str, connect: Connector) -> None:
         self.name = name
         self.away_until_s = 0.0
         self.reason = "not tried yet"
+        self.files: dict[str, bytes] = {}
         self._away_s = _AWAY_FIRST_S
         self._connect = connect
         self._connection: Connection | None = None

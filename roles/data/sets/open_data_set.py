@@ -39,6 +39,7 @@ class OpenDataSet:
         scaling: what readers make of those values before they train on them.
         augmenter: what each pass does to training examples.
         files_state: what its files were when it was opened (`state_of`); empty: not known.
+        readers: the connections that have opened or read it, and are there; guarded by its store.
         read_at_s: when it was last opened or read, on the monotonic clock.
     """
 
@@ -88,6 +89,7 @@ class OpenDataSet:
         self._owned_in: Share | None = None
         self._ownerships_lock = threading.Lock()  # guards the two above
         self.files_state = b""
+        self.readers: set[int] = set()
         self.read_at_s = time.monotonic()
 
     @property

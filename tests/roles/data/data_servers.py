@@ -34,7 +34,9 @@ class Farm:
         loop = asyncio.get_running_loop()
         store = DataStore([str(search or self._search)], threads=1, ahead=2, memory_bytes=1 << 30)
         server = DataServer(store, loop, roots)
-        listening = await self.transport.serve([self._address(node)], hello(node), server.handle)
+        listening = await self.transport.serve(
+            [self._address(node)], hello(node), server.handle, on_disconnect=server.disconnected
+        )
         self.servers[node] = server, listening
         return server
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +15,14 @@ import numpy as np
 import pytest
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import BackpressureError, ConfigurationError, DamagedDataError, RemoteError, UnreachableError
+from adamctl.errors import (
+    BackpressureError,
+    ChangedDataError,
+    ConfigurationError,
+    DamagedDataError,
+    RemoteError,
+    UnreachableError,
+)
 from adamctl.roles.data import store as store_module
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.order.ownership import Share
@@ -105,10 +113,7 @@ def csv_set(tmp_path: Path, value: int) -> DataConfig:
     return DataConfig(format="csv", source=str(tmp_path / "table.csv"), scale="none")
 
 
-def test_a_set_whose_file_was_corrected_is_opened_anew(
-    store: DataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "IDLE_S_MIN", 0.0)
+def test_a_set_whose_file_was_corrected_is_opened_anew(store: DataStore, tmp_path: Path) -> None:
     values = np.zeros((1, 1), np.float32)
     for value in (1, 22):
         opened = store.open(csv_set(tmp_path, value), (1,), 7)
@@ -116,16 +121,41 @@ def test_a_set_whose_file_was_corrected_is_opened_anew(
         assert values.item() == value and len(store.status()["datasets"]) == 1
 
 
-def test_a_set_that_is_read_is_not_taken_from_its_readers_when_its_file_changes(
+def test_a_set_is_not_taken_from_its_readers_when_its_file_changes_however_long_they_read_nothing(
     store: DataStore, tmp_path: Path
 ) -> None:
     config = csv_set(tmp_path, 1)
     opened = store.open(config, (1,), 7)
+    store.came(1, opened)
+    opened.read_at_s -= 3600
     csv_set(tmp_path, 22)
     with pytest.raises(ConfigurationError, match=r"table\.csv: expected the files that this data server has open"):
         store.open(config, (1,), 7)
     assert store.open(config, (1,), 7, again=True) is opened, "who reads it may ask about it"
     assert store.open(config, (1,), 8) is not opened
+    store.left(1)
+    assert store.open(config, (1,), 7) is not opened, "no reader is left"
+
+
+def test_a_read_is_never_answered_with_other_files_than_its_reader_has_opened(
+    store: DataStore, idx_folder: Callable[..., Path]
+) -> None:
+    folder = idx_folder(compress=False)
+    opened = store.open(TINY, (4, 4, 1), 7)
+    files = store.files_of(opened)
+    wanted, done = Asked(Range("train", 0, 0, 5)), queue.Queue[ReadyRange | Exception]().put
+    os.utime(folder / "train-labels-idx1-ubyte", ns=(0, 0))
+    store.close_dataset(opened.name)
+    anew = store.open(TINY, (4, 4, 1), 7)
+    with pytest.raises(ChangedDataError, match="tiny: the files have changed during the run"):
+        store.read(anew.name, wanted, done, reader=1, files=files)
+    assert not anew.readers
+    for said in (store.files_of(anew), b"another process" + files[8:], b""):
+        read_after = queue.Queue[ReadyRange | Exception]()
+        ready = store.read(anew.name, wanted, read_after.put, reader=1, files=said) or read_after.get(timeout=WAIT_S)
+        assert isinstance(ready, ReadyRange)
+        ready.release()
+    assert anew.readers == {1}
 
 
 def test_what_is_behind_a_url_is_served_on_while_its_server_is_away(

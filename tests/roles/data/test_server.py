@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from adamctl.config.data import DataConfig
-from adamctl.errors import ConfigurationError, DamagedDataError, ProtocolError, RemoteError
+from adamctl.errors import ConfigurationError, DamagedDataError, ProtocolError, RemoteError, UnreachableError
+from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import DataOpenRequest, StatusRequest
 from tests.roles.data.data_servers import TINY, WAIT_S, Farm
@@ -116,6 +117,35 @@ async def test_one_connection_has_few_data_sets_opened_at_a_time(
     for result in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(result, RemoteError) and "none there" in str(result)
     await one.close()
+    await other.close()
+
+
+async def test_a_reader_that_goes_while_its_set_is_opened_does_not_keep_it(
+    farm: Farm, idx_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idx_folder()
+    server = await farm.start("data-0")
+    one, other = await farm.connect("data-0"), await farm.client("data-0")
+    opening, begun, open_store = threading.Event(), threading.Event(), server.store.open
+
+    def slow(*arguments: Any, **keywords: Any) -> OpenDataSet:
+        begun.set()
+        opening.wait(WAIT_S)
+        return open_store(*arguments, **keywords)
+
+    monkeypatch.setattr(server.store, "open", slow)
+    body = [msgspec.msgpack.encode(TINY)]
+    asked = asyncio.ensure_future(one.request(DataOpenRequest((4, 4, 1), 7, True), body, deadline_s=100 * WAIT_S))
+    await asyncio.to_thread(begun.wait, WAIT_S)
+    await one.close()
+    with pytest.raises(UnreachableError):
+        await asked
+    async with asyncio.timeout(WAIT_S):
+        while server._waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    opening.set()
+    await other.open(TINY, (4, 4, 1), 7)
+    assert len(open_store(TINY, (4, 4, 1), 7).readers) == 1
     await other.close()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -16,13 +17,14 @@ import numpy as np
 import pytest
 
 from adamctl.config.records import NodeRecord, encode, node_key
-from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
+from adamctl.errors import ConfigurationError, DamagedDataError, RemoteError, UnreachableError
 from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
-from adamctl.roles.data import store as store_module
 from adamctl.roles.data.client import data_client
 from adamctl.roles.data.client.data_client import Batch, DataClient, DataSet, Range, ReadAhead
+from adamctl.roles.data.client.link import DataServerLink
 from adamctl.roles.data.scaling import Scaling
+from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
 from adamctl.wire.messages import ConfigChanges
 from tests.roles.data.data_servers import TINY, WAIT_S, Farm, hello
@@ -119,20 +121,59 @@ async def test_servers_with_other_roots_and_folders_have_one_set(
     await client.close()
 
 
+async def no_reader_left(server: DataServer, data: DataSet) -> None:
+    """Waits until a server has noticed that the connections to it are closed."""
+    async with asyncio.timeout(WAIT_S):
+        while server.store.open(data.config, data.input_shape, data.seed, again=True).readers:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def change(folder: Path) -> None:
+    """Changes a set in place: it has as many examples, and others."""
+    path = folder / "train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    os.utime(path, ns=(0, 0))
+
+
 async def test_the_file_of_a_set_may_change_between_two_runs_but_not_in_one(
-    farm: Farm, idx_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    farm: Farm, idx_folder: Callable[..., Path]
 ) -> None:
     folder = idx_folder(compress=False)
-    await farm.start("data-0")
-    client = await farm.client("data-0")
+    server = await farm.start("data-0")
+    client, other = await farm.client("data-0"), await farm.client("data-0")
     data = await client.open(TINY, (4, 4, 1), 7)
     told = await client.read_bytes(data, deadline_s=WAIT_S)
-    os.utime(folder / "train-labels-idx1-ubyte", ns=(0, 0))
+    change(folder)
     assert await client.read_bytes(data, deadline_s=WAIT_S) == told != {}, "a run may ask about what it has open"
-    with pytest.raises(ConfigurationError, match="a run read the old ones less than 60 s ago"):
-        await client.open(TINY, (4, 4, 1), 7)
-    monkeypatch.setattr(store_module, "IDLE_S_MIN", 0.0)
-    assert await client.open(TINY, (4, 4, 1), 7) == data
+    with pytest.raises(ConfigurationError, match=r"a run has the old ones open \(connections: 1\)"):
+        await other.open(TINY, (4, 4, 1), 7)
+    await client.close()
+    await no_reader_left(server, data)
+    assert await other.open(TINY, (4, 4, 1), 7) == data
+    await other.close()
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_a_run_never_goes_on_with_other_files_after_it_was_cut_off(
+    farm: Farm, idx_folder: Callable[..., Path], forgotten: bool
+) -> None:
+    folder = idx_folder(compress=False)
+    server = await farm.start("data-0")
+    link = DataServerLink("data-0", partial(farm.connect, "data-0"))
+    client = DataClient.over([link])
+    data = await client.open(TINY, (4, 4, 1), 7)
+    (await client.read(data, "train", 0, 0, 8)).release()
+    await link.close()
+    await no_reader_left(server, data)
+    change(folder)
+    if forgotten:
+        server.store.close_dataset(data.dataset)
+    else:
+        other = await farm.client("data-0")
+        assert await other.open(TINY, (4, 4, 1), 7) == data, "what a run compares is alike"
+        await other.close()
+    with pytest.raises((DamagedDataError, ConfigurationError), match="have changed during the run"):
+        await client.read(data, "train", 0, 8, 16)
     await client.close()
 
 
