@@ -129,14 +129,14 @@ async def open_on(
     """Opens a data set on one server, which is avoided for a while if it cannot.
 
     Args:
-        again: it was opened there before, and what is read must be of the same files.
+        again: if it is open there, its files are not looked at; if not, they must be those that were open before.
 
     Raises:
         ConfigurationError, DamagedDataError, RemoteError: what the server found; `elsewhere` of the last.
         ConfigurationError: with `again`, its files have changed.
         UnreachableError, ProtocolError: it did not answer, or not as it should.
     """
-    request, body = opening(config, input_shape, seed)
+    request, body = opening(config, input_shape, seed, again=again)
     try:
         reply = await server.request(request, (body,), deadline_s=deadline_s)
     except RemoteError as error:

@@ -22,6 +22,7 @@ from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
 from adamctl.roles.data.client import data_client
 from adamctl.roles.data.client.data_client import Batch, DataClient, DataSet, Range, ReadAhead
+from adamctl.roles.data.client.data_set import open_again
 from adamctl.roles.data.client.link import DataServerLink
 from adamctl.roles.data.scaling import Scaling
 from adamctl.roles.data.server import DataServer
@@ -174,6 +175,22 @@ async def test_a_run_never_goes_on_with_other_files_after_it_was_cut_off(
         await other.close()
     with pytest.raises((DamagedDataError, ConfigurationError), match="have changed during the run"):
         await client.read(data, "train", 0, 8, 16)
+    await client.close()
+
+
+async def test_a_server_that_was_away_comes_back_with_what_it_has_open_whatever_lies_in_the_files(
+    farm: Farm, idx_folder: Callable[..., Path]
+) -> None:
+    """Files for the next run may be put in their place meanwhile."""
+    folder = idx_folder(compress=False)
+    await farm.start("data-0")
+    client, link = await farm.client("data-0"), DataServerLink("data-0", partial(farm.connect, "data-0"))
+    data = await client.open(TINY, (4, 4, 1), 7)
+    before = await read_pass(client, data, 0)
+    change(folder)
+    await open_again(link, data, WAIT_S)
+    assert await read_pass(DataClient.over([link]), data, 0) == before
+    await link.close()
     await client.close()
 
 
