@@ -209,13 +209,13 @@ class ClusterFollower:
 
     def _controller_readings(self, answers: Mapping[tuple[str, str, int], dict[str, Any]]) -> list[NodeReading]:
         """Returns one reading for each known controller; what they say of each other says who they are."""
-        found, told = [], dict[str, str]()
+        said, told = dict[str, dict[str, Any] | None](), dict[str, str]()  # by name: one may be known by two addresses
         for address, known in self._controllers.items():
             status = answers.get(("controller", address, 0))
             name = str((status or {}).get("node", "")) or known or address
             self._controllers[address] = name
-            restarts = self.view.controller_restarts(name, (status or {}).get("uptime_s"))
-            found.append(NodeReading("controller", name, status, restarts))
+            if status is not None or name not in said:
+                said[name] = status
             told |= {where: who for who, where in _members((status or {}).get("members"))}
         if told:
             self._addresses.learn(sorted(told))
@@ -224,10 +224,11 @@ class ClusterFollower:
                 for address, name in self._controllers.items()
                 if address in told or (address in self._addresses.given and (name == address or name in told.values()))
             }
-            found = [reading for reading in found if reading.node in self._controllers.values()]  # others were replaced
-        readings = {reading.node: reading for reading in found}  # one may be known by two addresses
-        readings |= {reading.node: reading for reading in found if reading.status is not None}
-        return list(readings.values())
+            said = {name: said[name] for name in said if name in self._controllers.values()}  # others were replaced
+        return [
+            NodeReading("controller", name, status, self.view.controller_restarts(name, (status or {}).get("uptime_s")))
+            for name, status in said.items()
+        ]
 
 
 def _members(said: Any) -> list[tuple[str, str]]:

@@ -154,6 +154,20 @@ def test_a_controller_that_starts_over_is_counted() -> None:
     assert found == [("a", 0), ("a", 0), ("a", 1), ("a", 1)]
 
 
+def test_a_controller_that_is_known_by_two_addresses_is_counted_once() -> None:
+    given, listed = "tcp://localhost:7070", "tcp://127.0.0.1:7070"
+    following = ClusterFollower(MemoryNetwork(Random(1)), [given], metrics_hello(""))
+    found = []
+    for uptime_s in (9.0, 24.0, 39.0, 2.0, 17.0):
+        status = {"node": "a", "members": [{"name": "a", "address": listed}]}
+        answers = {
+            ("controller", listed, 0): status | {"uptime_s": uptime_s + 0.001},
+            ("controller", given, 0): status | {"uptime_s": uptime_s},
+        }
+        found += [(one.node, one.restarts) for one in following._controller_readings(answers)]
+    assert found == [("a", 0), ("a", 0), ("a", 0), ("a", 1), ("a", 1)]
+
+
 def test_the_configuration_is_read_from_controllers_that_came_later() -> None:
     given, quiet = ("tcp://a:7070", "tcp://b:7070"), logging.getLogger("quiet")
     members = [{"name": name, "address": f"tcp://{name}:7070"} for name in "bcd"]
