@@ -71,8 +71,11 @@ def _made(loss: type[Loss]) -> Loss:
 
 def _in_type(name: str, numbers: ArrayLike, wanted: type[np.float32] | type[np.int32]) -> Answers:
     """Returns what is given in the type that a loss gets in training."""
-    found = np.asarray(numbers)
     kinds, said = ("iu", "labels, whole numbers") if wanted is np.int32 else ("fiu", "real numbers")
+    try:
+        found = np.asarray(numbers)
+    except ValueError as error:  # lists of different lengths
+        raise ConfigurationError(f"{name}: expected {said} in an array; found: {error}") from error
     if found.dtype.kind not in kinds:
         raise ConfigurationError(f"{name}: expected {said}; found {found.dtype} {list(found.shape)}")
     return found.astype(wanted, copy=False)

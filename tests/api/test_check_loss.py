@@ -75,6 +75,8 @@ def test_numbers_of_ones_own_may_have_the_default_types_of_numpy(native: str) ->
     ("given", "said"),
     [
         ({"outputs": np.full((2, 4), "few")}, r"outputs: expected real numbers; found <U3 \[2, 4\]"),
+        ({"outputs": [[1, 2], [3]]}, r"outputs: expected real numbers in an array; found: .*inhomogeneous"),
+        ({"targets": [[1, 2], [3]]}, r"targets: expected labels, whole numbers in an array; found: .*inhomogeneous"),
         ({"targets": np.ones(6)}, r"targets: expected labels, whole numbers; found float64 \[6\]"),
     ],
 )
