@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, READERS
 from adamctl.config.urls import Url
-from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError
+from adamctl.errors import AdamctlError, ChangedDataError, ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.access import reported
 from adamctl.roles.data.readers.source import CLASSES_MAX, FILE_SPLITS, FileSplit, Source, own_blocks
 from adamctl.roles.data.readers.targets import target_count, targets_of
@@ -155,7 +155,12 @@ class GuardedSource:
         return getattr(self._source, name)
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Raises DamagedDataError for any error of the reader; it names the reader and the examples."""
+        """Loads examples, which errors name.
+
+        Raises:
+            ChangedDataError: the system could not read a file.
+            DamagedDataError: any other error of the reader, which is named.
+        """
         try:
             self._source.load(split, indices, out)
         except AdamctlError:
@@ -163,6 +168,9 @@ class GuardedSource:
         except Exception as error:
             examples = f"example {indices[0]}" if len(indices) == 1 else f"examples {min(indices)} to {max(indices)}"
             place = f"{self._source.origin}: {split}, {examples}"
+            # Without a number it is Pillow's or gzip's word for damage.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise ChangedDataError(f"{place}: cannot be read: {error}") from error
             raise _failed(self._reader, f"load, {self._reader.open}", place, error) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import tomllib
 from importlib.metadata import EntryPoint
@@ -15,12 +16,12 @@ from adamctl.cli.main import application
 from adamctl.config import formats
 from adamctl.config.data import DataConfig
 from adamctl.config.formats import BUILT_IN, READERS
-from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.errors import ChangedDataError, ConfigurationError, DamagedDataError
 from adamctl.plugins import PluginGroup
 from adamctl.roles.data.catalogue.catalogue import find_source
 from adamctl.roles.data.describe.look import Needs, look
 from adamctl.roles.data.readers import can_peek, open_source, peek_source
-from adamctl.roles.data.readers.plugins import find, find_by_content, find_by_suffix
+from adamctl.roles.data.readers.plugins import GuardedSource, Reader, find, find_by_content, find_by_suffix
 from tests import packages
 from tests.roles.data.readers import third_party
 
@@ -34,6 +35,27 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "data.lines"
     path.write_text("0 1 2 3\n1 4 5 6\n0 7 8 9\n")
     return path
+
+
+@pytest.mark.parametrize(
+    ("error", "of_the_file"),
+    [
+        (OSError(errno.ESTALE, "Stale file handle", "/nfs/x"), False),
+        (OSError("image file is truncated"), True),
+        (KeyError("seven"), True),
+    ],
+)
+def test_only_damage_is_skipped_and_not_a_file_system_that_fails(error: Exception, of_the_file: bool) -> None:
+    class Failing:
+        origin = "/nfs/x"
+
+        def load(self, *arguments: object) -> None:
+            raise error
+
+    source = GuardedSource(Reader("mine", (), open="mine:open_mine"), Failing())
+    with pytest.raises(DamagedDataError, match="/nfs/x: train, example 3: ") as caught:
+        source.load("train", np.array([3]), np.empty((1, 1), np.float32))
+    assert isinstance(caught.value, ChangedDataError) != of_the_file
 
 
 def test_built_in_ones_are_found_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
