@@ -82,16 +82,17 @@ class AudioSource:
                 f"bands are {list(self.example_shape)}: set model.input, data.features.context or data.features.bands"
             )
         skip = config.on_error == "skip"
-        places, damage = places_before_damage(path, config) if skip else (list_places(path, config), "")
+        places, damages = places_before_damage(path, config) if skip else (list_places(path, config), [])
         arranged = arrange(places, config, self.origin, with_classes=not config.alignment)
         names = [name for split in FILE_SPLITS for name in arranged.names[split]]
         self._recordings = open_recordings(places, names, self.origin, skip=skip)
         self._split_at = len(arranged.names["train"])
         of_recording = np.concatenate([arranged.labels[split] for split in FILE_SPLITS])
-        if damage:  # it counts as one recording of the first class, which is skipped
-            self._recordings.insert(self._split_at, lost_recording(path, damage, self._recordings[0].rate_hz))
-            of_recording = np.insert(of_recording, self._split_at, 0)
-            self._split_at += 1
+        # Each damage counts as one recording of the first class, which is skipped.
+        lost = [lost_recording(path, damage, self._recordings[0].rate_hz) for damage in damages]
+        self._recordings[self._split_at : self._split_at] = lost
+        of_recording = np.insert(of_recording, self._split_at, np.zeros(len(lost), of_recording.dtype))
+        self._split_at += len(lost)
         settings = MelSettings(
             features.bands, features.window_ms, features.hop_ms, features.low_hz, features.high_hz
         )  # fmt: skip

@@ -56,7 +56,7 @@ class Recording(NamedTuple):
 
 
 def lost_recording(tar: Path, damage: str, rate_hz: int) -> Recording:
-    """Returns what stands for all recordings behind a damaged header of a tar: one that cannot be read."""
+    """Returns what stands for a link in a tar, or all that is behind a damaged header: one that cannot be read."""
     return Recording(LOST, place_of(tar), rate_hz, 1, None, damage)
 
 
@@ -70,28 +70,28 @@ def list_places(source: Path, config: DataConfig) -> dict[str, Place]:
     if source.is_dir():
         names = files_below(source, ENDINGS, config, KIND)
         return {name: place_of(source / name) for name in names}
-    places, damage = places_before_damage(source, config)
-    if damage:
-        raise DamagedDataError(damage)
+    places, damages = places_before_damage(source, config)
+    if damages:
+        raise DamagedDataError(damages[0])
     return places
 
 
-def places_before_damage(source: Path, config: DataConfig) -> tuple[dict[str, Place], str]:
-    """Returns like `list_places`, of a tar those up to a damaged header but links, and what is wrong; "": nothing.
+def places_before_damage(source: Path, config: DataConfig) -> tuple[dict[str, Place], list[str]]:
+    """Returns like `list_places`, of a tar those up to a damaged header but links, and all that is wrong.
 
     Raises:
         ConfigurationError: like `list_places`.
         DamagedDataError: there is none before the damage.
     """
     if source.is_dir():
-        return list_places(source, config), ""
-    found, damage = _members(source)
+        return list_places(source, config), []
+    found, damages = _members(source)
     places = {name: place for name, place in found.items() if name.lower().endswith(ENDINGS) and not is_hidden(name)}
-    if not places and damage:
-        raise DamagedDataError(damage)
+    if not places and damages:
+        raise DamagedDataError(damages[0])
     if not places:
         raise ConfigurationError(f"{source}: expected {KIND}, found none")
-    return places, damage
+    return places, damages
 
 
 def tar_members(path: Path) -> dict[str, Place]:
@@ -101,14 +101,14 @@ def tar_members(path: Path) -> dict[str, Place]:
         ConfigurationError: it is compressed.
         DamagedDataError: a header is damaged, a member is a link, or the file ends too early; the byte is given.
     """
-    places, damage = _members(path)
-    if damage:
-        raise DamagedDataError(damage)
+    places, damages = _members(path)
+    if damages:
+        raise DamagedDataError(damages[0])
     return places
 
 
-def _members(path: Path) -> tuple[dict[str, Place], str]:
-    """Returns the files of a tar up to a damaged header, and the first thing wrong. Raises ConfigurationError."""
+def _members(path: Path) -> tuple[dict[str, Place], list[str]]:
+    """Returns the files of a tar up to a damaged header, and all that is wrong. Raises ConfigurationError."""
     places: dict[str, Place] = {}
     damages: list[str] = []
     with path.open("rb") as file:
@@ -119,7 +119,7 @@ def _members(path: Path) -> tuple[dict[str, Place], str]:
                 places[member.name] = Place(path, member.offset, member.size_bytes, opened)
         except DamagedDataError as error:
             damages.append(str(error))
-    return places, damages[0] if damages else ""
+    return places, damages
 
 
 def read_text(source: Path, name: str) -> str:

@@ -19,8 +19,9 @@ from adamctl.roles.data.core import FILE_ORDER, SKIPPED, Range
 from adamctl.roles.data.describe.look import Needs, look
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.data.readers.audio import AudioSource
-from adamctl.roles.data.readers.source import decodes
+from adamctl.roles.data.readers.source import FILE_SPLITS, decodes
 from adamctl.roles.data.sets.open_data_set import OpenDataSet
+from adamctl.roles.data.sets.skipping import SkippingSource
 from adamctl.roles.data.speech.frame_store import FrameStore
 from adamctl.roles.data.speech.log_mel import LogMel, MelSettings, contexts
 from adamctl.roles.data.speech.recordings import LOST, tar_members
@@ -183,6 +184,28 @@ def test_what_is_behind_a_damaged_header_of_a_tar_is_skipped_as_one_example(fold
     assert labels[-1] == SKIPPED and (labels[:-1] != SKIPPED).all() and dataset.skipped == 1
     assert source.classes == whole.classes
     assert {*source.recording_names("train"), *source.recording_names("test")} == {*names[:-3], LOST}
+
+
+def test_each_link_of_a_tar_and_all_behind_a_damaged_header_count_as_one_example_each(folder: Path) -> None:
+    path = folder.parent / "set.tar"
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for number, name in enumerate(sorted(LENGTHS)):
+            if number in (1, 2):
+                link = tarfile.TarInfo(f"link {number}")
+                link.type, link.linkname = tarfile.SYMTYPE, name
+                archive.addfile(link)
+            archive.add(folder / name, name)
+        behind = archive.offset
+        archive.add(folder / name, "another.wav")
+    content = bytearray(path.read_bytes())
+    content[behind] ^= 1
+    path.write_bytes(content)
+    source = opened(path, msgspec.structs.replace(CONFIG, on_error="skip", scale="none"))
+    skipping = SkippingSource(source)
+    for split in FILE_SPLITS:
+        count = len(source.labels(split))
+        skipping.load(split, np.arange(count), np.empty((count, 40), np.float32))
+    assert skipping.skipped == source.recording_names("train").count(LOST) == 3
 
 
 def test_if_all_recordings_are_damaged_none_can_be_skipped(tmp_path: Path) -> None:
