@@ -36,11 +36,11 @@ class Member(NamedTuple):
     size_bytes: int
 
 
-def members(descriptor: int, path: Path, links: list[str]) -> Iterator[Member]:
+def members(descriptor: int, path: Path, links: list[tuple[str, str]]) -> Iterator[Member]:
     """Yields the files in an open tar file in order; folders and devices are left out.
 
     Args:
-        links: gets a line for each member that is a link, since what it leads to may be anywhere.
+        links: gets the name of each member that is a link, since what it leads to may be anywhere, and a line about it.
 
     Raises:
         ConfigurationError: it is compressed.
@@ -79,7 +79,7 @@ def members(descriptor: int, path: Path, links: list[str]) -> Iterator[Member]:
                 length = 0  # as tar takes it: whatever the header says, a link has no content
                 if not is_hidden(found):
                     advice = "make the archive with --dereference, and --hard-dereference for GNU tar"
-                    links.append(str(damaged(path, at, "plain files", f"a link, {found!r}; {advice}")))
+                    links.append((found, str(damaged(path, at, "plain files", f"a link, {found!r}; {advice}"))))
             if content + length > end:
                 raise damaged(
                     path, at, f"{length:,} bytes of {found!r}", f"the end of the file after {end - content:,}"

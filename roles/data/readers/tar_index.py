@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,8 @@ KEPT_MEMBERS_MIN: Final = 10_000
 _JSON_KEYS: Final = ("cls", "class", "label")
 _LABEL_BYTES_MAX: Final = 1 << 20
 _CLASS_CHARACTERS_MAX: Final = 200
-_VERSION: Final = 3  # 1: ended in silence at the first block of zeros; 2: ended at the first link
+_VERSION: Final = 4
+"""1: ended in silence at the first block of zeros; 2: ended at the first link; 3: samples with a link counted twice."""
 
 
 class ShardIndex(msgspec.Struct, frozen=True):
@@ -80,16 +81,20 @@ def _build(descriptor: int, path: Path, state: os.stat_result) -> tuple[ShardInd
     """Returns the index and the number of members."""
     found: list[Member] = []
     damages: list[str] = []
+    links: list[tuple[str, str]] = []
     try:
-        for member in members(descriptor, path, damages):
+        for member in members(descriptor, path, links):
             if not is_hidden(member.name):
                 found.append(member)
     except DamagedDataError as error:
         damages.append(str(error))
     labels: list[int | str] | None = None
-    if any(_ending(member.name) in LABEL_ENDINGS for member in found):
+    labelled = any(_ending(member.name) in LABEL_ENDINGS for member in found)
+    linked = {_key(name) if labelled else name: said for name, said in links}
+    damages = [*linked.values(), *damages]
+    if labelled:
         labels, examples = [], []
-        for member, label in _samples(descriptor, path, found, damages):
+        for member, label in _samples(descriptor, path, found, linked, damages):
             examples.append(member)
             labels.append(label)
     else:
@@ -100,9 +105,12 @@ def _build(descriptor: int, path: Path, state: os.stat_result) -> tuple[ShardInd
 
 
 def _samples(
-    descriptor: int, path: Path, found: Sequence[Member], damages: list[str]
+    descriptor: int, path: Path, found: Sequence[Member], linked: Container[str], damages: list[str]
 ) -> Iterator[tuple[Member, int | str]]:
-    """Yields the examples with their classes, and notes samples that have none or are no example."""
+    """Yields the examples with their classes, and notes samples that have none or are no example.
+
+    Of those in `linked` a part is a link, which has been noted.
+    """
     for key, group in groupby(found, key=lambda member: _key(member.name)):
         parts: dict[str, Member] = {}
         at = 0
@@ -112,6 +120,8 @@ def _samples(
         example = next((parts[ending] for ending in EXAMPLE_ENDINGS if ending in parts), None)
         label = next((parts[ending] for ending in LABEL_ENDINGS if ending in parts), None)
         endings = ", ".join(parts)
+        if (example is None or label is None) and key in linked:
+            continue
         if example is None:
             damages.append(str(damaged(path, at, f"{_listed(EXAMPLE_ENDINGS)} of sample {key!r}", endings)))
         elif label is None:

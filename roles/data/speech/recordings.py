@@ -110,16 +110,17 @@ def tar_members(path: Path) -> dict[str, Place]:
 def _members(path: Path) -> tuple[dict[str, Place], list[str]]:
     """Returns the files of a tar up to a damaged header, and all that is wrong. Raises ConfigurationError."""
     places: dict[str, Place] = {}
+    links: list[tuple[str, str]] = []
     damages: list[str] = []
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         opened = found.st_size, found.st_mtime_ns
         try:
-            for member in members(file.fileno(), path, damages):
+            for member in members(file.fileno(), path, links):
                 places[member.name] = Place(path, member.offset, member.size_bytes, opened)
         except DamagedDataError as error:
             damages.append(str(error))
-    return places, damages
+    return places, [*(said for _, said in links), *damages]
 
 
 def read_text(source: Path, name: str) -> str:

@@ -37,7 +37,7 @@ def content_of(name: str) -> bytes:
     return b"" if name.startswith("empty") else name.encode() * 40
 
 
-def read(path: Path, links: list[str] | None = None) -> list[Member]:
+def read(path: Path, links: list[tuple[str, str]] | None = None) -> list[Member]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return list(members(descriptor, path, [] if links is None else links))
@@ -159,10 +159,10 @@ def test_a_link_is_told_and_what_follows_is_found(tmp_path: Path, kind: bytes) -
         link.name = "._b.jpg"
         archive.addfile(link)
         archive.addfile(tarfile.TarInfo("c.jpg"))
-    links: list[str] = []
+    links: list[tuple[str, str]] = []
     assert [member.name for member in read(path, links)] == ["c.jpg"]
-    (told,) = links
-    assert "byte 0" in told and "a link, 'b.jpg'; make the archive with --dereference" in told
+    ((name, told),) = links
+    assert name == "b.jpg" and "byte 0" in told and "a link, 'b.jpg'; make the archive with --dereference" in told
 
 
 @pytest.mark.parametrize("records", [b"9 path=x\n", b"x", b"99999999999 path=x\n", b"12 size=-1xx\n", b"0 =\n"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,21 @@ def test_a_sample_without_an_example_or_a_class(tmp_path: Path) -> None:
     assert found.names == ["3.jpg"]
     assert "one of .jpg, .jpeg, .png, .npy of sample '1', found cls" in found.damages[0]
     assert "byte 1,536: expected one of .cls, .json, .txt of sample '2', found jpg" in found.damages[1]
+
+
+@pytest.mark.parametrize("linked", [("2.png",), ("2.cls",), ("2.png", "2.cls")])
+def test_a_sample_with_links_is_one_damaged_example(tmp_path: Path, linked: tuple[str, ...]) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as archive:
+        for name in ("1.png", "1.cls", "2.png", "2.cls"):
+            member = tarfile.TarInfo(name)
+            if name in linked:
+                member.type, member.linkname = tarfile.LNKTYPE, f"1{name[1:]}"
+            else:
+                member.size = 1
+            archive.addfile(member, io.BytesIO(b"7"))
+    found = index_of(path)
+    assert found.names == ["1.png"] and len(found.damages) == 1 and "a link, '2." in found.damages[0]
 
 
 def test_without_members_that_say_a_class_each_image_is_an_example(tmp_path: Path) -> None:
