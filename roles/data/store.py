@@ -160,7 +160,7 @@ class DataStore:
                 f"data.memory_share: expected a share above 0 and at most 1, found {config.memory_share}"
             )
         budget = bytes_for(config.memory_share, self.memory_bytes)
-        source = open_source(config, place, input_shape, budget_bytes=budget)
+        source = open_source(config, place, input_shape, budget_bytes=self._room(budget))
         example_bytes = 0 if keeps_examples(source) else prod(source.example_shape) * source.dtype.itemsize
         examples = sum(len(source.labels(split)) for split in FILE_SPLITS)
         with self._lock:
@@ -181,6 +181,14 @@ class DataStore:
         by = f", images decoded by {config.decoder}" if hasattr(source, "sizes") else ""
         _log.info("opened %s %s: %s%s", config.format, config.source, dataset.examples, by)
         return dataset
+
+    def _room(self, budget_bytes: int) -> int:
+        """Returns what of a budget is free, or is once all data sets that have been idle long enough are closed."""
+        now = time.monotonic()
+        with self._lock:
+            busy = [other for other in self._datasets.values() if now - other.read_at_s < IDLE_S_MIN]
+            taken_bytes = sum(self._promised_bytes.values()) + sum(other.size_bytes for other in busy)
+        return max(budget_bytes - taken_bytes, 0)
 
     def _make_room(self, wanted_bytes: int, budget_bytes: int) -> None:
         """Closes data sets that have been idle long enough. Called with the lock held."""

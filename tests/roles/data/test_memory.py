@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from adamctl.config.data import DataConfig, FeaturesConfig
 from adamctl.errors import ConfigurationError
 from adamctl.roles.data.memory import memory_of_machine, memory_of_option
+from adamctl.roles.data.readers import parquet_file
+from adamctl.roles.data.readers.source import FILE_SPLITS
+from adamctl.roles.data.store import IDLE_S_MIN, DataStore
+from tests.roles.data.speech.sounds import write_recordings
 
 MIB = 1 << 20
 
@@ -93,3 +102,40 @@ def test_a_process_with_a_set_of_four_times_its_memory_stays_within_it(tmp_path:
     assert growth_bytes < 0.6 * 64 * MIB + 40 * MIB
     kept = 0.6 * 64 * MIB - 2 * 8 * 1024 * image_bytes
     assert 2 * set_bytes - kept - 8 * MIB <= read_bytes <= 2 * set_bytes - kept + 8 * 1024 * image_bytes + 8 * MIB
+
+
+def parquet_set(tmp_path: Path) -> tuple[DataConfig, tuple[int, ...]]:
+    values = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8000 * 64) % 256, pa.uint8()), 64)
+    table = pa.table({"x": values, "label": np.arange(8000) % 2})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=1000)
+    return DataConfig(format="parquet", source=str(tmp_path / "x.parquet"), scale="unit"), (64,)
+
+
+def audio_set(tmp_path: Path) -> tuple[DataConfig, tuple[int, ...]]:
+    folder = write_recordings(tmp_path / "set", {f"{digit}_{index}.wav": 40_000 for digit in "37" for index in "01"})
+    features = FeaturesConfig(bands=40, context=0)
+    return DataConfig(format="audio", source=str(folder), class_from="name", features=features), (40,)
+
+
+@pytest.mark.parametrize("made", [parquet_set, audio_set])
+def test_sets_that_sources_hold_stay_within_the_share_together(
+    made: Callable[[Path], tuple[DataConfig, tuple[int, ...]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that one job after another comes to with another seed does not hold one copy for each."""
+    monkeypatch.setattr(parquet_file, "_HELD_BYTES_MAX", 100)
+    config, shape = made(tmp_path)
+    store = DataStore([], threads=1, memory_bytes=1 << 30)
+    alone = store.open(config, shape, 0)
+    whole_bytes = alone.source.resident_bytes
+    store.close_dataset(alone.name)
+    budget_bytes = 2.5 * whole_bytes
+    config = msgspec.structs.replace(config, memory_share=budget_bytes / store.memory_bytes)
+    opened = [store.open(config, shape, seed) for seed in range(5)]
+    assert [dataset.source.resident_bytes for dataset in opened[:2]] == [whole_bytes, whole_bytes]
+    labels_bytes = 5 * 8 * sum(len(opened[0].source.labels(split)) for split in FILE_SPLITS)
+    assert sum(dataset.size_bytes for dataset in opened) < budget_bytes + labels_bytes
+    assert len({(dataset.scaling, *dataset.examples.values()) for dataset in opened}) == 1, "it depends on no memory"
+    for dataset in opened:
+        dataset.read_at_s -= IDLE_S_MIN
+    assert store.open(config, shape, 5).source.resident_bytes == whole_bytes, "those that are idle make room"
+    store.close()
