@@ -25,6 +25,7 @@ from adamctl.wire.messages import BucketVectors, PushResult
 
 WAITING_MAX = 1 << 16
 MOVED = "the bucket moved before all of its copies had this push"
+NO_BUCKET = -1
 
 Answer: TypeAlias = AnswerPush | AnswerVectors
 """Of a push, or of a commit of vectors."""
@@ -179,7 +180,13 @@ class CopyWaiter(Waiter):
 def _buckets_of(answer: Answer, job: Job) -> set[int]:
     if isinstance(answer, AnswerVectors):
         return {result.bucket for result in answer.message.results}
-    return {job.layout.bucket_of_shard[result.shard] for result in answer.message.results}
+    return {_bucket_of(result.shard, job) for result in answer.message.results} - {NO_BUCKET}
+
+
+def _bucket_of(shard: int, job: Job) -> int:
+    """Returns a shard's bucket; `NO_BUCKET` if the job has no such shard, as a part that was refused may say."""
+    known = job.layout.bucket_of_shard
+    return known[shard] if 0 <= shard < len(known) else NO_BUCKET
 
 
 def _without(answer: Answer, gone: set[int], job: Job) -> Answer:
@@ -193,7 +200,7 @@ def _without(answer: Answer, gone: set[int], job: Job) -> Answer:
             for r in said.results
         )
         return replace(answer, message=msgspec.structs.replace(said, results=left, routing=routing))
-    bucket_of = job.layout.bucket_of_shard
+    bucket_of = {r.shard: _bucket_of(r.shard, job) for r in answer.message.results}
     results = tuple(
         PushResult(r.shard, code, known[bucket_of[r.shard]], 0, 0, MOVED) if bucket_of[r.shard] in gone else r
         for r in answer.message.results

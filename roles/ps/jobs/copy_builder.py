@@ -84,19 +84,20 @@ class Copies:
             self._keeper.fail(job, ErrorCode.OVER_QUOTA, problem)
             return
         self._keeper.memory.begin(job.name, needed_bytes)  # before anybody else asks what there is
-        self._spawn(self._make(job, needed_bytes, view, lambda start: work(job, view, instruction.buckets, start)))
+        self._spawn(self._make(job, needed_bytes, view, instruction.buckets, work))
 
     async def _make(
         self,
         job: Job,
         needed_bytes: int,
         view: JobView,
-        work: Callable[[Start], Coroutine[Any, Any, list[Instruction]]],
+        buckets: Sequence[int],
+        work: Callable[[Job, JobView, Sequence[int], Start], Coroutine[Any, Any, list[Instruction]]],
     ) -> None:
         try:
             start, remote = await checkpoint_place(self._context, job.name, view.record, self._keeper.roots)
             try:
-                instructions = await work(start)
+                instructions = await work(job, view, buckets, start)
             finally:
                 if remote is not None:
                     await remote.close()
@@ -109,6 +110,8 @@ class Copies:
             self._carry_out(instructions)
         finally:
             self._keeper.memory.end(job.name, needed_bytes)
+            for bucket in buckets:
+                self._loaded.pop((job.name, bucket), None)  # of what is not held after all
 
     async def _build(self, job: Job, view: JobView, buckets: Sequence[int], start: Start) -> list[Instruction]:
         contents, _ = await self._as_begun(job, view, buckets, start)

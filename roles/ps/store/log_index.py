@@ -85,8 +85,9 @@ class Holdings:
         inherited = self._inherited(identity, bucket, [shard.index for shard in shards])
         for shard in shards:
             old = inherited.get(shard.index)
-            if shard.entry is None:
-                shard.entry = old or (loaded or {}).get(shard.index) or Entry(None, 0, identity)
+            if shard.entry is None or shard.entry.gone:
+                read = (loaded or {}).get(shard.index)
+                shard.entry = old or (read if read is not None and not read.gone else Entry(None, 0, identity))
             elif old is not None and old is not shard.entry:
                 self._flush.forget(old)
             shard.entry.size_bytes, shard.entry.spared = size_bytes(shard), False

@@ -44,7 +44,8 @@ class Replies:
             self._outbox.emit(Refresh(self._copies.job.name))
             return ErrorCode.NEWER_EPOCH
         if bucket in self._copies.building or bucket in self._copies.loading:
-            return ErrorCode.NOT_READY
+            given_up = self._copies.job.failed is not None
+            return ErrorCode.UNKNOWN_SHARD if given_up else ErrorCode.NOT_READY
         return 0 if bucket in self._copies.copies else ErrorCode.UNKNOWN_SHARD
 
     def _epoch(self, bucket: int) -> int:

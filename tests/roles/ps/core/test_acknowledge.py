@@ -235,3 +235,17 @@ def test_and_when_the_loss_window_holds_again() -> None:
     lease.holds = False
     harness.save()
     assert refusal_of(harness, "a") == ErrorCode.NOT_READY
+
+
+def test_a_shard_that_does_not_exist_keeps_nobodys_answer_back() -> None:
+    """A push with such a part was refused for that part; the others of it, and other pushes, are answered."""
+    harness = StoringHarness(durable=True)
+    harness.push("odd", [(0, 1, 1.0), (10**6, 1, 1.0)])
+    harness.push("good", [(1, 1, 1.0)])
+    harness.apply()
+    while harness.save():
+        pass
+    results = {token: harness.pushed(token)[-1] for token in ("odd", "good")}
+    assert all(isinstance(answer, AnswerPush) for answer in results.values())
+    assert [result.code for result in results["odd"].message.results] == [0, ErrorCode.UNKNOWN_SHARD]  # type: ignore
+    assert harness.core.acknowledgements is not None and harness.core.acknowledgements.waiting == 0

@@ -12,6 +12,7 @@ import pytest
 from adamctl.errors import DamagedDataError
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.ps.core.flush import Entry
+from adamctl.roles.ps.jobs import copy_builder
 from adamctl.roles.ps.jobs.copy_builder import Copies
 from adamctl.roles.ps.jobs.keeper import stored_identity
 from adamctl.roles.ps.store.record import Holding
@@ -117,3 +118,19 @@ async def test_damage_is_told() -> None:
 async def test_of_a_job_that_ends_meanwhile_nothing_is_taken() -> None:
     copies = ReadingCopies(make_layout(), lambda: copies._core.jobs.clear())
     assert not await copies.load()
+
+
+async def test_of_a_bucket_that_is_not_held_after_all_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its places in the log may be freed, and a later copy must not get them."""
+
+    async def no_checkpoint(*arguments: Any) -> tuple[str, None]:
+        return "", None
+
+    monkeypatch.setattr(copy_builder, "checkpoint_place", no_checkpoint)
+    copies = ReadingCopies(make_layout())
+    memory = SimpleNamespace(end=lambda name, size_bytes: None)
+    copies._context, copies._keeper = cast(Any, None), cast(Any, SimpleNamespace(memory=memory, roots=None))
+    held: list[Any] = []
+    copies._carry_out = lambda instructions: held.extend(copies._loaded)  # nothing is held of what was read
+    await copies._make(copies.job, 0, VIEW, BUCKETS, copies._load)
+    assert held == [("j", 0), ("j", 1)] and not copies._loaded

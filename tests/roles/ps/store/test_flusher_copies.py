@@ -10,7 +10,7 @@ import pytest
 
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
-from adamctl.roles.ps.core.flush import Entry, FlushConfig, FlushCore, Slot
+from adamctl.roles.ps.core.flush import Entry, FlushConfig, FlushCore, Slot, Waiter
 from adamctl.roles.ps.core.instructions import Holds
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
@@ -171,3 +171,21 @@ def test_a_bucket_has_come_from_another_server_unless_it_was_made_here() -> None
     assert held.received == {1}
     holdings.take(IDENTITY, {1: 4})
     assert not held.received, "it is made as the job began"
+
+
+def test_a_copy_gets_no_place_in_the_log_that_was_freed() -> None:
+    """It would never be written, and count as written at once."""
+    flush, holdings = found_copy()
+    read = {index: one.entry for index, one in holdings.found[IDENTITY].shards.items()}
+    holdings.free(IDENTITY, 0, read)
+    shards = [HeldShard(index, 100) for index in (0, 1)]
+    shards[1].entry = read[1]
+    holdings.keep(IDENTITY, 0, 7, shards, read)
+    places = [shard.entry for shard in shards]
+    assert all(place is not None and not place.gone for place in places)
+    waiter = Waiter(None)
+    for place in places:
+        assert place is not None
+        flush.changed(place, 0.0)
+        flush.wait(waiter, place, place.changes)
+    assert waiter.missing == 2

@@ -104,3 +104,18 @@ def test_whoever_slept_blames_nobody_for_the_silence() -> None:
     cluster.deliver_held()
     cluster.pass_time(1.0)
     assert cluster.record().epoch == 1
+
+
+def test_a_member_that_could_not_make_its_part_is_removed() -> None:
+    """It would say for ever that it is still at it, and nothing would be acknowledged."""
+    cluster = Cluster(start=False)
+    c = cluster["c"]
+    c.build = lambda buckets: setattr(c.job, "failed", (ErrorCode.OVER_QUOTA, "no room"))  # type: ignore[method-assign]
+    cluster.configure()
+    cluster.run()
+    a = cluster["a"]
+    a.attach()
+    a.push("p", [(0, 1, 1.0)])
+    cluster.run()
+    cluster.pass_time(3.0)
+    assert cluster.record().in_sync == ("a", "b") and a.code("p") == ErrorCode.OK
