@@ -202,8 +202,11 @@ def job_changes(
     return ConfigChanges(dict.fromkeys(puts, 0), puts)
 
 
-async def end_job(store: ConfigurationStore, job: str) -> None:
+async def end_job(store: ConfigurationStore, job: str, *, ours: bool = False) -> None:
     """Sets a job to `ended`, so that servers free it; does nothing if its key is gone. May raise UnreachableError.
+
+    `ours`: the caller is its coordinator, which also removes what said where its buckets are: of ended jobs the
+    controllers keep two keys, by which a server that was away learns that it has ended.
 
     Raises:
         DamagedDataError: its record cannot be read.
@@ -215,6 +218,8 @@ async def end_job(store: ConfigurationStore, job: str) -> None:
             return
         old = decode_entry(entry, JobRecord)
         ended = msgspec.structs.replace(old, state="ended")
-        changes = ConfigChanges({entry.key: entry.revision}, {entry.key: encode(ended)})
+        below = (f"{job_key(job)}/buckets/", f"{job_key(job)}/served/")
+        deletes = tuple(one.key for one in entries if one.key.startswith(below)) if ours else ()
+        changes = ConfigChanges({entry.key: entry.revision}, {entry.key: encode(ended)}, deletes)
         if not (await store.compare_and_set(changes)).conflicts:
             return

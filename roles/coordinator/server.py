@@ -384,7 +384,7 @@ class Coordinator:
         if self._created:
             try:
                 async with asyncio.timeout(END_JOB_S):
-                    await end_job(self.store, self.job)
+                    await end_job(self.store, self.job, ours=True)
             except (TimeoutError, UnreachableError) as error:
                 self.context.log.warning("could not tell the controller that job %s has ended: %s", self.job, error)
         self.records.close()
