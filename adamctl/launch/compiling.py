@@ -1,4 +1,4 @@
-"""Compiles the kernels that a run needs before its roles start, in parallel, once per machine and version.
+"""Compiles the kernels that a run needs before its roles start, in parallel, each once per machine and version.
 
 Otherwise roles would compile them on first use, one after another, with half a minute of silence.
 """
@@ -18,7 +18,7 @@ from adamctl.kernels import kernel_cache, needed
 from adamctl.kernels.backend import choose
 from adamctl.optimizers.configured import rule_of
 
-NOTE_INTERVAL_S = 2.0
+NOTE_INTERVAL_S = 10.0
 PROCESSES_MAX = 8
 ONE_PROCESS_KERNELS = 4
 """Fewer kernels than this per process are not worth the second that a process takes to start."""
@@ -81,7 +81,7 @@ class _Compilers:
 
     def run(self) -> None:
         began_s = noted_s = time.monotonic()
-        self._note(self._text())
+        self._note(f"compiling {self._total} kernels, each once on this machine")
         try:
             with selectors.DefaultSelector() as selector:
                 for process in self._processes:
@@ -89,18 +89,16 @@ class _Compilers:
                     selector.register(process.stdout, selectors.EVENT_READ, process)
                     self._give(process)
                 while selector.get_map():
-                    for key, _ in selector.select(NOTE_INTERVAL_S):
+                    for key, _ in selector.select(max(noted_s + NOTE_INTERVAL_S - time.monotonic(), 0.1)):
                         if not self._took(key.data):
                             selector.unregister(key.fileobj)
                     if time.monotonic() - noted_s >= NOTE_INTERVAL_S and self._done < self._total:
                         noted_s = time.monotonic()
-                        self._note(self._text())
+                        so_far = f"{self._done} of {self._total} kernels in {noted_s - began_s:.0f} s so far"
+                        self._note(f"compiled {so_far}")
         finally:
             self._end()
         self._note(f"compiled {self._done} kernels in {time.monotonic() - began_s:.1f} s")
-
-    def _text(self) -> str:
-        return f"compiling kernels (once per machine), {self._done} of {self._total}"
 
     def _took(self, process: subprocess.Popen[bytes]) -> bool:
         """Reads a process's report that a kernel is compiled; returns whether it continues."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,12 +65,23 @@ def test_what_is_missing_is_compiled_once_and_told(
     monkeypatch.setattr(compiling, "kernels_of", lambda experiment, forced: SMALL)
     notes: list[str] = []
     assert compiling.compile_kernels(experiment, os.environ, 2, notes.append) == 2
-    assert notes[0] == "compiling kernels (once per machine), 0 of 2"
+    assert notes[0] == "compiling 2 kernels, each once on this machine"
     assert notes[-1].startswith("compiled 2 kernels in ")
     assert sorted(path.name for path in kernel_cache.folder().glob("*.nbi"))
     notes.clear()
     assert compiling.compile_kernels(experiment, os.environ, 2, notes.append) == 0
     assert notes == []
+
+
+def test_how_far_it_is_and_for_how_long_is_told_now_and_then(
+    experiment: Experiment, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "kernels_of", lambda experiment, forced: SMALL)
+    monkeypatch.setattr(compiling, "NOTE_INTERVAL_S", 0.0)
+    notes: list[str] = []
+    compiling.compile_kernels(experiment, os.environ, 1, notes.append)
+    assert len(notes) > 2
+    assert all(re.fullmatch(r"compiled [01] of 2 kernels in \d+ s so far", note) for note in notes[1:-1]), notes
 
 
 def test_a_compiler_that_ends_early_is_left_to_the_roles(
