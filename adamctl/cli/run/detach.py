@@ -11,8 +11,11 @@ from adamctl.launch.detaching import ERROR, start_detached
 from adamctl.launch.run_folder import run_name
 
 
-def detach(arguments: Sequence[str], as_json: bool) -> int:
-    """Starts a run with this command's arguments except `--detach`; prints where it is and how to watch it."""
+def detach(arguments: Sequence[str], as_json: bool, experiment: str) -> int:
+    """Starts a run with this command's arguments except `--detach`; prints where it is and how to watch it.
+
+    `experiment` is the name that its runs have.
+    """
     started = start_detached([argument for argument in arguments if argument not in ("--detach", "--json")])
     if started.exit_code is not None:  # its output before it had a folder went to this terminal
         if started.message:
@@ -32,7 +35,8 @@ def detach(arguments: Sequence[str], as_json: bool) -> int:
         }
     else:
         said = "a run begins without this terminal: it still checks its data or compiles, and has no run folder yet"
-        lines = {"find it": "adamctl run list", "end it": f"kill {started.pid}"}
+        stop = f"adamctl run stop {quote(experiment)}"
+        lines = {"find it": "adamctl run list", "end it": f"{stop}, once it is listed; until then: kill {started.pid}"}
     echo(said, err=True)
     for label, text in lines.items():
         echo(f"  {label:<14} {text}", err=True)

@@ -117,7 +117,7 @@ def command(
     if detach:
         from adamctl.cli.run.detach import detach as start
 
-        return start(sys.argv[1:], as_json)
+        return start(sys.argv[1:], as_json, loaded.experiment.name)
     from adamctl.launch.train import TrainOptions, train
 
     reporter, begun = _reporter(detached_fd, plain=plain, log_format=log_format)

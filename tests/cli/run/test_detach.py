@@ -13,7 +13,7 @@ from adamctl.launch.detaching import Detached
 
 def say(started: Detached, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     monkeypatch.setattr(detach, "start_detached", lambda arguments: started)
-    assert detach.detach(("train", "small.toml", "--detach"), as_json=True) == 0
+    assert detach.detach(("train", "small.toml", "--detach"), as_json=True, experiment="small") == 0
     captured = capsys.readouterr()
     return captured.out, captured.err
 
@@ -34,4 +34,5 @@ def test_a_run_without_a_folder_yet_is_not_named_after_the_current_one(
     expected = {"run": "", "run_folder": "", "pid": 4321, "state": "starting"}
     assert json.loads(out).items() >= expected.items()
     assert "has no run folder yet" in err and "kill 4321" in err
+    assert "adamctl run stop small, once it is listed" in err
     assert Path.cwd().name not in err and "attach" not in err
