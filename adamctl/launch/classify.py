@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.launch.metrics import PROBABILITY_MIN
 from adamctl.launch.prediction.archives import rows_of
 from adamctl.launch.prediction.forward import Forward, predictions
@@ -23,6 +23,7 @@ from adamctl.roles.data.readers.images import Decoder, ImageDecoder
 from adamctl.roles.data.scaling import Scaling
 from adamctl.roles.data.speech.recordings import ENDINGS as RECORDING_ENDINGS
 
+OnDamaged: TypeAlias = Callable[[DamagedDataError], None]
 BYTE_MAX = 255.0
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png")
 
@@ -46,20 +47,21 @@ class Ready:
 
 
 def classify(
-    trained: Trained, forward: Forward, files: Sequence[Path], data: Sequence[str], top: int
+    trained: Trained, forward: Forward, files: Sequence[Path], data: Sequence[str], top: int, on_damaged: OnDamaged
 ) -> Iterator[dict[str, Any]]:
     """Yields, per example, `image` and `classes`: the `top` best, each with `class` and `score`.
 
     Of a model that was trained on targets, `image` and `outputs`, numbers as targets are. If the model was trained on
-    sound, an example is a recording. Files are read as examples are computed, so few of them are in memory.
+    sound, an example is a recording. Files are read as examples are computed, so few of them are in memory. An image or
+    recording that cannot be read is left out, and `on_damaged` is called with the error, which names it.
 
     Raises:
         ConfigurationError: there is no such file, its content does not fit the model, or the scaling needs training
             data that are missing.
-        DamagedDataError: a file cannot be read; the message names it.
+        DamagedDataError: an archive cannot be read; what was yielded of it may be wrong, too.
     """
     if trained.experiment.data.format == "audio":
-        yield from classify_recordings(trained, forward, files, data, top)
+        yield from classify_recordings(trained, forward, files, data, top, on_damaged)
         return
     found = [one for file in files for one in _files(file, IMAGE_ENDINGS, "images")]
     shape = trained.experiment.model.input
@@ -69,7 +71,7 @@ def classify(
     has_targets = takes_targets(trained.experiment.model)
 
     def parts() -> Iterator[NDArray[Any]]:
-        for names_of, raw in _batches(found, shape, trained.experiment.data.decoder):
+        for names_of, raw in _batches(found, shape, trained.experiment.data.decoder, on_damaged):
             names.append(names_of)
             yield raw
 
@@ -79,14 +81,13 @@ def classify(
 
 
 def classify_recordings(
-    trained: Trained, forward: Forward, files: Sequence[Path], data: Sequence[str], top: int
+    trained: Trained, forward: Forward, files: Sequence[Path], data: Sequence[str], top: int, on_damaged: OnDamaged
 ) -> Iterator[dict[str, Any]]:
     """Yields the same for WAV and FLAC files: scores are geometric means over a recording's frames, of sum 1.
 
     Raises:
         ConfigurationError: there is no such file, it has another rate than those that the model was trained on, or the
             training data, which its frames are prepared like, are missing.
-        DamagedDataError: a file cannot be read; the message names it.
     """
     found = [one for file in files for one in _files(file, RECORDING_ENDINGS, "WAV or FLAC files")]
     opened = open_data(trained.experiment, data_of(trained.experiment, data))
@@ -97,13 +98,23 @@ def classify_recordings(
         opened.scaling.apply(values)
         return values
 
-    heard = map(source.contexts_of, found)
+    heard = deque[Path]()
+
+    def parts() -> Iterator[NDArray[Any]]:
+        for file in found:
+            try:
+                contexts = source.contexts_of(file)
+            except DamagedDataError as error:
+                on_damaged(error)
+                continue
+            heard.append(file)
+            yield contexts
+
     names = trained.class_names or opened.classes
-    outputs_of = predictions(forward, trained.loss, trained.classes, heard, prepare)
-    for file, outputs in zip(found, outputs_of, strict=True):
+    for outputs in predictions(forward, trained.loss, trained.classes, parts(), prepare):
         logarithms = np.log(np.maximum(outputs, PROBABILITY_MIN)).mean(axis=0)
         scores = np.exp(logarithms - logarithms.max())
-        yield _described(str(file), scores / scores.sum(), names, top)
+        yield _described(str(heard.popleft()), scores / scores.sum(), names, top)
 
 
 def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
@@ -159,7 +170,7 @@ def _files(path: Path, endings: Sequence[str], kind: str) -> list[Path]:
 
 
 def _batches(
-    files: Sequence[Path], shape: tuple[int, ...], decoder: Decoder
+    files: Sequence[Path], shape: tuple[int, ...], decoder: Decoder, on_damaged: OnDamaged
 ) -> Iterator[tuple[list[str], NDArray[Any]]]:
     """Yields names and raw values of up to BATCH examples of one type."""
     images: list[Path] = []
@@ -167,24 +178,34 @@ def _batches(
         if file.suffix != ".npz":
             images.append(file)
             if len(images) == BATCH:
-                yield _decoded(images, shape, decoder)
+                yield from _decoded(images, shape, decoder, on_damaged)
                 images = []
             continue
-        if images:
-            yield _decoded(images, shape, decoder)
-            images = []
-        start = 0
+        yield from _decoded(images, shape, decoder, on_damaged)
+        images, start = [], 0
         for rows in rows_of(file, BATCH):
             part = fitting(rows, shape, str(file))
             yield [f"{file}[{start + row}]" for row in range(len(part))], part
             start += len(part)
-    if images:
-        yield _decoded(images, shape, decoder)
+    yield from _decoded(images, shape, decoder, on_damaged)
 
 
-def _decoded(images: Sequence[Path], shape: tuple[int, ...], decoder: Decoder) -> tuple[list[str], NDArray[Any]]:
+def _decoded(
+    images: Sequence[Path], shape: tuple[int, ...], decoder: Decoder, on_damaged: OnDamaged
+) -> Iterator[tuple[list[str], NDArray[Any]]]:
+    """Yields the images that can be decoded together, if there are any."""
+    if not images:
+        return
     decode = ImageDecoder(shape, decoder).decode_file
-    return list(map(str, images)), np.stack([decode(path) for path in images])
+    names, decoded = list[str](), list[NDArray[Any]]()
+    for path in images:
+        try:
+            decoded.append(decode(path))
+            names.append(str(path))
+        except DamagedDataError as error:
+            on_damaged(error)
+    if names:
+        yield names, np.stack(decoded)
 
 
 def _described(name: str, outputs: Floats, names: tuple[str, ...], top: int) -> dict[str, Any]:

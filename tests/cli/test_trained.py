@@ -177,6 +177,28 @@ def test_predict_names_a_picture_that_is_none(run: Path, tmp_path: Path) -> None
     assert "text.png" in str(error)
 
 
+@pytest.mark.parametrize("flags", [(), ("--csv",), ("--json",)], ids=" ".join)
+def test_predict_leaves_damaged_pictures_out_and_tells_of_them_at_the_end(
+    run: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pictures = [str(tmp_path / name) for name in ("a.png", "bad.png", "b.png", "worse.png")]
+    for path in pictures:
+        image.fromarray(np.zeros((8, 8), np.uint8)).save(path)
+    for path in pictures[1::2]:
+        Path(path).write_text("not a picture")
+    result = invoke("predict", str(run), *pictures, *flags)
+    assert isinstance(result.exception, DamagedDataError) and "worse.png" in str(result.exception)
+    assert "bad.png" in result.stderr if flags != ("--json",) else "bad.png" in json.loads(result.stdout)["error"]
+    if flags == ("--json",):
+        assert [one["image"] for one in json.loads(result.stdout)["predictions"]] == pictures[::2]
+    else:
+        words = [line.replace(",", " ").split()[0] for line in result.stdout.splitlines()]
+        assert words == ["image", *pictures[::2]]
+    nothing = invoke("predict", str(run), pictures[1], *flags)
+    assert nothing.exception is not None and ("image" not in nothing.stdout.split() or flags == ("--json",))
+
+
 def test_names_of_classes_are_those_of_the_checkpoint(run: Path, tmp_path: Path) -> None:
     """Also where the data have gone, and if they have other names now."""
     pixels = np.zeros((1, SIDE, SIDE, 1), np.uint8)
@@ -293,7 +315,10 @@ def test_predict_of_recordings_of_another_rate_or_kind_is_refused(heard: Path, t
     failed = invoke("predict", str(heard), str(tmp_path / "fast.wav")).exception
     assert isinstance(failed, ConfigurationError) and "expected 8000 samples a second" in str(failed)
     (tmp_path / "no.wav").write_bytes(b"RIFF")
-    assert isinstance(invoke("predict", str(heard), str(tmp_path / "no.wav")).exception, DamagedDataError)
+    (tmp_path / "low.wav").write_bytes(wav_bytes(tone(300)))
+    result = invoke("predict", str(heard), str(tmp_path / "no.wav"), str(tmp_path / "low.wav"))
+    assert isinstance(result.exception, DamagedDataError) and "no.wav" in str(result.exception)
+    assert str(tmp_path / "low.wav") in result.stdout
     (tmp_path / "empty").mkdir()
     assert "no WAV or FLAC files" in str(invoke("predict", str(heard), str(tmp_path / "empty")).exception)
 

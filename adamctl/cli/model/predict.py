@@ -14,6 +14,7 @@ import click
 
 from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json, say_which, table
+from adamctl.errors import DamagedDataError
 
 
 @click.command("predict")
@@ -44,7 +45,8 @@ def command(
     FILES are JPEG or PNG images, folders of them, and .npz archives of examples [n, ...]: bytes, or other numbers as
     training would read them; of a model that was trained on sound, WAV and FLAC recordings, and folders of them. Of a
     run, uses the checkpoint that was best on its validation part, or else the last one, and prints which. A model of
-    classes gives the best of them with their scores, one that was trained on targets its outputs, numbers.
+    classes gives the best of them with their scores, one that was trained on targets its outputs, numbers. A damaged
+    image or recording is left out; its error comes at the end, with exit code 5.
 
     With --partitions each of so many processes holds a part of the model and no more: for models that one process's
     memory or caches cannot hold. With --csv, rows are printed as they are computed.
@@ -56,30 +58,40 @@ def command(
     from adamctl.launch.classify import classify
     from adamctl.launch.prediction.processes import Processes, open_forward
     from adamctl.launch.trained import load_trained
-    from adamctl.live.units import figure
     from adamctl.model.metric import takes_targets
 
     trained = load_trained(checkpoint, Path(run_dir), which)
     say_which(trained.checkpoint, trained.chosen)
     has_targets, shown = takes_targets(trained.experiment.model), min(top, trained.classes)
     columns = _outputs(trained.classes) if has_targets else _classes(shown)
+    damaged: list[DamagedDataError] = []
     with closing(open_forward(trained, Processes(partitions, threads, memory))) as forward:
-        predictions = classify(trained, forward, [Path(file) for file in files], data, top)
+        predictions = classify(trained, forward, [Path(file) for file in files], data, top, damaged.append)
         if as_csv:
-            _print_csv(columns, predictions)
-            return
-        found = list(predictions)
+            _print_csv(columns, predictions, damaged)
+        else:
+            found = list(predictions)
     if as_json:
-        print_json({"checkpoint": str(trained.checkpoint), "predictions": found})
-    elif has_targets:
-        rows = [(one["image"], *map(figure, one["outputs"])) for one in found]
-        echo(table(columns, rows, right=range(1, len(columns))))
-    else:
-        rows = [
-            (prediction["image"], *(f"{each['class']} {each['score'] * 100:.1f}%" for each in prediction["classes"]))
-            for prediction in found
-        ]
-        echo(table(("image", *(f"{rank}." for rank in range(1, shown + 1))), rows))
+        problem = {"error": "; ".join(map(str, damaged)), "exit_code": DamagedDataError.exit_code} if damaged else {}
+        print_json({"checkpoint": str(trained.checkpoint), "predictions": found, **problem})
+    elif not as_csv and (found or not damaged):
+        _print_table(
+            columns if has_targets else ["image", *(f"{rank}." for rank in range(1, shown + 1))], found, has_targets
+        )
+    for error in damaged[:-1]:
+        echo(f"adamctl: error: {error}", err=True)
+    if damaged:
+        raise damaged[-1]
+
+
+def _print_table(columns: Sequence[str], found: Iterable[dict[str, Any]], has_targets: bool) -> None:
+    from adamctl.live.units import figure
+
+    rows = []
+    for one in found:
+        best = (f"{each['class']} {each['score'] * 100:.1f}%" for each in one.get("classes", ()))
+        rows.append((one["image"], *(map(figure, one["outputs"]) if has_targets else best)))
+    echo(table(columns, rows, right=range(1, len(columns)) if has_targets else ()))
 
 
 def _outputs(outputs: int) -> list[str]:
@@ -91,10 +103,12 @@ def _classes(shown: int) -> list[str]:
     return ["image", *(f"{name}_{rank}" for rank in range(1, shown + 1) for name in ("class", "score"))]
 
 
-def _print_csv(columns: Sequence[str], predictions: Iterable[dict[str, Any]]) -> None:
-    """Prints a line for each example as soon as it is computed; no header alone where the first one fails."""
+def _print_csv(columns: Sequence[str], predictions: Iterable[dict[str, Any]], damaged: Sequence[Exception]) -> None:
+    """Prints a line for each example as soon as it is computed; no header alone where all of them fail."""
     computed = iter(predictions)
     first = list(islice(computed, 1))
+    if damaged and not first:
+        return
     echo(_line(*columns), nl=False)
     for one in chain(first, computed):
         values = one.get("outputs") or (each[key] for each in one["classes"] for key in ("class", "score"))
