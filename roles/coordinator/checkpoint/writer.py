@@ -23,6 +23,7 @@ from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
+from adamctl.roles.ps.client.incoming_file import to_its_end
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.saving import NONCE_NAME
 from adamctl.wire.messages import CheckpointFile
@@ -130,7 +131,7 @@ class CheckpointWriter:
         try:
             await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
             files = await self._write_shards(folder, snapshot)
-            await _to_its_end(lambda: manifest.finish(folder, files, described))
+            await to_its_end(lambda: manifest.finish(folder, files, described))
         except BaseException:
             await asyncio.shield(asyncio.to_thread(manifest.abandon, folder))
             raise
@@ -173,16 +174,6 @@ class CheckpointWriter:
             return await self._parameters.checkpoint(str(folder), commit=commit, nonce=nonce)
         finally:
             await asyncio.to_thread((folder / NONCE_NAME).unlink, missing_ok=True)
-
-
-async def _to_its_end(work: Callable[[], None]) -> None:
-    """Does what blocks in a thread; who is cancelled meanwhile goes on when it is done, not beside it."""
-    working = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        await asyncio.shield(working)
-    except asyncio.CancelledError:
-        await asyncio.gather(working, return_exceptions=True)
-        raise
 
 
 def _later_ones(number: int, names: Sequence[str], where: str, key: str) -> ConfigurationError:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
+from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from adamctl.errors import DamagedDataError, RemoteError
 from adamctl.net.transport import Connection
@@ -22,24 +23,28 @@ STREAMS_MAX: Final = 2
 
 
 class IncomingFile:
-    """Writes one file under the temporary name that follows from its node; blocking, so use it in a thread."""
+    """Writes one file under the temporary name that follows from its node; blocking, so use it in threads.
+
+    One call at a time: first `open`; at last `finish` and `close`, or else `abandon`, also after an error.
+    """
 
     def __init__(self, folder: Path, node: str) -> None:
-        """Raises OSError."""
-        self._node, self._name = node, file_name(node)
-        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            self._file = create_partial(self._folder, self._name)
-        except BaseException:
-            os.close(self._folder)
-            raise
+        self._path, self._node, self._name = folder, node, file_name(node)
+        self._folder = -1
+        self._file: BinaryIO | None = None
         self._hash = blake2b(digest_size=16)
         self.size_bytes = 0
+
+    def open(self) -> None:
+        """Begins the file, in place of an older one. Raises OSError."""
+        self._folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._file = create_partial(self._folder, self._name)
 
     def add(self, part: memoryview, checksum: int) -> None:
         """Appends a part. Raises DamagedDataError if it was damaged on its way, OSError if the disk refuses it."""
         if crc32(part) != checksum:
             raise DamagedDataError(f"{self._node}: the part of its file from byte {self.size_bytes} has come damaged")
+        assert self._file is not None
         self._file.write(part)
         self._hash.update(part)
         self.size_bytes += len(part)
@@ -50,19 +55,43 @@ class IncomingFile:
         if found != (file.size_bytes, file.checksum):
             expected = f"{file.size_bytes} bytes with checksum {file.checksum}"
             raise DamagedDataError(f"{self._node}: expected its file to be {expected}; found {found[0]}, {found[1]}")
+        assert self._file is not None
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._close()
+
+    def close(self) -> None:
+        """Keeps the finished file."""
+        file, folder, self._file, self._folder = self._file, self._folder, None, -1
+        try:
+            if file is not None:
+                file.close()
+        finally:
+            if folder >= 0:
+                os.close(folder)
 
     def abandon(self) -> None:
-        """Removes the unfinished file."""
-        with suppress(FileNotFoundError):
-            os.unlink(partial_name(self._name), dir_fd=self._folder)
-        self._close()
+        """Removes the unfinished file, if there is one."""
+        try:
+            if self._file is not None:
+                os.unlink(partial_name(self._name), dir_fd=self._folder)
+        except FileNotFoundError:
+            pass
+        finally:
+            self.close()
 
-    def _close(self) -> None:
-        self._file.close()
-        os.close(self._folder)
+
+async def to_its_end(work: Callable[[], None]) -> None:
+    """Does what blocks in a thread; who is cancelled meanwhile goes on when it is done, not beside it."""
+    working = asyncio.get_running_loop().run_in_executor(None, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not working.done():
+        try:
+            await asyncio.wait({working})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from working.exception()
+    working.result()
 
 
 async def fetch(
@@ -79,15 +108,16 @@ async def fetch(
         DeadlineError, UnreachableError, RemoteError: the server did not send it. Nothing of it remains.
     """
     loop = asyncio.get_running_loop()
-    writer = await asyncio.to_thread(IncomingFile, folder, node)
+    writer = IncomingFile(folder, node)
     try:
+        await to_its_end(writer.open)
         while True:
             message = CheckpointPartRequest(job, stream, writer.size_bytes)
             reply = await connection.request(message, deadline_s=max(until_s - loop.time(), 0.001))
             try:
                 part = reply.message
                 assert isinstance(part, CheckpointPartReply)
-                await asyncio.to_thread(writer.add, reply.body, part.checksum)
+                await to_its_end(partial(writer.add, reply.body, part.checksum))
             finally:
                 if len(reply.body):
                     reply.release()
@@ -96,10 +126,11 @@ async def fetch(
         if len(part.files) > 1 or bool(part.files) != bool(writer.size_bytes):
             raise RemoteError(ErrorCode.BAD_MESSAGE, f"{node}: expected the description of one file with its parts")
         if part.files:
-            await asyncio.to_thread(writer.finish, part.files[0])
+            await to_its_end(partial(writer.finish, part.files[0]))
+            writer.close()
         else:
-            await asyncio.to_thread(writer.abandon)
+            await to_its_end(writer.abandon)
         return part.files
     except BaseException:
-        await asyncio.shield(asyncio.to_thread(writer.abandon))
+        await to_its_end(writer.abandon)
         raise

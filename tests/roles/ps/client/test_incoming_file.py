@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from adamctl.errors import DamagedDataError, RemoteError, UnreachableError
-from adamctl.roles.ps.client.incoming_file import fetch
+from adamctl.roles.ps.client.incoming_file import IncomingFile, fetch
 from adamctl.wire.checksum import crc32
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointPartReply, CheckpointPartRequest
@@ -91,6 +92,42 @@ async def test_a_file_without_a_description_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RemoteError) as caught:
         await fetched(Silent(), tmp_path)
     assert caught.value.code == ErrorCode.BAD_MESSAGE and not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["open", "add", "finish", "abandon"])
+async def test_who_is_cancelled_while_a_thread_has_the_file_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Beside that thread it would close descriptors that by then belong to somebody else, and free what is written."""
+    begun, go_on, order = threading.Event(), threading.Event(), list[str]()
+    at_once = getattr(IncomingFile, where)
+
+    def slowly(writer: IncomingFile, *given: Any) -> None:
+        if not begun.is_set():
+            begun.set()
+            go_on.wait()
+            order.append(where)
+        at_once(writer, *given)
+
+    class Noted(Server):
+        def _release(self) -> None:
+            order.append("released")
+
+    monkeypatch.setattr(IncomingFile, where, slowly)
+    before = len(os.listdir("/dev/fd"))
+    fetching = asyncio.create_task(fetched(Noted(dies=1 if where == "abandon" else -1), tmp_path))
+    await asyncio.to_thread(begun.wait)
+    for _ in range(2):
+        fetching.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+    order.append("cancelled")
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+    assert [one for one in order if one != "released"] == ["cancelled", where]
+    assert where != "add" or order == ["cancelled", "add", "released"]
+    assert len(os.listdir("/dev/fd")) == before and not os.listdir(tmp_path)
 
 
 async def test_a_link_in_its_place_is_replaced_and_not_followed(tmp_path: Path) -> None:
