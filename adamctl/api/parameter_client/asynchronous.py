@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from adamctl.api.parameter_client.arrays import Arrays, NamedArrays, as_array
 from adamctl.api.parameter_client.buffers import RegisteredArrays, Staged
-from adamctl.api.parameter_client.job import FoundJob, check_deadline, find_or_make, is_over, parse_url, rule_config
+from adamctl.api.parameter_client.job import (
+    FoundJob,
+    check_deadline,
+    find_or_make,
+    is_over,
+    parse_url,
+    rule_config,
+    told,
+)
 from adamctl.api.parameter_client.renewal import RENEWALS_MAX, Identity, evicted, push_again
 from adamctl.api.parameter_client.values import give_values, wait_for_values
 from adamctl.config.experiment import OptimizerConfig
@@ -25,7 +33,6 @@ from adamctl.errors import (
     DeadlineError,
     NotFiniteError,
     RemoteError,
-    RunFailedError,
     UnreachableError,
 )
 from adamctl.model.rule import RuleConfig
@@ -38,7 +45,7 @@ from adamctl.roles.ps.client.parameter_client import ParameterClient as ServersC
 from adamctl.roles.ps.client.parameter_client import PendingPush, Pulled
 from adamctl.roles.ps.client.route_table import check_connections
 from adamctl.roles.ps.client.wire_choice import check_wire_types
-from adamctl.wire.constants import ErrorCode, UpdateKind
+from adamctl.wire.constants import UpdateKind
 
 log = logging.getLogger("adamctl.api")
 
@@ -311,18 +318,14 @@ class AsyncParameterClient:
                 servers = await self._renewed(servers)
                 again = await push_again(servers, staged.push, parts)
                 refused = (*(part for part in refused if part not in parts), *again.refused)
-        except AdamctlError as error:
-            self._failure = self._failure or self._told(error)
-            return
+            if refused:
+                raise self._arrays.refusal(refused[0])
+        except BaseException as error:
+            self._failure = self._failure or told(self.job, error)
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._arrays.give_back(staged)
-        if refused:
-            part = refused[0]
-            layout = self._arrays.layout
-            name = layout.tensors[layout.shards[part.shard].tensor].name
-            what = f"{name}: the servers refused a push: {part.message}"
-            finite = part.code != ErrorCode.NOT_FINITE
-            self._failure = self._failure or (RemoteError(part.code, what) if finite else NotFiniteError(what))
 
     async def _renewed(self, forgotten: ServersClient) -> ServersClient:
         """Returns the replacement for a client that servers have forgotten, or will: one with a new incarnation."""
@@ -362,9 +365,6 @@ class AsyncParameterClient:
         if failure is not None:
             raise failure
 
-    def _told(self, error: AdamctlError) -> AdamctlError:
-        return RunFailedError(f"job {self.job!r} has ended: {error}") if is_over(error) else error
-
     def _registered(self) -> ServersClient:
         if self._servers is None:
             raise ConfigurationError("expected a registered client; call register before you push or pull")
@@ -392,7 +392,7 @@ class AsyncParameterClient:
             try:
                 self._pulled = await servers.pull(self._arrays.flat, deadline_s=self._deadline_s)
             except RemoteError as error:
-                raise self._told(error) from error
+                raise told(self.job, error) from error
             for name, target in targets:
                 view = self._arrays.view(name)
                 if target.ctypes.data != view.ctypes.data:

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.api.parameter_client.arrays import Arrays, Floats, NamedArrays, as_array
-from adamctl.errors import ConfigurationError, NotFiniteError
+from adamctl.errors import AdamctlError, ConfigurationError, NotFiniteError, RemoteError
 from adamctl.kernels.numeric.finite import BLOCK, all_finite
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.ps.client.parameter_client import Base, PushSet
-from adamctl.wire.constants import UpdateKind
+from adamctl.roles.ps.client.parameter_client import Base, PushSet, RefusedPart
+from adamctl.wire.constants import ErrorCode, UpdateKind
 
 
 @dataclass
@@ -77,6 +77,12 @@ class RegisteredArrays:
     def _part(self, flat: Floats, name: str) -> Floats:
         tensor = self.layout.tensors[self.numbers[name]]
         return flat[tensor.offset : tensor.offset + tensor.size].reshape(self._names.shapes[name])
+
+    def refusal(self, part: RefusedPart) -> AdamctlError:
+        """Returns the error that says which array's push the servers have refused, and why."""
+        name = self.layout.tensors[self.layout.shards[part.shard].tensor].name
+        what = f"{name}: the servers refused a push: {part.message}"
+        return NotFiniteError(what) if part.code == ErrorCode.NOT_FINITE else RemoteError(part.code, what)
 
     # --- values to be pushed -----------------------------------------------------------------------------------------
 

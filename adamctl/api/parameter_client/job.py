@@ -24,7 +24,14 @@ from adamctl.config.records import (
     job_key,
     layout_key,
 )
-from adamctl.errors import ConfigurationError, DamagedDataError, RemoteError, UnreachableError
+from adamctl.errors import (
+    AdamctlError,
+    ConfigurationError,
+    DamagedDataError,
+    RemoteError,
+    RunFailedError,
+    UnreachableError,
+)
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.layout import ParameterLayout, cut_layout
 from adamctl.model.rule import RuleConfig
@@ -232,6 +239,17 @@ async def _servers(
     return await wait_for(store, "/nodes/", enough, deadline_s, described)
 
 
-def is_over(error: Exception) -> bool:
+def is_over(error: BaseException) -> bool:
     """Returns whether an error means that the job has ended."""
     return isinstance(error, RemoteError) and error.code in (ErrorCode.RUN_ENDED, ErrorCode.UNKNOWN_JOB)
+
+
+def told(job: str, error: BaseException) -> AdamctlError:
+    """Returns the error that a user of a job gets for one that has ended a call, or a push on its way."""
+    if is_over(error):
+        return RunFailedError(f"job {job!r} has ended: {error}")
+    if isinstance(error, AdamctlError):
+        return error
+    failed = RunFailedError(f"job {job!r}: a push failed, and may or may not have been applied: {error!r}")
+    failed.__cause__ = error
+    return failed

@@ -24,6 +24,7 @@ from adamctl.model.layout import cut_layout
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.configuration import nodes_of, read_record
 from adamctl.roles.coordinator.job import job_changes
+from adamctl.roles.ps.client.parameter_client import PendingPush, PushOutcome
 from adamctl.wire.messages import NodeRegisterRequest
 from tests.api.cluster_for_tests import TOKEN, address_of, client, start
 
@@ -85,6 +86,25 @@ class TestEnding:
         params = await registering
         assert (params["w"] == 3).all() and other.created and other.job == f"{name}~2"
         await other.close(end=True)
+
+
+@pytest.mark.parametrize("why", [MemoryError("no room"), asyncio.CancelledError()])
+async def test_a_push_that_fails_in_whatever_way_is_never_taken_for_acknowledged(
+    url: str, monkeypatch: pytest.MonkeyPatch, why: BaseException
+) -> None:
+    async def fail(push: PendingPush) -> PushOutcome:
+        raise why
+
+    async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60) as ps:
+        await ps.register([np.zeros(3)])
+        with monkeypatch.context() as patch:
+            patch.setattr(PendingPush, "__await__", lambda push: fail(push).__await__())
+            await ps.add([np.ones(3)])
+            with pytest.raises(RunFailedError, match="a push failed, and may or may not have been applied") as caught:
+                await ps.wait()
+        assert caught.value.__cause__ is why
+        await ps.wait()  # told once
+        await ps.close(end=True)
 
 
 async def test_the_cluster_shows_who_takes_part(cluster: str, url: str) -> None:
