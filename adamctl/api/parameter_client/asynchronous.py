@@ -383,7 +383,7 @@ class AsyncParameterClient:
 
         Raises:
             DeadlineError: the servers did not answer in time.
-            ConfigurationError: `into` has other names or shapes.
+            ConfigurationError: `into` has other names or shapes, or what NumPy can only copy, such as lists of numbers.
         """
         self._raise_failure()
         servers = self._registered()

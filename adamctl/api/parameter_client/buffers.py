@@ -72,6 +72,9 @@ class RegisteredArrays:
         if target.shape != shape or not target.flags.writeable or target.dtype.kind != "f":
             found = f"{'' if target.flags.writeable else 'read-only '}{target.dtype} {list(target.shape)}"
             raise ConfigurationError(f"{name}: expected an array of floats of shape {list(shape)}; found {found}")
+        if target is not given and not np.may_share_memory(target, as_array(given, name)):
+            found = f"a {type(given).__name__}, of which NumPy makes a copy"
+            raise ConfigurationError(f"{name}: expected an array that can be written to in place; found {found}")
         return name, target
 
     def _part(self, flat: Floats, name: str) -> Floats:

@@ -87,6 +87,32 @@ def test_pulls_go_to_the_registered_arrays_without_a_copy_or_into_given_ones(url
         ps.close(end=True)
 
 
+class Lent:
+    """An array of another framework: NumPy sees its memory, or, if it is `copied`, its values."""
+
+    def __init__(self, copied: bool) -> None:
+        self.memory, self.copied = np.zeros(3), copied
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.memory.copy() if self.copied else self.memory
+
+
+def test_a_pull_into_what_numpy_can_only_copy_is_refused_as_nothing_would_come_there(url: str) -> None:
+    with client(url) as ps:
+        ps.register({"a": np.full(3, 7.0)})
+        for into in ([0.0, 0.0, 0.0], (0.0, 0.0, 0.0), Lent(copied=True)):
+            expected = rf"a: expected an array that can be written to in place; found a {type(into).__name__}"
+            with pytest.raises(ConfigurationError, match=expected):
+                ps.pull(into={"a": into})
+        lent = Lent(copied=False)
+        ps.pull(into={"a": lent})
+        assert (lent.memory == 7).all()
+        of_memory = np.zeros(6)
+        ps.pull(into={"a": memoryview(of_memory)[::2]})
+        assert of_memory.tolist() == [7, 0, 7, 0, 7, 0]
+        ps.close(end=True)
+
+
 RULES: tuple[Callable[[], Any], ...] = (
     lambda: adam.SGD(0.1, weight_decay=0.01),
     lambda: adam.Momentum(0.1, 0.8, nesterov=True),
