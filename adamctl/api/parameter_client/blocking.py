@@ -113,13 +113,11 @@ class ParameterClient:
         self, gradients: Arrays, learning_rate: float | None = None, *, examples: int = 0, copy: bool = True
     ) -> None:
         """Sends gradients for the servers' rule to apply; returns when they are queued to be sent."""
-        # Copied here, not in the other thread, which continues to send earlier pushes.
-        staged = self._client.stage(gradients, UpdateKind.GRADIENT, learning_rate, examples, copy)
-        self._call(self._client.submit(staged))
+        self._submit(gradients, UpdateKind.GRADIENT, learning_rate, examples, copy)
 
     def add(self, deltas: Arrays, *, copy: bool = True) -> None:
         """Like `push`, but the servers add the values unchanged, whatever the job's rule."""
-        self._call(self._client.submit(self._client.stage(deltas, UpdateKind.DELTA, 0.0, 0, copy)))
+        self._submit(deltas, UpdateKind.DELTA, 0.0, 0, copy)
 
     def pull(self, into: Arrays = None) -> Arrays:
         """Returns the servers' present values, in the arrays that `register` returned or in the given ones."""
@@ -154,12 +152,24 @@ class ParameterClient:
         finally:
             self._loop.close()
 
-    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        if os.getpid() != self._pid or not self._thread.is_alive():
-            work.close()
-            forked = os.getpid() != self._pid
+    def _submit(self, values: Arrays, kind: UpdateKind, learning_rate: float | None, examples: int, copy: bool) -> None:
+        self._check()  # what is copied here would be seen by the process that it was forked from
+        # Copied here, not in the other thread, which continues to send earlier pushes.
+        self._call(self._client.submit(self._client.stage(values, kind, learning_rate, examples, copy)))
+
+    def _check(self) -> None:
+        """Raises ConfigurationError: it is closed, or this is a forked process."""
+        forked = os.getpid() != self._pid
+        if forked or not self._thread.is_alive():
             why = "it was made in another process; make one in each" if forked else "it is closed; make another"
             raise ConfigurationError(f"this ParameterClient cannot be used: {why}")
+
+    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            self._check()
+        except ConfigurationError:
+            work.close()
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

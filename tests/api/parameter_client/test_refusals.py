@@ -120,6 +120,21 @@ class TestReaching:
         with pytest.raises(ConfigurationError, match="it is closed"):
             ps.register([np.ones(3)])
 
+    def test_what_a_fork_must_not_push_is_not_copied_to_where_its_parent_sees_it(self, url: str) -> None:
+        """What is on its way lies in memory that servers, and so forked processes, share."""
+        with client(url) as ps:
+            ps.register([np.zeros(3)])
+            ps.add([np.ones(3)])
+            ps.wait()
+            (buffer,) = ps._client._arrays._free
+            ps._pid += 1
+            for push in (ps.push, ps.add):
+                with pytest.raises(ConfigurationError, match="another process"):
+                    push([np.full(3, 999.0)])
+            ps._pid -= 1
+            assert (buffer[:3] == 1).all()
+            ps.close(end=True)
+
 
 @pytest.mark.parametrize(
     ("arrays", "words"),
