@@ -23,7 +23,7 @@ from adamctl.api.parameter_client.job import (
     rule_config,
     told,
 )
-from adamctl.api.parameter_client.renewal import RENEWALS_MAX, Identity, evicted, push_again
+from adamctl.api.parameter_client.renewal import RENEWALS_MAX, FormerClients, Identity, evicted, push_again
 from adamctl.api.parameter_client.values import give_values, wait_for_values
 from adamctl.config.experiment import OptimizerConfig
 from adamctl.config.records import Acks
@@ -115,7 +115,7 @@ class AsyncParameterClient:
         self._pending: set[asyncio.Task[None]] = set()
         self._failure: AdamctlError | None = None
         self._pulling, self._renewing = asyncio.Lock(), asyncio.Lock()
-        self._former: list[ServersClient] = []
+        self._former = FormerClients(self._pulling)
 
     async def __aenter__(self) -> AsyncParameterClient:
         await self.connect()
@@ -127,8 +127,7 @@ class AsyncParameterClient:
     @property
     def rolled_back(self) -> int:
         """Number of this client's acknowledged shard updates that were lost when servers restarted from stores."""
-        clients = (*self._former, *((self._servers,) if self._servers is not None else ()))
-        return sum(servers.rollbacks.numbers for servers in clients)
+        return self._former.rolled_back + (0 if self._servers is None else self._servers.rollbacks.numbers)
 
     # --- connect and close -------------------------------------------------------------------------------------------
 
@@ -156,8 +155,8 @@ class AsyncParameterClient:
     async def _close(self, end: bool) -> None:
         await self._identity.end_beacons()
         if self._servers is not None:
-            for servers in (*self._former, self._servers):
-                await servers.close()
+            await self._former.close()
+            await self._servers.close()
             await asyncio.gather(*self._pending, return_exceptions=True)
         try:
             if end and self.job:
@@ -168,7 +167,7 @@ class AsyncParameterClient:
                 raise
             log.info("could not leave the cluster cleanly: %s", error)
         finally:
-            self._servers, self._former = None, []
+            self._servers = None
             await self._store.close()
 
     # --- register ----------------------------------------------------------------------------------------------------
@@ -288,10 +287,9 @@ class AsyncParameterClient:
         """Sends staged values, in call order. Raises as `push`."""
         try:
             self._raise_failure()
-            servers = self._registered()
             if not self._identity.listed and await self._identity.may_join_again(self._pending, self._deadline_s):
                 with suppress(AdamctlError):  # no controller answers; servers still know this client
-                    servers = await self._renewed(servers)
+                    await self._renewed(self._registered())
             if len(self._pending) >= self._pushes_max:
                 done, _ = await asyncio.wait(
                     self._pending, timeout=self._deadline_s, return_when=asyncio.FIRST_COMPLETED
@@ -300,6 +298,7 @@ class AsyncParameterClient:
                     what = f"{len(self._pending)} pushes were not acknowledged within {self._deadline_s:g} s"
                     raise DeadlineError(f"job {self.job!r}: {what}; they are still being sent")
                 self._raise_failure()
+            servers = self._registered()  # while this waited, it may have been replaced
             pending = servers.start_push(staged.push)
         except BaseException:
             self._arrays.give_back(staged)
@@ -341,8 +340,8 @@ class AsyncParameterClient:
             except BaseException:
                 await servers.close()
                 raise
-            self._former.append(forgotten)  # other pushes of it may still be in flight
             self._servers = servers
+            self._former.add(forgotten)  # other pushes of it may still be in flight
             return servers
 
     async def wait(self) -> None:
@@ -386,11 +385,11 @@ class AsyncParameterClient:
             ConfigurationError: `into` has other names or shapes, or what NumPy can only copy, such as lists of numbers.
         """
         self._raise_failure()
-        servers = self._registered()
+        self._registered()
         targets = [] if into is None else self._arrays.targets(into)
         async with self._pulling:
             try:
-                self._pulled = await servers.pull(self._arrays.flat, deadline_s=self._deadline_s)
+                self._pulled = await self._registered().pull(self._arrays.flat, deadline_s=self._deadline_s)
             except RemoteError as error:
                 raise told(self.job, error) from error
             for name, target in targets:

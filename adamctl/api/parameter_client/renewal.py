@@ -132,6 +132,46 @@ class Identity:
                 log.warning("client %s: %s", self.node, error)
 
 
+class FormerClients:
+    """Clients of a job's servers that have been replaced; each is closed when nothing of it is on its way."""
+
+    def __init__(self, pulling: asyncio.Lock) -> None:
+        """`pulling`: held by whoever pulls with the client that is present then."""
+        self._pulling = pulling
+        self._ending: dict[asyncio.Task[None], ParameterClient] = {}
+        self._rolled_back = 0
+
+    @property
+    def rolled_back(self) -> int:
+        """Number of their acknowledged shard updates that were lost."""
+        return self._rolled_back + sum(servers.rollbacks.numbers for servers in self._ending.values())
+
+    def add(self, servers: ParameterClient) -> None:
+        """Takes a client that nothing more is asked of."""
+        ending = asyncio.create_task(self._end(servers))
+        self._ending[ending] = servers
+        ending.add_done_callback(self._ended)
+
+    async def _end(self, servers: ParameterClient) -> None:
+        await servers.idle()
+        async with self._pulling:
+            await servers.close()
+
+    def _ended(self, ending: asyncio.Task[None]) -> None:
+        self._rolled_back += self._ending.pop(ending).rollbacks.numbers
+        if not ending.cancelled() and ending.exception() is not None:
+            log.error("a former client was not closed", exc_info=ending.exception())
+
+    async def close(self) -> None:
+        """Abandons what is on its way."""
+        ending = dict(self._ending)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        for servers in ending.values():
+            await servers.close()
+
+
 def _new_name() -> str:
     """Returns a name that no client has had before."""
     return f"{ROLE}-{as_name(platform.node())[:60]}-{os.getpid()}-{secrets.token_hex(4)}"

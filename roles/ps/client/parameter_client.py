@@ -254,6 +254,11 @@ class ParameterClient:
         """
         return await self.start_push(push, exact=exact).wait(deadline_s)
 
+    async def idle(self) -> None:
+        """Returns when no push is on its way."""
+        while self._session.pushes:
+            await asyncio.wait(set(self._session.pushes))
+
     async def _deliver(self, delivery: Delivery, pending: PendingPush, done: asyncio.Future[PushOutcome]) -> None:
         try:
             await delivery.run()

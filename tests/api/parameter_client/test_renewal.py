@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import adamctl as adam
-from adamctl.api.parameter_client.renewal import Identity, evicted, push_again
+from adamctl.api.parameter_client.renewal import FormerClients, Identity, evicted, push_again
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.ps.client.parameter_client import RefusedPart
+from adamctl.roles.ps.client.rollback import Rollbacks
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges
 from tests.api.cluster_for_tests import TOKEN, address_of, start
@@ -95,11 +96,42 @@ async def test_what_may_have_been_applied_is_not_pushed_again() -> None:
     assert caught.value.code == ErrorCode.CLIENT_EVICTED
 
 
+class Former:
+    """A client whose pushes are answered when `answered` is set, and then tell of two that were lost."""
+
+    def __init__(self) -> None:
+        self.answered, self.closed = asyncio.Event(), False
+        self.rollbacks = Rollbacks("j", lambda text: None)
+
+    async def idle(self) -> None:
+        await self.answered.wait()
+        self.rollbacks.told("ps-0", 1, 2)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_former_client_is_closed_when_its_pushes_and_pulls_are_answered() -> None:
+    pulling = asyncio.Lock()
+    clients, quick, slow = FormerClients(pulling), Former(), Former()
+    clients.add(quick)  # type: ignore[arg-type]
+    clients.add(slow)  # type: ignore[arg-type]
+    async with pulling:
+        quick.answered.set()
+        await asyncio.sleep(0.01)
+        assert not quick.closed and clients.rolled_back == 2
+    await asyncio.sleep(0.01)
+    assert quick.closed and not slow.closed and clients.rolled_back == 2
+    await clients.close()
+    assert slow.closed
+
+
 async def test_a_client_that_was_given_up_joins_again_before_servers_forget_it(url: str) -> None:
     """Its process paused for longer than the controllers wait; they retire it ten minutes later."""
     async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60) as ps:
         await ps.register({"w": np.zeros(300_000, np.float32)})
-        first = ps._identity.incarnation
+        first, former = ps._identity.incarnation, ps._servers
+        assert former is not None
         await ps._store.leave(ps._identity.node, first, deadline_s=60)
         for _ in range(3):  # on their way when it learns of it
             await ps.add({"w": np.ones(300_000, np.float32)})
@@ -111,4 +143,5 @@ async def test_a_client_that_was_given_up_joins_again_before_servers_forget_it(u
         await ps.add({"w": np.ones(300_000, np.float32)})
         await ps.wait()
         assert set((await ps.pull())["w"].tolist()) == {5.0}
+        assert ps._servers is not former and not any(former.transports().values())
         await ps.close(end=True)
