@@ -41,11 +41,11 @@ async def push_again(servers: ParameterClient, push: PushSet, parts: Sequence[Re
     """Pushes parts of a forgotten client's push again, under the numbers of another client; as float32.
 
     Raises:
-        RemoteError: CLIENT_EVICTED: a part was sent before and not answered, so it may have been applied.
+        RemoteError: CLIENT_EVICTED: a part was sent before and not acknowledged, so it may have been applied.
     """
     unsure = [part for part in parts if part.unsure]
     if unsure:
-        what = f"shard {unsure[0].shard}: the servers forgot this client before they answered one of its pushes"
+        what = f"shard {unsure[0].shard}: the servers forgot this client before they acknowledged one of its pushes"
         raise RemoteError(ErrorCode.CLIENT_EVICTED, f"{what}; it is unknown whether that push was applied")
     base = None if push.base is None else Base(push.base.pushes, np.zeros_like(push.base.sequences))
     return await servers.start_push(replace(push, base=base), exact=True, only=[part.shard for part in parts])

@@ -82,6 +82,8 @@ class PushRequest(Message, frozen=True):
 class PushResult(Message, frozen=True):
     """The outcome for one shard: `code` OK and its new version, or why nothing was applied to it.
 
+    STALE_EPOCH with a version above 0: it was applied here; whether the bucket's new primary has it is not known.
+
     `staleness` counts other clients' pushes applied between the part's base and the part itself, `age` all pushes.
     """
 

@@ -18,11 +18,13 @@ from adamctl.roles.ps.client.rounding import Rounding
 from adamctl.roles.ps.client.server_channel import Order, ServerChannel
 from adamctl.roles.ps.client.session import Session
 from adamctl.roles.ps.client.shared_memory import forget_regions
+from adamctl.roles.ps.core.admission import APPLIED
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PushReply, PushRequest
 
 LATER = frozenset({ErrorCode.SEQUENCE_GAP, ErrorCode.NEWER_EPOCH, ErrorCode.NOT_READY, ErrorCode.OVER_QUOTA})
-"""A part answered with one of these was not consumed; it is sent again with the same number after a pause."""
+"""A part answered with one of these is sent again with the same number after a pause: it was not consumed, or the
+server says that it was, see `Delivery._unsure`."""
 
 GAPS_MAX = 4
 """After this many SEQUENCE_GAP answers in a row to the oldest push, the client tells the server its numbers again."""
@@ -98,7 +100,7 @@ class Delivery:
         self._push = push if rounding is None else rounding.push
         self.unanswered: set[int] = set(np.flatnonzero(sequences).tolist())
         self._whole = whole
-        self._unsure: set[int] = set()  # sent at least once without an answer
+        self._unsure: set[int] = set()  # sent at least once without an answer, or applied where that may not last
         self._envelopes = 0
         # Unanswered requests that name shared memory instead of carrying values -> the connection last used.
         self._shown: dict[Order, Connection] = {}
@@ -204,6 +206,8 @@ class Delivery:
             self._answered(order)
             channel.trouble = str(error)
             channel.be_careful()
+            if APPLIED in error.details:
+                self._unsure |= unanswered
             if error.code == ErrorCode.LAYOUT_MISMATCH and attempt == 0:
                 await channel.drop()  # the server no longer knows this connection; attach again
             elif error.code not in REQUEST_LATER:
@@ -266,6 +270,8 @@ class Delivery:
                 channel.trouble = f"shard {result.shard}: {result.message or ErrorCode(code).name}"
                 channel.be_careful()
                 codes.add(code)
+                if code == ErrorCode.STALE_EPOCH and result.version:
+                    self._unsure.add(result.shard)
                 continue
             else:
                 self.refused.append(RefusedPart(result.shard, code, result.message, result.shard in self._unsure))

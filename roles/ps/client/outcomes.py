@@ -18,7 +18,8 @@ from adamctl.roles.ps.client.push_set import Base, Numbers, PushSet
 class RefusedPart:
     """A shard that refused its part, so that nothing was applied. `code` is a member of `ErrorCode`.
 
-    `unsure`: an earlier send had no answer. With CLIENT_EVICTED, that one may have been applied.
+    `unsure`: an earlier send had no answer, or one that it was applied where that may not last. With CLIENT_EVICTED,
+    that one may have been applied.
     """
 
     shard: int

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from adamctl.roles.ps.core.admission import NO_LEASE
+from adamctl.roles.ps.core.admission import APPLIED, NO_LEASE
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Waiter
 from adamctl.roles.ps.core.instructions import AnswerPush, AnswerVectors, Free, Instruction, Refuse
 from adamctl.roles.ps.core.job import Job
@@ -124,15 +124,17 @@ class Acknowledgements:
     def _last_look(self, answer: Answer, waiter: CopiesWaiter) -> Answer | Refuse:
         """Checks a push again when the copies have it, because the set of copies may have changed meanwhile.
 
-        A refusal does no harm: the client sends the push again and learns that it was applied.
+        A refusal does no harm: the client sends the push again and learns that it was applied. If it hears instead that
+        it was forgotten meanwhile, it knows from the refusal that it must not push the same again.
         """
         job = waiter.job
         if (waiter.leased or job.leased) and self.lease_holds is not None and not self.lease_holds():
-            return Refuse(answer.token, ErrorCode.NOT_READY, NO_LEASE)
+            return Refuse(answer.token, ErrorCode.NOT_READY, NO_LEASE, {APPLIED: True})
         groups = {replica.group for replica, _ in waiter.copies}
         short = next((group for group in groups if group.short and not group.gone), None)
         if short is not None:
-            return Refuse(answer.token, ErrorCode.NOT_READY, job.short.get(short.bucket, "too few copies are in sync"))
+            why = job.short.get(short.bucket, "too few copies are in sync")
+            return Refuse(answer.token, ErrorCode.NOT_READY, why, {APPLIED: True})
         gone = _buckets_of(answer, job) - job.buckets.keys()
         gone |= {group.bucket for group in groups if group.gone}
         return _without(answer, gone, job) if gone else answer
@@ -165,7 +167,7 @@ class Acknowledgements:
             token, waiter.token = waiter.token, None
             if isinstance(token, AnswerPush | AnswerVectors):
                 self.waiting -= 1
-                out.append(Refuse(token.token, code, message))
+                out.append(Refuse(token.token, code, message, {APPLIED: True}))
             elif isinstance(waiter, CopyWaiter) and token is not None:
                 out.append(Refuse(token.token, code, message))
         return out
@@ -200,9 +202,12 @@ def _without(answer: Answer, gone: set[int], job: Job) -> Answer:
             for r in said.results
         )
         return replace(answer, message=msgspec.structs.replace(said, results=left, routing=routing))
-    bucket_of = {r.shard: _bucket_of(r.shard, job) for r in answer.message.results}
-    results = tuple(
-        PushResult(r.shard, code, known[bucket_of[r.shard]], 0, 0, MOVED) if bucket_of[r.shard] in gone else r
-        for r in answer.message.results
-    )
+    bucket_of = {result.shard: _bucket_of(result.shard, job) for result in answer.message.results}
+
+    def moved(result: PushResult) -> PushResult:
+        applied = result.code in (ErrorCode.OK, code)
+        known_epoch = known[bucket_of[result.shard]]
+        return PushResult(result.shard, code, known_epoch, result.version if applied else 0, 0, MOVED)
+
+    results = tuple(moved(r) if bucket_of[r.shard] in gone else r for r in answer.message.results)
     return replace(answer, message=msgspec.structs.replace(answer.message, results=results, routing=routing))

@@ -25,6 +25,8 @@ UNKNOWN_JOB_GRACE_S = 10.0
 UNKNOWN_JOBS_MAX = 256
 STILL_BUILDING = "building"
 """In the details of NOT_READY: this server is making buckets, and how many."""
+APPLIED = "applied"
+"""In the details of NOT_READY: the push was applied here all the same; whether that lasts is not known."""
 STARTING = "this server is still starting (the first one on a machine compiles its kernels)"
 
 

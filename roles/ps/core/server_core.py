@@ -338,7 +338,8 @@ class ServerCore:
         bucket = shard.bucket
         if bucket.dropped:
             known = job.epochs.get(bucket.index, 0)
-            result = PushResult(shard.index, ErrorCode.STALE_EPOCH, known, 0, 0, MOVED)
+            version = 0 if update.code else shard.counter
+            result = PushResult(shard.index, ErrorCode.STALE_EPOCH, known, version, 0, MOVED)
         else:
             result = PushResult(shard.index, update.code, bucket.epoch, shard.counter, staleness, update.message, age)
         for push, position in ((update.push, update.position), *(update.waiters or ())):

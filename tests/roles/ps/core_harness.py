@@ -134,6 +134,12 @@ class Harness:
         assert isinstance(answer, AnswerPush), answer
         return [(result.code, result.staleness) for result in answer.message.results]
 
+    def versions(self, token: Any) -> list[int]:
+        """Returns the version that each part of an answered push tells."""
+        answer = self.answers[token][-1]
+        assert isinstance(answer, AnswerPush), answer
+        return [result.version for result in answer.message.results]
+
     def ages(self, token: Any) -> list[int]:
         """Returns the age of each part of an answered push."""
         answer = self.answers[token][-1]

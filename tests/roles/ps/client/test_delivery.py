@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from adamctl.config.records import (
     BucketRecord,
@@ -19,12 +20,13 @@ from adamctl.config.records import (
     layout_key,
     node_key,
 )
-from adamctl.errors import DeadlineError, UnreachableError
+from adamctl.errors import DeadlineError, RemoteError, UnreachableError
 from adamctl.model.layout import Tensor
 from adamctl.model.rule import RuleConfig
 from adamctl.net.handshake import make_hello
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
+from adamctl.roles.ps.core.admission import APPLIED
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     AttachReply,
@@ -156,6 +158,49 @@ def test_a_push_whose_shards_have_moved_outlasts_a_configuration_service_that_do
         push.delta(0, np.ones(4, np.float32))
         assert not (await client.push(push, deadline_s=300.0)).refused
         assert servers.done == 1 and servers.unread == 0
+        await client.close()
+
+    run_virtual(go())
+
+
+class Forgetful(TwoServers):
+    """Answers a push as told, then says that it has forgotten the client."""
+
+    def __init__(self, first: PushResult | RemoteError) -> None:
+        super().__init__()
+        self.first: PushResult | RemoteError | None = first
+
+    async def push(self, server: str, number: int) -> PushResult:
+        first, self.first = self.first, None
+        if isinstance(first, RemoteError):
+            raise first
+        return first or PushResult(0, ErrorCode.CLIENT_EVICTED, 1, 7, 0, "forgotten")
+
+
+@pytest.mark.parametrize(
+    ("first", "unsure"),
+    [
+        (RemoteError(ErrorCode.NOT_READY, "too few copies", {APPLIED: True}), True),
+        (RemoteError(ErrorCode.NOT_READY, "too few copies"), False),
+        (PushResult(0, ErrorCode.STALE_EPOCH, 2, 7, 0, "moved when it was applied"), True),
+        (PushResult(0, ErrorCode.STALE_EPOCH, 2, 0, 0, "moved before"), False),
+        (PushResult(0, ErrorCode.SEQUENCE_GAP, 1, 7, 0), False),
+        (PushResult(0, ErrorCode.UNKNOWN_SHARD, 0, 0, 0), False),
+    ],
+)
+def test_what_was_applied_and_not_acknowledged_is_not_taken_for_refused_when_the_client_is_forgotten(
+    first: PushResult | RemoteError, unsure: bool
+) -> None:
+    """Who pushes it again under a new name may push it twice; what was not consumed may well be pushed again."""
+
+    async def go() -> None:
+        servers = Forgetful(first)
+        client = ParameterClient(servers, lambda: make_hello("worker", "w", 1), servers, JOB)  # type: ignore[arg-type]
+        await client.attach()
+        push = PushSet(client.layout, 1.0)
+        push.delta(0, np.ones(4, np.float32))
+        (refused,) = (await client.push(push)).refused
+        assert (refused.code, refused.unsure) == (ErrorCode.CLIENT_EVICTED, unsure)
         await client.close()
 
     run_virtual(go())

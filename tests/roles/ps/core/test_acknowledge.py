@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from adamctl.roles.ps.core.admission import APPLIED
 from adamctl.roles.ps.core.flush import Entry, FlushConfig, FlushCore
 from adamctl.roles.ps.core.instructions import AnswerPush, Free, Instruction, Keep, Refuse
 from adamctl.wire.constants import ErrorCode
@@ -142,6 +143,7 @@ def test_those_who_wait_for_a_job_that_ends_are_refused() -> None:
     harness.take(harness.core.remove_job(JOB))
     refusals = [answer for answer in harness.answers["a"] if isinstance(answer, Refuse)]
     assert [refusal.code for refusal in refusals] == [ErrorCode.NOT_READY], "once, though it waited for two shards"
+    assert APPLIED in refusals[0].details
     assert harness.flush.unsaved_bytes == 0
 
 

@@ -125,7 +125,7 @@ def test_an_older_epoch_gets_the_newer_one_and_a_newer_one_makes_the_server_read
     h = Harness()
     h.raise_epochs(5)
     h.push("old", [(0, 1, 1.0)], epoch=4)
-    assert h.results("old") == [(ErrorCode.STALE_EPOCH, 0)]
+    assert h.results("old") == [(ErrorCode.STALE_EPOCH, 0)] and h.versions("old") == [0], "it was not taken in"
     assert h.answers["old"][-1].message.routing[h.layout.bucket_of_shard[0]] == 5
     h.push("new", [(0, 1, 1.0)], epoch=6)
     assert h.results("new") == [(ErrorCode.NEWER_EPOCH, 0)]
@@ -147,6 +147,7 @@ def test_an_update_that_was_queued_when_its_bucket_moved_away_is_not_acknowledge
     h.move(2, h.layout.bucket_of_shard[0])
     h.apply()
     assert h.results("p") == [(ErrorCode.STALE_EPOCH, 0)]
+    assert h.versions("p") == [1], "it was applied, and where the bucket went it may be known"
     h.push("later", [(0, 1, 1.0)], epoch=2)
     assert h.results("later") == [(ErrorCode.UNKNOWN_SHARD, 0)]
 

@@ -220,3 +220,4 @@ def test_parts_of_pushes_that_wait_when_a_bucket_is_lost_are_told_where_it_went(
     cluster.pass_time(3.0)
     (result,) = a.results("p")
     assert result.code == ErrorCode.STALE_EPOCH and result.epoch == cluster.record().epoch > 1
+    assert result.version == 1, "it was applied, and the others may have it"
