@@ -241,7 +241,7 @@ class AsyncParameterClient:
             if found.created:
                 await give_values(servers, arrays, given, deadline_s)
             else:
-                await wait_for_values(self._store, servers, arrays, found, deadline_s)
+                await wait_for_values(self._store, servers, arrays, found, self._identity.node, deadline_s)
             self._pulled = await servers.pull(arrays.flat, deadline_s=deadline_s, exact=True)
         except BaseException as error:
             await servers.close()

@@ -43,11 +43,17 @@ async def give_values(
 
 
 async def wait_for_values(
-    store: ConfigurationStore, servers: ParameterClient, arrays: RegisteredArrays, job: FoundJob, deadline_s: float
+    store: ConfigurationStore,
+    servers: ParameterClient,
+    arrays: RegisteredArrays,
+    job: FoundJob,
+    node: str,
+    deadline_s: float,
 ) -> None:
     """Returns when every shard has had its first push; at once for a job whose values the servers drew themselves.
 
-    If the client that should give them is gone, the job can never start, and is ended.
+    If the client that should give them is gone, the job can never start, and is ended. Likewise if it is this one,
+    `node`, whose call that made the job has failed: what it gave then may still come, so it is not given again.
 
     Raises:
         DeadlineError: the values did not come in time.
@@ -64,10 +70,10 @@ async def wait_for_values(
         lacking = [shard for shard in lacking if not pulled.pushes[shard]]
         if not lacking:
             return
-        if maker_gone:  # it was gone before we checked
+        maker = job.record.coordinator
+        if maker_gone or maker == node:  # it was gone before we checked
             await end_job(store, job.name)
             raise RemoteError(ErrorCode.RUN_ENDED, f"job {job.name!r} never got its initial values")
-        maker = job.record.coordinator
         maker_gone = await read_record(store, node_key(maker), NodeRecord) is None
         if loop.time() >= until_s:
             raise DeadlineError(f"job {job.name!r}: client {maker} has not given its initial values yet")

@@ -29,6 +29,16 @@ from adamctl.wire.messages import NodeRegisterRequest
 from tests.api.cluster_for_tests import TOKEN, address_of, client, start
 
 
+async def make_job(name: str, maker: adam.AsyncParameterClient) -> None:
+    """Makes a job of one array, "w" [30, 7], whose values `maker` does not give."""
+    _, entries = await maker._store.read("/nodes/")
+    servers: list[NodeRecord] = nodes_of(entries, "ps")
+    layout = cut_layout(make_tensors({"w": (30, 7)}), len(servers))
+    record = JobRecord("running", layout.hash, RuleConfig("add"), 0, maker._identity.node)
+    changes = job_changes(name, record, layout, len(servers), servers)
+    assert not (await maker._store.compare_and_set(changes)).conflicts
+
+
 async def test_a_registration_that_comes_again_deposes_nobody(url: str) -> None:
     async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60) as ps:
         found = await read_record(ps._store, node_key(ps._identity.node), NodeRecord)
@@ -72,13 +82,7 @@ class TestEnding:
         await maker.connect()
         other = adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60)
         await other.connect()
-        store = other._store
-        _, entries = await store.read("/nodes/")
-        servers: list[NodeRecord] = nodes_of(entries, "ps")
-        layout = cut_layout(make_tensors({"w": (30, 7)}), len(servers))
-        record = JobRecord("running", layout.hash, RuleConfig("add"), 0, maker._identity.node)
-        changes = job_changes(name, record, layout, len(servers), servers)
-        assert not (await maker._store.compare_and_set(changes)).conflicts
+        await make_job(name, maker)
         registering = asyncio.ensure_future(other.register({"w": np.full((30, 7), 3.0)}))
         await asyncio.sleep(0.3)
         assert not registering.done()
@@ -86,6 +90,15 @@ class TestEnding:
         params = await registering
         assert (params["w"] == 3).all() and other.created and other.job == f"{name}~2"
         await other.close(end=True)
+
+    async def test_a_client_does_not_wait_for_values_that_it_should_have_given_itself(self, url: str) -> None:
+        """It made the job, and its call failed before it gave them, or before it could end the job."""
+        name = url.rpartition("/")[2]
+        async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=20) as ps:
+            await make_job(name, ps)
+            params = await ps.register({"w": np.full((30, 7), 3.0)})
+            assert (params["w"] == 3).all() and ps.created and ps.job == f"{name}~2"
+            await ps.close(end=True)
 
 
 @pytest.mark.parametrize("why", [MemoryError("no room"), asyncio.CancelledError()])
