@@ -242,6 +242,7 @@ class ParameterClient:
         task = asyncio.create_task(self._deliver(delivery, pending, done))
         session.pushes[task] = delivery
         task.add_done_callback(session.pushes.pop)
+        task.add_done_callback(lambda _: _abandoned(pending.number, done))  # a task may be cancelled before it begins
         return pending
 
     async def push(self, push: PushSet, *, deadline_s: float = 60.0, exact: bool = False) -> PushOutcome:
@@ -264,9 +265,6 @@ class ParameterClient:
             await delivery.run()
         except AdamctlError as error:
             done.set_exception(error)
-        except asyncio.CancelledError:
-            done.set_exception(UnreachableError(f"push {pending.number} was abandoned: the client was closed"))
-            raise
         except Exception as error:
             log.exception("push %d", pending.number)
             done.set_exception(error)
@@ -348,6 +346,12 @@ class ParameterClient:
             task.cancel()
         await asyncio.gather(*pushes, return_exceptions=True)
         await self._session.close()
+
+
+def _abandoned(number: int, done: asyncio.Future[PushOutcome]) -> None:
+    """Ends the wait for a push whose delivery was cancelled."""
+    if not done.done():
+        done.set_exception(UnreachableError(f"push {number} was abandoned: the client was closed"))
 
 
 def _named(hello: Callable[[], Hello], part: str) -> Callable[[], Hello]:

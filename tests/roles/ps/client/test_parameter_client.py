@@ -11,7 +11,7 @@ import pytest
 
 from adamctl.config.names import is_name
 from adamctl.config.records import BucketRecord, DrainRecord, JobRecord, bucket_key, decode, drain_key, encode, job_key
-from adamctl.errors import BackpressureError, DeadlineError, RemoteError
+from adamctl.errors import BackpressureError, DeadlineError, RemoteError, UnreachableError
 from adamctl.model.initial import initial_rows
 from adamctl.model.rule import RuleConfig
 from adamctl.net.testing.faults import LinkFaults
@@ -379,3 +379,18 @@ async def test_every_client_of_a_worker_bears_a_name_that_servers_take(
         client = ParameterClient.from_context(context, "a", session=sessions)
         hello = (client if part is None else client.sibling(part))._session.hello()
         assert is_name(hello.node) and (hello.node == name) == (not sessions and part is None)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_who_waits_for_a_push_is_told_when_its_client_is_closed(
+    cluster_of_one: ClusterInMemory, begun: bool
+) -> None:
+    """Also at once, before anything of the push was sent."""
+    client = await make_client(cluster_of_one, "a", "w")
+    pending = client.start_push(push_of(client.layout, constant(client.layout, 1.0)))
+    if begun:
+        await asyncio.sleep(0)
+    await client.close()
+    assert pending.done
+    with pytest.raises(UnreachableError, match="push 1 was abandoned: the client was closed"):
+        await pending.wait(0.0)
