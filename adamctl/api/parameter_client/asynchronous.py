@@ -19,6 +19,7 @@ from adamctl.api.parameter_client.job import (
     check_deadline,
     find_or_make,
     is_over,
+    left_s,
     parse_url,
     rule_config,
     told,
@@ -216,10 +217,9 @@ class AsyncParameterClient:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._deadline_s
         while True:
-            left_s = max(until_s - loop.time(), 0.001)
             wanted = (self._wanted, shapes, config, servers, acks, replication)
-            found = await find_or_make(self._store, *wanted, self._identity.node, left_s)
-            if await self._begin(found, names, given, learning_rate, max(until_s - loop.time(), 0.001)):
+            found = await find_or_make(self._store, *wanted, self._identity.node, left_s(until_s))
+            if await self._begin(found, names, given, learning_rate, left_s(until_s)):
                 return self._arrays.nested()
             if loop.time() >= until_s:
                 raise DeadlineError(f"job {found.name!r}: the servers had not loaded it after {self._deadline_s:g} s")
@@ -285,14 +285,15 @@ class AsyncParameterClient:
 
     async def submit(self, staged: Staged) -> None:
         """Sends staged values, in call order. Raises as `push`."""
+        until_s = asyncio.get_running_loop().time() + self._deadline_s
         try:
             self._raise_failure()
             if not self._identity.listed and await self._identity.may_join_again(self._pending, self._deadline_s):
                 with suppress(AdamctlError):  # no controller answers; servers still know this client
-                    await self._renewed(self._registered())
+                    await self._renewed(self._registered(), left_s(until_s))
             if len(self._pending) >= self._pushes_max:
                 done, _ = await asyncio.wait(
-                    self._pending, timeout=self._deadline_s, return_when=asyncio.FIRST_COMPLETED
+                    self._pending, timeout=left_s(until_s), return_when=asyncio.FIRST_COMPLETED
                 )
                 if not done:
                     what = f"{len(self._pending)} pushes were not acknowledged within {self._deadline_s:g} s"
@@ -314,7 +315,7 @@ class AsyncParameterClient:
                 parts = evicted(refused)
                 if not parts:
                     break
-                servers = await self._renewed(servers)
+                servers = await self._renewed(servers, self._deadline_s)
                 again = await push_again(servers, staged.push, parts)
                 refused = (*(part for part in refused if part not in parts), *again.refused)
             if refused:
@@ -326,7 +327,7 @@ class AsyncParameterClient:
         finally:
             self._arrays.give_back(staged)
 
-    async def _renewed(self, forgotten: ServersClient) -> ServersClient:
+    async def _renewed(self, forgotten: ServersClient, deadline_s: float) -> ServersClient:
         """Returns the replacement for a client that servers have forgotten, or will: one with a new incarnation."""
         async with self._renewing:
             if self._servers is not forgotten:
@@ -336,7 +337,7 @@ class AsyncParameterClient:
             servers = self._client_of(self.job)
             servers.shared = forgotten.shared
             try:
-                await servers.attach(deadline_s=self._deadline_s)
+                await servers.attach(deadline_s=deadline_s)
             except BaseException:
                 await servers.close()
                 raise

@@ -92,6 +92,11 @@ def check_deadline(deadline_s: float) -> float:
     return deadline_s
 
 
+def left_s(until_s: float) -> float:
+    """Returns the seconds until a time of the loop's clock, at least a millisecond."""
+    return max(until_s - asyncio.get_running_loop().time(), 0.001)
+
+
 def _check_job(job: str, url: str) -> None:
     if not re.fullmatch(r"[^/~]{1,190}", job):
         raise ConfigurationError(f"{ADDRESS_EXPECTED} without slashes and ~; found {job!r} in {url!r}")

@@ -67,7 +67,7 @@ class Identity:
         self.node, self.incarnation = _new_name(), 0
         if transport.tls is not None:
             self.node = transport.tls.current.identity.part(self.node)
-        self.store = cluster_client(transport, addresses, self.hello)
+        self.store = cluster_client(transport, addresses, self.hello, deadline_s=deadline_s)
         self._beacons: asyncio.Task[None] | None = None
         self.listed, self._again_s = True, 0.0
 

@@ -102,11 +102,11 @@ class TestReaching:
             adam.AsyncParameterClient("adam://127.0.0.1:1/x", deadline_s=wrong)
 
     def test_a_job_that_is_not_there(self, url: str) -> None:
-        with client(url, deadline_s=0.5) as ps, pytest.raises(UnreachableError, match="found none"):
+        with client(url, deadline_s=2.0) as ps, pytest.raises(UnreachableError, match="found none"):
             ps.register()
 
     def test_more_servers_than_there_are(self, url: str) -> None:
-        with client(url, deadline_s=0.5) as ps, pytest.raises(UnreachableError, match="3 parameter servers"):
+        with client(url, deadline_s=2.0) as ps, pytest.raises(UnreachableError, match="3 parameter servers"):
             ps.register([np.ones(3)], servers=3)
 
     def test_closed_twice_and_used_afterwards_or_in_a_fork(self, url: str) -> None:

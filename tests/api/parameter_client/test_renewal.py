@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import adamctl as adam
 from adamctl.api.parameter_client.renewal import FormerClients, Identity, evicted, push_again
-from adamctl.errors import RemoteError, UnreachableError
+from adamctl.errors import DeadlineError, RemoteError, UnreachableError
 from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.ps.client.parameter_client import RefusedPart
 from adamctl.roles.ps.client.rollback import Rollbacks
@@ -40,6 +41,42 @@ def test_a_client_waits_for_its_own_cluster_where_a_new_controller_stands() -> N
                 await identity.restart()
             await identity.end_beacons()
             await identity.store.close()
+
+    run_virtual(scenario())
+
+
+def test_the_controllers_are_asked_for_as_long_as_a_call_may_wait() -> None:
+    async def scenario() -> None:
+        async with memory_cluster() as cluster:
+            cluster.network.tls = None  # type: ignore[attr-defined]
+            identity = Identity(cluster.network, ["memory://controller-0"], "", 5.0)  # type: ignore[arg-type]
+            await identity.begin()
+            await cluster.kill("controller-0")
+            with pytest.raises(UnreachableError, match="within 5 s"):
+                await identity.store.read("/jobs/t/")
+            await identity.end_beacons()
+            await identity.store.close()
+
+    run_virtual(scenario())
+
+
+def test_a_push_waits_no_longer_than_its_deadline_in_all() -> None:
+    """For those before it, so that a client that was given up may join again, and then for their acknowledgement."""
+
+    async def may_join_again(pending: set[asyncio.Task[None]], deadline_s: float) -> bool:
+        await asyncio.wait(pending, timeout=deadline_s)
+        return False
+
+    async def scenario() -> None:
+        ps = adam.AsyncParameterClient("adam://127.0.0.1:1/j", token=TOKEN, deadline_s=10, pushes_max=1)
+        before = asyncio.create_task(asyncio.sleep(1000))
+        ps._pending.add(before)
+        ps._servers = ps._identity = SimpleNamespace(listed=False, may_join_again=may_join_again)  # type: ignore[assignment]
+        ps._arrays = SimpleNamespace(give_back=lambda staged: None)  # type: ignore[assignment]
+        async with asyncio.timeout(11):
+            with pytest.raises(DeadlineError, match="were not acknowledged within 10 s"):
+                await ps.submit(None)  # type: ignore[arg-type]
+        before.cancel()
 
     run_virtual(scenario())
 
