@@ -61,12 +61,18 @@ class FolderLock:
 
 def any_locked(folders: Path) -> bool:
     """Returns whether a process, however it was started, uses one of the folders in this one. It locks none."""
-    for lock in folders.glob(f"*/{LOCK_NAME}"):
-        with suppress(FileNotFoundError, PermissionError), open(lock, "rb") as opened:
-            try:
-                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+    return any(map(is_locked, folders.glob(f"*/{LOCK_NAME}")))
+
+
+def is_locked(file: Path) -> bool:
+    """Returns whether a process, also one of another machine of a shared disk, holds the lock of a file."""
+    try:
+        with open(file, "rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file, or a file system without locks: nothing can be known
+        return False
     return False
 
 

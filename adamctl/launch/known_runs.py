@@ -18,10 +18,11 @@ from adamctl.errors import ConfigurationError
 from adamctl.launch.live_runs import is_live, live_runs
 from adamctl.launch.plan import STORES
 from adamctl.launch.run_folder import EXPERIMENT, checkpoints, run_folders, run_name
+from adamctl.launch.run_token import SECRETS, TOKEN
 from adamctl.model.metric import TOP_1, value_of
 from adamctl.roles.coordinator.core.progress import BatchProgress
 from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME, write_summary
-from adamctl.roles.folder_lock import any_locked
+from adamctl.roles.folder_lock import any_locked, is_locked
 from adamctl.wire.unreadable import UNREADABLE
 
 STORES_KEPT_S = 86_400.0
@@ -150,8 +151,10 @@ def remove_run(folder: Path, state: Path, base: Path, *, only_stores: bool = Fal
         ConfigurationError: the run is in progress, or something in it cannot be removed.
     """
     what = folder / STORES if only_stores else folder
-    if is_live(folder, state) or any_locked(folder / STORES):
-        raise ConfigurationError(f"{folder}: the run is in progress; end it first with: adamctl run stop")
+    if is_live(folder, state) or _is_used(folder):
+        raise ConfigurationError(
+            f"{folder}: the run is in progress; where it was started, end it first: adamctl run stop"
+        )
     freed_bytes = _size(what)
     try:
         if what.exists():
@@ -163,6 +166,11 @@ def remove_run(folder: Path, state: Path, base: Path, *, only_stores: bool = Fal
         with suppress(OSError):  # other runs of the name are left
             named.rmdir()
     return freed_bytes
+
+
+def _is_used(folder: Path) -> bool:
+    """Returns whether a front, a coordinator or a server holds a lock there: notes are of this machine alone."""
+    return any(map(is_locked, (folder / SECRETS / TOKEN, folder / METRICS_NAME))) or any_locked(folder / STORES)
 
 
 def sweep_stores(base: Path, state: Path, now: float | None = None) -> list[Path]:

@@ -138,6 +138,20 @@ def test_a_run_that_goes_on_is_not_removed(base: Path, state: Path) -> None:
     assert not (base / "a").exists(), "nothing is left of the name, either"
 
 
+@pytest.mark.parametrize("file", ["secrets/token", "metrics.jsonl"])
+def test_a_run_that_goes_on_without_a_note_is_not_removed(base: Path, state: Path, file: str) -> None:
+    """Of another machine, or another folder of notes: its front keeps the token locked, its coordinator the metrics."""
+    folder = make(base)
+    (folder / file).parent.mkdir(exist_ok=True)
+    with open(folder / file, "w") as kept:
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        with pytest.raises(ConfigurationError, match="in progress"):
+            remove_run(folder, state, base)
+        assert (folder / "experiment.toml").exists()
+    remove_run(folder, state, base)
+    assert not folder.exists()
+
+
 def test_a_run_that_goes_on_is_known_however_its_path_is_spelled(
     base: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
