@@ -123,7 +123,7 @@ ELSEWHERE = (
     ),
     Elsewhere(
         "roles/host/test_server.py",
-        ("roles/host/client", "roles/host/core/instructions", "launch/hosts/serving", "launch/hosts/table"),
+        ("roles/host/client", "roles/host/core/instructions", "launch/hosts/serving"),
         "agents and a front meet in one test",
     ),
     Elsewhere(

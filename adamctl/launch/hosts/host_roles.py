@@ -148,7 +148,7 @@ class HostRoles:
             if now_s - said_s >= WAITING_EVERY_S and self._keeper.waiting:
                 said_s = now_s
                 self._decide([Say(self._keeper.waiting)])
-            self._table.tick(now_s)
+            self._table.tick(now_s, WAKE_S)
             for event in self._table.take_events():
                 self._on_event(event, now_s)
             self._decide(self._keeper.tick(now_s))

@@ -88,6 +88,7 @@ class HostTable:
         """`version`: of adamctl, the same for all. `process`: a random number, of this front alone."""
         self._run, self._version, self._process = run, version, process
         self._events: list[Event] = []
+        self._looked_s = inf
         self.hosts: dict[str, Host] = {}
 
     def take_events(self) -> list[Event]:
@@ -215,9 +216,15 @@ class HostTable:
             host.lost = True
             self._events.append(Lost(name, why))
 
-    def tick(self, now_s: float) -> None:
-        """Time has passed: hosts that were silent for too long are lost."""
+    def tick(self, now_s: float, every_s: float = inf) -> None:
+        """Time has passed: hosts that were silent for too long are lost.
+
+        `every_s`: how often the front looks. When it stood still for longer, what agents said waits unread: that time
+        is no silence of theirs.
+        """
+        stood_still_s, self._looked_s = max(now_s - self._looked_s - every_s, 0.0), now_s
         for host in self.living():
+            host.heard_s = min(host.heard_s + stood_still_s, now_s)
             if now_s - host.heard_s >= LOST_AFTER_S:
                 self.lose(host.name, f"nothing was heard from it for {LOST_AFTER_S:g} s")
 
