@@ -73,6 +73,8 @@ class HostKeeper:
     """Nodes told to end, and where each starts again when it has."""
     _held: dict[str, float] = field(default_factory=dict)
     """Lost hosts that are waited for, and until when."""
+    _announced: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Hosts that are not there and will be taken away: when, and why. Engines say it once."""
 
     def __post_init__(self) -> None:
         self.controllers = ControllerKeeper(self.placed, self.hosts, self._ending)
@@ -87,16 +89,23 @@ class HostKeeper:
         self.hosts[offer.name] = KnownHost(offer, until_s=until_s)
         held = self._held.pop(offer.name, None)
         if not self.begun:
-            return [Say(self.waiting)] if self.waiting else self._begin_if_enough(now_s)
+            leaves = self._leaves(offer.name, now_s)
+            return [*leaves, *([Say(self.waiting)] if self.waiting else self._begin_if_enough(now_s))]
         self.controllers.host_back(offer.name, again)
         there = [one for one in self.placed.values() if one.host == offer.name]
         puts: list[Decision] = [] if again else [Put(one) for one in there]
+        leaves = self._leaves(offer.name, now_s)
         if held is not None:
-            return [Say(f"{offer.name} is there again"), *puts, *self._substitute()]
-        if until_s != inf:
-            return self._release(offer.name)
+            return [Say(f"{offer.name} is there again"), *puts, *leaves, *self._substitute()]
+        if until_s != inf or leaves:
+            return [*puts, *leaves, *self._release(offer.name)]
         substitute = self._substitute()
         return [*puts, *substitute, *self._grow(f"{offer.name} {'is there again' if again else 'has come'}")]
+
+    def _leaves(self, host: str, now_s: float) -> list[Decision]:
+        """Begins to empty a host that has come, if it was announced to be taken away and is not overdue."""
+        until_s, why = self._announced.pop(host, (-inf, ""))
+        return self.draining(host, until_s - now_s, why, now_s) if now_s < until_s else []
 
     @property
     def waiting(self) -> str:
@@ -246,9 +255,10 @@ class HostKeeper:
         return [*found, *(self._begin_if_enough(now_s) or ([Say(self.waiting)] if self.waiting else []))]
 
     def draining(self, host: str, deadline_s: float, why: str, now_s: float) -> list[Decision]:
-        """A host will be taken away in so many seconds."""
+        """A host will be taken away in so many seconds; one that is not there is emptied if it comes before that."""
         known = self.hosts.get(host)
         if known is None or known.lost:
+            self._announced[host] = (now_s + deadline_s, why)
             return []
         first = known.until_s == inf
         known.until_s = min(known.until_s, now_s + max(deadline_s, 0.0))

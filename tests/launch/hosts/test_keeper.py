@@ -253,6 +253,37 @@ def test_a_draining_host_that_was_silent_for_a_while_gets_nothing_new() -> None:
     assert puts(found) == {} and found[-1] == Release("h2", "everything was moved off it")
 
 
+def test_a_host_that_is_announced_to_be_taken_away_before_it_has_dialled_gets_nothing() -> None:
+    made = keeper(HostsAsked(2, 2, "slurm"))
+    assert made.draining("h1", 120.0, "Slurm drains node h1", 0.0) == []
+    found = arrive(made, "h1", "h2", now_s=20.0)
+    assert found[:3] == [
+        Say("h1 will be taken away in 100 s: Slurm drains node h1"),
+        OneMore("h1 is taken away"),
+        Say("h1 is empty and is let go"),
+    ]
+    assert texts(found)[-1] == "waiting for 1 of 2 hosts (h2 is there)" and not made.begun
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_host_that_is_announced_to_be_taken_away_while_it_is_cut_off_is_emptied_when_it_is_back(again: bool) -> None:
+    made = begun(spares=1, replication=1, store="disk")
+    arrive(made, "spare")
+    made.lost("h2", "nothing was heard from it for 5 s", 10.0)
+    assert made.draining("h2", 100.0, "preempted", 20.0) == []
+    found = arrive(made, "h2", now_s=30.0, again=again)
+    assert "h2 will be taken away in 90 s: preempted" in texts(found)
+    assert Drain("ps-2") in found and End("worker-2", "h2 is taken away") in found
+    assert again or found.index(Drain("ps-2")) > [isinstance(one, Put) for one in found].index(True)
+
+
+def test_a_host_that_comes_after_it_should_have_been_taken_away_is_another() -> None:
+    made = begun()
+    made.draining("h3", 100.0, "preempted", 20.0)
+    arrive(made, "h3", now_s=121.0)
+    assert made.hosts["h3"].usable
+
+
 def test_a_run_whose_only_parameters_are_taken_away_stops_with_a_checkpoint() -> None:
     made = begun(ps=0, replication=1)
     found = made.draining("h1", 100.0, "preempted", 10.0)
