@@ -66,7 +66,6 @@ SHORT = {
     "adamctl/importing.py": "is imported before all else, by the command line, roles and kernels",
     "adamctl/launch/checking.py": "`train` asks it, and so does `config check`, which starts nothing",
     "adamctl/launch/hosts/beside.py": "the same for all that runs beside a front",
-    "adamctl/launch/hosts/draining.py": "asks controllers, as what runs beside the front does not",
     "adamctl/launch/places/by_hand.py": "one engine, one file",
     "adamctl/launch/readings.py": "loads psutil, which only what shows readings needs",
     "adamctl/launch/sinks/*": "one sink, one file: whoever adds one copies it",

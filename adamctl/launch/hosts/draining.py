@@ -1,13 +1,17 @@
-"""Has everything moved off a parameter server of a run, by a record that parameter servers follow (`/drains/NODE`)."""
+"""Has everything moved off parameter servers of a run, by a record that parameter servers follow (`/drains/NODE`)."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from adamctl.config.records import BucketRecord, DrainRecord, NodeRecord, drain_key, encode, node_key
 from adamctl.errors import AdamctlError
+from adamctl.launch.hosts.decisions import Decision, Say
+from adamctl.launch.hosts.keeper import HostKeeper
+from adamctl.launch.hosts.roles_there import RolesThere
+from adamctl.launch.hosts.starter import Starter
 from adamctl.net.transport import Transport
 from adamctl.roles.configuration import ConfigurationStore, read_record, readable
 from adamctl.roles.controller.client import cluster_client
@@ -16,6 +20,40 @@ from adamctl.wire.messages import ConfigChanges, ConfigEntry, Hello
 POLL_S = 0.2
 WATCH_S = 2.0
 DEADLINE_S = 5.0
+AGAIN_S = 1.0
+
+
+class Emptying:
+    """Empties the parameter servers of hosts that will be taken away. Used by the front's event loop only."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        hello: Hello,
+        keeper: HostKeeper,
+        starter: Starter,
+        there: RolesThere,
+        decide: Callable[[Iterable[Decision]], None],
+    ) -> None:
+        """`decide` carries out what the keeper decides."""
+        self._transport, self._hello, self._keeper = transport, hello, keeper
+        self._starter, self._there, self._decide = starter, there, decide
+
+    async def empty(self, node: str) -> None:
+        """Tries again as long as the server is where it was: the run may be starting, or controllers be silent."""
+        placed, told = self._keeper.placed.get(node), False
+        while placed is not None and self._keeper.placed.get(node) == placed:
+            controllers, problem = self._starter.controllers, "it is not known yet where the controllers are"
+            if controllers:
+                problem = await drain(self._transport, controllers, lambda: self._hello, node)
+            if not problem:
+                if node in self._there.roles and self._keeper.placed.get(node) == placed:
+                    self._decide(self._keeper.drained(node))
+                return
+            if not told:
+                told = True
+                self._decide([Say(f"{node} cannot be emptied yet: {problem}")])
+            await asyncio.sleep(AGAIN_S)
 
 
 async def drain(transport: Transport, controllers: Sequence[str], hello: Callable[[], Hello], node: str) -> str:

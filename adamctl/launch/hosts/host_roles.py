@@ -28,7 +28,7 @@ from adamctl.launch.hosts.decisions import (
     Say,
     StopRun,
 )
-from adamctl.launch.hosts.draining import drain
+from adamctl.launch.hosts.draining import Emptying
 from adamctl.launch.hosts.ending import Ending, stop
 from adamctl.launch.hosts.engine_use import EngineUse
 from adamctl.launch.hosts.keeper import HostKeeper
@@ -114,6 +114,7 @@ class HostRoles:
             lambda host: self._table.hosts[host].address, self._spawn, certificates,
         )  # fmt: skip
         self._seating = Seating(transport, hello, keeper, self._starter, supervision, self._spawn, self._decide)
+        self._emptying = Emptying(transport, hello, keeper, self._starter, self._there, self._decide)
         self._ending = Ending(table, self._there, self._order)
         self._stopping = False
 
@@ -236,7 +237,7 @@ class HostRoles:
                     if there is not None:
                         self._order(there.placed.host, stop(node, there.attempt, why))
                 case Drain(node=node):
-                    self._spawn(self._drain(node))
+                    self._spawn(self._emptying.empty(node))
                 case Release(host=host, why=why):
                     self._order(host, stop("", 0, why))
                 case OneMore(why=why) if not self._keeper.saving:
@@ -265,13 +266,6 @@ class HostRoles:
     def _on_draining(self, host: str, deadline_s: float, why: str) -> None:
         if not self._stopping:
             self._decide(self._keeper.draining(host, deadline_s, why, self._now_s()))
-
-    async def _drain(self, node: str) -> None:
-        problem = await drain(self._transport, self._starter.controllers, lambda: self._hello, node)
-        if problem:
-            self._news.append(Note(f"{node} cannot be emptied: {problem}"))
-        elif node in self._there.roles:
-            self._decide(self._keeper.drained(node))
 
     def _order(self, host: str, make: Callable[[int], Any]) -> int:
         number = self._table.order(host, make)

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from adamctl.errors import UnreachableError
-from adamctl.launch.hosts import host_roles
+from adamctl.launch.hosts import draining
 from adamctl.launch.hosts.asked import HostsAsked
 from adamctl.launch.hosts.table import KEEP_S
 from adamctl.launch.places.engines import BY_HAND
@@ -277,7 +277,7 @@ def test_what_was_told_to_end_is_no_cause_of_a_later_failure(monkeypatch: pytest
     async def emptied(*arguments: object) -> str:
         return ""
 
-    monkeypatch.setattr(host_roles, "drain", emptied)
+    monkeypatch.setattr(draining, "drain", emptied)
 
     async def whole() -> None:
         async with world(HostsAsked(2, 2, spares=1)) as w:
