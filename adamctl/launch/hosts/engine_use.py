@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from adamctl.errors import AdamctlError, UnreachableError
-from adamctl.launch.hosts.asked import HostsAsked
+from adamctl.launch.hosts.keeper import HostKeeper
 from adamctl.launch.hosts.table import HostTable
 from adamctl.launch.places.engines import BY_HAND
 from adamctl.launch.places.places import AgentCommand, Draining, Places
 
 END_S = 30.0
 MISSED_MAX = 3
-"""Agents that may end before they have dialled, and are replaced; with one more the run ends."""
+"""Agents that may end one after the other before they have dialled, and are replaced."""
 
 
 class EngineUse:
@@ -23,14 +23,15 @@ class EngineUse:
     def __init__(
         self,
         engine: Places,
-        asked: HostsAsked,
+        keeper: HostKeeper,
         table: HostTable,
         on_draining: Callable[[str, float, str], None],
         on_news: Callable[[], None],
+        say: Callable[[str], None],
     ) -> None:
         """`on_draining` is told host, seconds and reason; `on_news` that the table may have events."""
-        self._engine, self._asked, self._table = engine, asked, table
-        self._on_draining, self._on_news = on_draining, on_news
+        self._engine, self._keeper, self._table = engine, keeper, table
+        self._on_draining, self._on_news, self._say = on_draining, on_news, say
         self._missed = 0
 
     async def use(self, agent: AgentCommand) -> None:
@@ -38,9 +39,9 @@ class EngineUse:
 
         Raises:
             UnreachableError, ConfigurationError: the engine cannot give the least that is needed, or agents that it
-                starts end before they dial.
+                starts end before they dial and the run has not begun.
         """
-        asked = self._asked
+        asked = self._keeper.asked
         more = asked.most - asked.least + asked.spares
         by_hand = asked.engine == BY_HAND  # whoever starts agents by hand is asked once
         await self._engine.begin(asked.least + (more if by_hand else 0), asked.needs, agent)
@@ -56,13 +57,20 @@ class EngineUse:
                 await self._never_came(notice.host, notice.why)
             self._on_news()
 
+    def came(self) -> None:
+        """An agent has dialled: those that did not are no sign that none ever will."""
+        self._missed = 0
+
     async def _never_came(self, host: str, why: str) -> None:
         """Asks for another host in place of one whose agent never dialled: a few times, for that may never change."""
         self._missed += 1
-        if self._missed > MISSED_MAX:
-            text = f"{self._missed} agents have ended before they dialled the front; the last one, {host}: {why}"
+        if self._missed <= MISSED_MAX:
+            await self._engine.one_more(f"{host} has never dialled: {why}")
+            return
+        text = f"{self._missed} agents have ended before they dialled the front; the last one, {host}: {why}"
+        if not self._keeper.begun:
             raise UnreachableError(text)
-        await self._engine.one_more(f"{host} has never dialled: {why}")
+        self._say(f"{text}; the run goes on with the hosts that it has")
 
     async def one_more(self, why: str) -> None:
         """Asks for one more host, if the engine has one."""

@@ -97,7 +97,7 @@ class HostRoles:
         """
         self._run, self._keeper, self._agent, self._listen_at = run, keeper, agent, listen_at
         self._stir, self._told = asyncio.Event(), asyncio.Event()
-        self._engine = EngineUse(engine, keeper.asked, table, self._on_draining, self._stir.set)
+        self._engine = EngineUse(engine, keeper, table, self._on_draining, self._stir.set, self._say)
         self._transport, self._hello, self._table = transport, hello, table
         self._local, self._supervision, self._on_listening = local, supervision, on_listening
         self._server = AgentServer(meeting_agents or transport, hello, table, self._stir.set, self._tail_asked)
@@ -148,7 +148,7 @@ class HostRoles:
             now_s = self._now_s()
             if now_s - said_s >= WAITING_EVERY_S and self._keeper.waiting:
                 said_s = now_s
-                self._decide([Say(self._keeper.waiting)])
+                self._say(self._keeper.waiting)
             self._table.tick(now_s, WAKE_S)
             for event in self._table.take_events():
                 self._on_event(event, now_s)
@@ -179,6 +179,7 @@ class HostRoles:
     def _arrived(self, event: Arrived, now_s: float) -> None:
         """A host is there: what it still runs of roles that are elsewhere now is ended."""
         host = self._table.hosts[event.host]
+        self._engine.came()
         for node, attempt in self._there.arrived(event.host, event.again):
             self._order(event.host, stop(node, attempt, "it runs elsewhere now"))
         offer = Offer(event.host, min(self._keeper.asked.cores or host.cores, host.cores))
@@ -262,6 +263,9 @@ class HostRoles:
         for node in (*self._there.keep_only(()), *self._local.pids()):
             self._supervision.leave(node)
         self._starter.begin_anew()
+
+    def _say(self, text: str) -> None:
+        self._decide([Say(text)])
 
     def _on_draining(self, host: str, deadline_s: float, why: str) -> None:
         if not self._stopping:

@@ -159,15 +159,30 @@ def test_an_engine_that_loses_a_host_is_believed_for_replacing_only() -> None:
 def test_agents_that_never_dial_are_replaced_a_few_times() -> None:
     async def whole() -> None:
         async with world(HostsAsked(2, 2)) as w:
-            await w.until(lambda: len(w.serving) == 7)
             for number in range(4):
                 w.places.said.put_nowait(Lost(f"never-{number}", "its agent has ended with status 2"))
             await asyncio.sleep(5)
-            assert len(w.places.agents) == 5
             with pytest.raises(
                 UnreachableError, match="4 agents have ended before they dialled the front; the last one"
             ):
                 w.roles.news()
+
+    run_virtual(whole())
+
+
+def test_agents_that_never_dial_end_no_run_that_has_begun() -> None:
+    async def whole() -> None:
+        async with world(HostsAsked(2, 2)) as w:
+            await w.until(lambda: len(w.serving) == 7)
+            for number in range(4):
+                w.places.said.put_nowait(Lost(f"never-{number}", "its agent has ended with status 2"))
+            await w.until(lambda: any(note.endswith("the run goes on with the hosts that it has") for note in w.notes))
+            assert len(w.places.agents) == 5
+            for number in range(4, 7):
+                w.places.start(f"late-{number}")
+                w.places.said.put_nowait(Lost(f"never-{number}", "its agent has ended with status 2"))
+                await asyncio.sleep(5)
+            assert w.failed is None and len(w.places.agents) == 5 + 6, "what came since is asked for again"
 
     run_virtual(whole())
 
