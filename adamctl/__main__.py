@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
 
 from adamctl.importing import importing
+
+
+def open_closed_streams() -> None:
+    """Opens /dev/null for each of stdin, stdout and stderr that this process was started without.
+
+    The next file or socket would have its number, and whatever a child prints would go there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is the stream's
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", errors="backslashreplace"))
 
 
 def main() -> None:
@@ -16,6 +29,7 @@ def main() -> None:
     behind; runs and roles, which have more to do, handle their signals themselves.
     """
     ended_by = 0
+    open_closed_streams()
 
     def end(number: int, frame: FrameType | None) -> None:
         nonlocal ended_by
