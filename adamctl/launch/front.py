@@ -38,6 +38,8 @@ FAILED_GRACE_S = 2.0
 SETTLE_S = 0.5
 """Seconds that a failure which may follow from another one waits for that one to be found."""
 CONNECT_DEADLINE_S = 10.0
+SILENT_S = 60.0
+"""Seconds for which a coordinator that runs may be silent, as while the disk that it writes to is."""
 TIME_MARGIN_S = 60.0
 """Seconds before its time is over in which a run writes its last checkpoint; at most half of its time."""
 
@@ -88,27 +90,23 @@ class Front:
         `controllers` are those of an existing cluster, without which no role starts. `time_s`: how long the run may
         take, from when its first role serves, before it is stopped with a checkpoint; 0: as long as it needs.
         """
-        self._roles = roles
-        self._supervision = supervision
-        self._coordinator = coordinator
-        self._transport = transport
-        self._reporter = reporter
-        self._token = token
-        self._read = read
+        self._roles, self._supervision, self._coordinator = roles, supervision, coordinator
+        self._transport, self._reporter, self._read = transport, reporter, read
+        self._hello = make_hello("front", f"front-{coordinator}", 0, token)
         self._on_serving, self._on_controllers = on_serving, on_controllers
-        self._controllers = controllers
-        self._time_s = time_s
+        self._controllers, self._time_s = controllers, time_s
         self._begun = asyncio.Event()
         self._serving: asyncio.Future[tuple[str, ...]] | None = None
         self._client: CoordinatorClient | None = None
+        self._heard_s = 0.0  # when the coordinator has answered last, or said that it serves
         self._progress: RunProgress | None = None
         self._messages: tuple[str, ...] = ()
         self._controllers_at: dict[str, tuple[str, ...]] = {}  # also of those that wait to be one, or were one
         self._known_at: tuple[str, ...] = ()
-        self._deaths = Deaths(transport, make_hello("front", f"front-{coordinator}", 0, token))
+        self._deaths = Deaths(transport, self._hello)
         if controllers:
             self._deaths.controllers_at(controllers)
-        self._troubles = Troubles(transport, lambda: make_hello("front", f"front-{coordinator}", 0, token))
+        self._troubles = Troubles(transport, lambda: self._hello)
         self.stop_deadline_s = STOP_DEADLINE_S
         """Seconds that the last checkpoint may take after a signal."""
         self._signals: list[int] = []
@@ -285,6 +283,7 @@ class Front:
                 if self._roles.role(node) == "controller":
                     self._controllers_at[node] = nearest(addresses)
                 if node == self._coordinator and self._serving is not None and not self._serving.done():
+                    self._heard_s = time.monotonic()
                     self._serving.set_result(addresses)
             self._look_at_controllers()
             ends = self._roles.newly_ended()
@@ -340,8 +339,7 @@ class Front:
             await self._roles.close()
 
     async def _ask_to_leave(self, addresses: tuple[str, ...]) -> bool:
-        hello = make_hello("front", f"front-{self._coordinator}", 0, self._token)
-        return await ask_to_leave(self._transport, hello, nearest(addresses)[0])
+        return await ask_to_leave(self._transport, self._hello, nearest(addresses)[0])
 
     # --- the coordinator --------------------------------------------------------------------------------------------
 
@@ -353,21 +351,23 @@ class Front:
             try:
                 return await self._follow_at(await followed)
             except UnreachableError as error:
-                await asyncio.sleep(2 * FAILED_GRACE_S)  # its process has ended; `_watch` will notice
-                if self._serving is followed:
-                    text = f"the coordinator {self._coordinator} no longer answers: {error}"
-                    raise RunFailedError(text) from error
+                await asyncio.sleep(2 * FAILED_GRACE_S)  # if its process has ended, `_watch` notices
+                if self._serving is not followed:
+                    continue
+                if time.monotonic() - self._heard_s > SILENT_S:
+                    raise RunFailedError(f"the coordinator {self._coordinator} no longer answers: {error}") from error
+                self._reporter.note(f"the coordinator {self._coordinator} does not answer: {error}; asking it again")
 
     async def _follow_at(self, addresses: Sequence[str]) -> _Ending:
         """Raises UnreachableError: the coordinator at these addresses no longer answers."""
-        hello = make_hello("front", f"front-{self._coordinator}", 0, self._token)
         if self._client is not None:
             await self._client.close()
         self._client = await CoordinatorClient.connect(
-            self._transport, nearest(addresses), hello, deadline_s=CONNECT_DEADLINE_S
+            self._transport, nearest(addresses), self._hello, deadline_s=CONNECT_DEADLINE_S
         )
         while True:
             self._progress = await self._client.status()
+            self._heard_s = time.monotonic()
             self._show(self._progress)
             if self._progress.final:
                 return await self._ended(self._progress)

@@ -6,7 +6,8 @@ serve: serves, and leaves when asked to. deaf: says that it serves, and waits. r
 silent: never reports. failing: says that it serves and, when FOLDER/break is there, why it fails; then it makes
 FOLDER/fail, so that the run fails because of it, and lingers. diverge: likewise, but makes FOLDER/gone, of which
 the run tells in a message, and ends a little later; nobody should try again.
-run: serves a run's status as a coordinator does; the run ends when FOLDER/finish is there, fails when FOLDER/fail is.
+run: serves a run's status as a coordinator does, but nobody while FOLDER/NODE.away is there; the run ends when
+FOLDER/finish is there, fails when FOLDER/fail is.
 Any of them ends with the status in FOLDER/NODE.exit when that appears, and neither leaves when asked to nor heeds
 END_SIGNAL if FOLDER/stubborn is there.
 """
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from adamctl.roles.role_process import END_SIGNAL
@@ -49,7 +51,7 @@ async def serve_run(folder: Path, node: str, ready_fd: int) -> None:
 
     from adamctl.net.handshake import make_hello
     from adamctl.net.stream import StreamTransport
-    from adamctl.net.transport import Request
+    from adamctl.net.transport import Request, Server
     from adamctl.roles.coordinator.core.progress import RunProgress
     from adamctl.wire.messages import Empty, RunStatusReply, RunStatusRequest, RunStopRequest, ShutdownRequest
 
@@ -84,10 +86,19 @@ async def serve_run(folder: Path, node: str, ready_fd: int) -> None:
                 leaving.set()
 
     address = f"unix://{folder}/{node}.s"
-    server = await StreamTransport().serve([address], make_hello(node.partition("_")[0], node), handle)
+    hello, away = make_hello(node.partition("_")[0], node), folder / f"{node}.away"
+    server: Server | None = await StreamTransport().serve([address], hello, handle)
     report(ready_fd, addresses=[address])
-    await leaving.wait()
-    await server.close()
+    while not leaving.is_set():
+        if server is not None and away.exists():
+            await server.close()
+            server = None
+        elif server is None and not away.exists():
+            server = await StreamTransport().serve([address], hello, handle)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(leaving.wait(), POLL_S)
+    if server is not None:
+        await server.close()
 
 
 def main() -> None:
