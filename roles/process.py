@@ -194,8 +194,9 @@ def restart_process(*descriptors: int | None) -> NoReturn:
     for descriptor in descriptors:
         if descriptor is not None:
             os.set_inheritable(descriptor, True)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # a full disk, or nobody reads any more
+            stream.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

@@ -138,7 +138,7 @@ ELSEWHERE = (
         "roles/controller/conformance.py", ("wire/changes",), "a struct, as every configuration service fills it"
     ),
     Elsewhere("bench/data/test_serving.py", ("bench/data/serve", "bench/data/wire"), "both read from data servers"),
-    Elsewhere("roles/test_driver.py", ("roles/context", "roles/process"), "what the driver gives a role"),
+    Elsewhere("roles/test_driver.py", ("roles/context",), "what the driver gives a role"),
     Elsewhere("roles/test_registry.py", ("roles/*/role",), "a description of a role, without logic"),
     Elsewhere(
         "roles/controller/core/service/test_controller_core.py",

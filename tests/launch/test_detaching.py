@@ -6,10 +6,14 @@ import errno
 import io
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
+from adamctl.cli.run.train import _report
 from adamctl.launch.detaching import Announcing
+from adamctl.launch.front import Outcome
+from adamctl.launch.train import TrainOptions
 
 
 class Log(io.StringIO):
@@ -36,3 +40,14 @@ def test_a_full_disk_under_its_log_does_not_end_the_run(monkeypatch: pytest.Monk
         announcing.close()
         os.close(read)
     assert log.getvalue().endswith("there is room again\n")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_full_disk_under_its_log_does_not_change_how_it_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log_format: str
+) -> None:
+    log = Log()
+    log.full = True
+    monkeypatch.setattr(sys, "stderr", log)
+    outcome = Outcome(None, 3, "ps-1: the run failed")
+    assert _report(outcome, tmp_path, "none", TrainOptions((), "none", tmp_path, {}), log_format) == 3

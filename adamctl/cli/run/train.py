@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import join as command_line
 from shlex import quote
@@ -204,7 +205,8 @@ def _report(outcome: Outcome, folder: Path, resume: str, chosen: TrainOptions, l
     from adamctl.roles.log import json_line
 
     def say(level: str, text: str) -> None:
-        echo(json_line(level, "front", "front", text.strip()) if log_format == "json" else text, err=True)
+        with suppress(OSError):  # a full disk under its log; how the run ended is told by the exit code, too
+            echo(json_line(level, "front", "front", text.strip()) if log_format == "json" else text, err=True)
 
     progress = outcome.progress
     if progress is not None and progress.final and not outcome.message:
