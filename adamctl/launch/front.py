@@ -138,6 +138,7 @@ class Front:
             looking = asyncio.ensure_future(self._troubles.follow())
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             ending = await self._first_cause(self._first(tasks))
+            signals = self._signals if ending.exit_code else tuple(self._signals)  # later ones undo no success
             grace_s = FAILED_GRACE_S if ending.exit_code else STOP_GRACE_S
             stopped = self._progress is not None and self._progress.state == "stopped"
             failed = bool(ending.exit_code) and not self._signals and not stopped
@@ -157,7 +158,7 @@ class Front:
                     signal.signal(number, change_nothing)
             if signal.SIGHUP in self._signals:  # the shell may also send one
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        return self._outcome(ending)
+        return self._outcome(ending, signals)
 
     def _first(self, tasks: list[asyncio.Task[_Ending]]) -> _Ending:
         """Returns the ending of the first activity to finish; a failure after a signal counts as caused by it."""
@@ -183,12 +184,11 @@ class Front:
             await asyncio.sleep(POLL_S)
         return ending
 
-    def _outcome(self, ending: _Ending) -> Outcome:
+    def _outcome(self, ending: _Ending, signals: Sequence[int]) -> Outcome:
         """Describes the ending, once every role has written the end of its log."""
-        message = self._cause(ending) if ending.node else ending.message
-        if self._signals:
-            return Outcome(self._progress, 128 + self._signals[0], "", self._signals[0])
-        return Outcome(self._progress, ending.exit_code, message)
+        if signals:
+            return Outcome(self._progress, 128 + signals[0], "", signals[0])
+        return Outcome(self._progress, ending.exit_code, self._cause(ending) if ending.node else ending.message)
 
     def _cause(self, ending: _Ending) -> str:
         words, end = self._roles.last_words(ending.node), self._roles.ends.get(ending.node)

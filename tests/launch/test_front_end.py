@@ -1,12 +1,15 @@
-"""A front and its run's coordinator: one that is silent for a while, or for good, though its process lives."""
+"""How a front decides that its run is over: a coordinator that is silent though it runs, signals when all is done."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from adamctl.errors import RunFailedError
+from adamctl.launch.roles import Ask, LocalRoles
 from tests.launch.test_front import folder, running
 
 __all__ = ["folder"]
@@ -36,3 +39,21 @@ async def test_a_coordinator_that_stays_silent_ends_the_run(folder: Path, monkey
         run.tell("coordinator.away")
         with pytest.raises(RunFailedError, match="the coordinator coordinator no longer answers: "):
             await run.outcome()
+
+
+@pytest.mark.parametrize(("file", "exit_code"), [("finish", 0), ("fail", 143)])
+async def test_a_signal_while_a_run_is_closed_makes_no_failure_of_a_success(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, exit_code: int
+) -> None:
+    stop = LocalRoles.stop
+
+    async def signalled(roles: LocalRoles, ask: Ask, grace_s: float, failed: bool = False) -> list[str]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await stop(roles, ask, grace_s, failed)
+
+    monkeypatch.setattr(LocalRoles, "stop", signalled)
+    async with running(folder) as run:
+        await run.until_training()
+        run.tell(file)
+        outcome = await run.outcome()
+    assert (outcome.exit_code, outcome.signal) == (exit_code, signal.SIGTERM if exit_code else 0)
