@@ -73,7 +73,8 @@ def start_detached(arguments: Sequence[str], wait_s: float = STARTED_WITHIN_S) -
             raise
         folder, state = told.get("folder", ""), told.get("state", "")
         if not state and not told.get("open"):
-            code = process.wait()
+            status = process.wait()
+            code = status if status >= 0 else 128 - status  # killed: as a shell tells it
             lines = last_lines(Path(folder) / LOGS / FRONT_LOG) if folder else []
             why = [index for index, line in enumerate(lines) if line.startswith(ERROR)]
             return Detached(folder, process.pid, "", code, "\n".join(lines[why[-1] if why else 0 :]))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from adamctl.cli.run.train import _report
-from adamctl.launch.detaching import Announcing
+from adamctl.launch.detaching import Announcing, start_detached
 from adamctl.launch.front import Outcome
 from adamctl.launch.train import TrainOptions
 
@@ -51,3 +51,13 @@ def test_a_full_disk_under_its_log_does_not_change_how_it_ended(
     monkeypatch.setattr(sys, "stderr", log)
     outcome = Outcome(None, 3, "ps-1: the run failed")
     assert _report(outcome, tmp_path, "none", TrainOptions((), "none", tmp_path, {}), log_format) == 3
+
+
+def test_a_run_that_is_killed_while_it_starts_ends_with_the_exit_code_of_the_signal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed = tmp_path / "python"
+    killed.write_text("#!/bin/sh\nkill -KILL $$\n")
+    killed.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(killed))
+    assert start_detached(["train", "small.toml"]).exit_code == 137
