@@ -66,6 +66,7 @@ class RayPlaces:
         self._free: list[_Bundle] = []
         self._failed: dict[str, float] = {}
         self._draining: set[str] = set()
+        self._leaving: set[str] = set()
         self._notices: asyncio.Queue[Notice | None] = asyncio.Queue()
         self._tasks: set[asyncio.Future[None]] = set()
         self._one_at_a_time = asyncio.Lock()
@@ -182,6 +183,7 @@ class RayPlaces:
         while True:
             with suppress(self._calls.errors):
                 deadlines_ms = await self._calls.draining()
+                self._leaving = set(deadlines_ms)
                 for host in list(self._hosts.values()):
                     if host.node in deadlines_ms and host.name not in self._draining:
                         self._draining.add(host.name)
@@ -218,7 +220,7 @@ class RayPlaces:
         """Tries once to place a host: in a bundle that is free again, else in a new group on another node."""
         since_s = time.monotonic() - HELLO_DEADLINE_S
         failed = {node for node, failed_s in self._failed.items() if failed_s > since_s}  # Ray may yet find them dead
-        taken = {host.node for host in self._hosts.values()} | failed
+        taken = {host.node for host in self._hosts.values()} | failed | self._leaving
         for bundle in list(self._free):
             node = await self._calls.node_of(bundle.group, bundle.index)
             if node and node not in taken:
