@@ -5,7 +5,8 @@
         for place in range(inputs.size):
             out[place] = max(inputs[place], 0)
 
-A kernel is compiled on first use, without the interpreter lock, and kept on disk by a hash of its module's source.
+A kernel is compiled on first use, without the interpreter lock, and kept on disk by a hash of the source of its module
+and of the user's own modules that this one imports: their constants and functions are a part of the compiled code.
 Without numba it is the function as it stands.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 from adamctl.errors import ConfigurationError, CustomError
 from adamctl.kernels.backend import compiled, installed
 from adamctl.kernels.native import Call, NativeCall, NativeProduct
+from adamctl.model.custom.sources import stamp_of
 
 _MAKING = threading.Lock()
 """Threads that compile their steps at the same time must find one and the same compiled function."""
@@ -31,6 +33,7 @@ class CustomKernel:
 
     def __init__(self, function: Callable[..., Any], signatures: tuple[str, ...], relaxed: bool) -> None:
         self.function, self.signatures, self.relaxed = function, signatures, relaxed
+        self._stamp = stamp_of(function)  # now: files may change before the kernel is used
         self._made: Any = None
         update_wrapper(self, function)
 
@@ -42,7 +45,9 @@ class CustomKernel:
         if self._made is None:
             with _MAKING:
                 if self._made is None:
-                    self._made = compiled("jit").custom_kernel(self.function, self.signatures, self.relaxed)
+                    self._made = compiled("jit").custom_kernel(
+                        self.function, self.signatures, self.relaxed, self._stamp
+                    )
         return self._made
 
     @property

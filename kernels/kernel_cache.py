@@ -1,9 +1,9 @@
 """Where compiled kernels are kept on disk: one folder per version of their source.
 
 numba detects changes of a kernel's own file, not of helpers that it calls from other files, so an upgraded installation
-could run old code. Here the folder is named by a hash of all of `adamctl.kernels.compiled` and of the versions of numba
-and Python. Folders of other versions are removed when no process has started with them for a day, so that two
-installations can alternate.
+could run old code. Here the folder is named by a hash of all of `adamctl.kernels.compiled`, of what its modules take
+constants from, and of the versions of numba and Python. Folders of other versions are removed when no process has
+started with them for a day, so that two installations can alternate.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ PREFIX = "kernels-"
 UNUSED_S_MAX = 24 * 3600.0
 VARIABLE = "NUMBA_CACHE_DIR"
 _SOURCE = Path(__file__).parent / "compiled"
+BAKED_IN = (Path(__file__).parent / "numeric" / "mix.py",)
+"""Sources of constants that are a part of compiled kernels."""
 _PREPARING = threading.Lock()
 LOCK_S_MAX = 120.0
 """Seconds that a process waits for another one that compiles the same kernel, before it compiles it itself."""
@@ -40,7 +42,7 @@ def source_hash(source: Path = _SOURCE) -> str:
         with suppress(importlib.metadata.PackageNotFoundError):
             digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
     digest.update(f"{sys.implementation.cache_tag}\n".encode())
-    for path in sorted(source.glob("*.py")):
+    for path in (*sorted(source.glob("*.py")), *BAKED_IN):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

@@ -7,7 +7,6 @@ names by a hash of all sources, so it outlives an installation; one process comp
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Callable
@@ -62,17 +61,17 @@ class _Locator(_caching._CacheLocator):  # type: ignore[misc]
 
 
 class _CustomLocator(_Locator):
-    """As `_Locator`, for a user's function: its files are named by a hash of its module's source."""
+    """As `_Locator`, for a user's function: its files are named by its `source_stamp`, too."""
 
     def get_source_stamp(self) -> str:
-        return hashlib.blake2b(Path(self._function.__code__.co_filename).read_bytes(), digest_size=8).hexdigest()
+        return str(self._function.source_stamp)
 
     def get_disambiguator(self) -> str:
         return f"{self.get_source_stamp()}-{super().get_disambiguator()}"
 
     @classmethod
     def from_function(cls, function: Any, source: str) -> _Locator | None:
-        return super().from_function(function, source) if os.path.isfile(function.__code__.co_filename) else None
+        return super().from_function(function, source) if function.source_stamp else None
 
 
 class _Files(_caching.CompileResultCacheImpl):  # type: ignore[misc]
@@ -160,8 +159,12 @@ def kernel(*signatures: Any, relaxed: bool = True) -> Callable[[Function], Funct
     )
 
 
-def custom_kernel(function: Any, signatures: tuple[str, ...], relaxed: bool) -> Kernel:
-    """As `kernel`, for a function of the user's own and numba's text of the types of its arguments."""
+def custom_kernel(function: Any, signatures: tuple[str, ...], relaxed: bool, stamp: str) -> Kernel:
+    """As `kernel`, for a function of the user's own and numba's text of the types of its arguments.
+
+    `stamp`: the hash of all sources that its code depends on; empty if it is in no file.
+    """
+    function.source_stamp = stamp
     return _declared(function, signatures, relaxed, _CustomCache(function))
 
 

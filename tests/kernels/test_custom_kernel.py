@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 from time import sleep
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,22 +121,52 @@ def test_a_kernel_is_an_ordinary_function_too() -> None:
     assert relu.__name__ == "relu"
 
 
+def imported_anew(folder: Path, monkeypatch: pytest.MonkeyPatch, **sources: str) -> ModuleType:
+    """Writes modules, and imports the first of them as a new process would."""
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+    return importlib.import_module(next(iter(sources)))
+
+
+def filled(module: ModuleType) -> float:
+    out = np.zeros(2, np.float32)
+    module.fill(out)
+    assert out[0] == out[1]
+    return float(out[0])
+
+
 @needs_compiler
 def test_another_source_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kept kernel of an older source would compute what the user has changed."""
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     for number in (1.0, 2.0):
-        (tmp_path / "changing_kernel.py").write_text(SOURCE.replace("NUMBER", str(number)))
-        sys.modules.pop("changing_kernel", None)
-        importlib.invalidate_caches()
-        sys.dont_write_bytecode, kept = True, sys.dont_write_bytecode
-        try:
-            module = importlib.import_module("changing_kernel")
-        finally:
-            sys.dont_write_bytecode = kept
-        out = np.zeros(2, np.float32)
-        module.fill(out)
-        assert out.tolist() == [number, number]
+        source = SOURCE.replace("NUMBER", str(number))
+        assert filled(imported_anew(tmp_path, monkeypatch, changing_kernel=source)) == number
+
+
+@needs_compiler
+@pytest.mark.parametrize("call", ["", "()"])
+def test_so_is_one_that_has_taken_something_from_another_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    helper = "import numba\n@numba.njit\ndef number(): return {0}\n" if call else "number = {0}\n"
+    own = "from taken_from import number\n" + SOURCE.replace("NUMBER", f"number{call}")
+    for number in (3.0, 4.0, 3.0):
+        module = imported_anew(tmp_path, monkeypatch, taking=own, taken_from=helper.format(number))
+        assert filled(module) == number
+
+
+@needs_compiler
+def test_a_kernel_is_kept_as_it_was_when_it_was_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file may be changed before it is compiled; then the code of the old one is not found by the new one."""
+    old, new = (SOURCE.replace("NUMBER", number) for number in ("5.0", "6.0"))
+    declared = imported_anew(tmp_path, monkeypatch, changed_late=old)
+    (tmp_path / "changed_late.py").write_text(new)
+    assert filled(declared) == 5
+    assert filled(imported_anew(tmp_path, monkeypatch, changed_late=new)) == 6
 
 
 def test_threads_that_use_a_kernel_first_find_one_compiled_function(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from adamctl.kernels import backend, kernel_cache
 
 def sources(tmp_path: Path) -> Path:
     folder = tmp_path / "compiled"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "tiles.py").write_text("one = 1\n")
     (folder / "direct.py").write_text("two = 2\n")
     return folder
@@ -30,6 +31,26 @@ def test_any_change_of_a_source_names_another_folder(tmp_path):
     second = kernel_cache.source_hash(source)
     (source / "new.py").write_text("")
     assert len({first, second, kernel_cache.source_hash(source)}) == 3
+
+
+def test_so_does_a_change_of_what_compiled_modules_take_constants_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, constants = kernel_cache._SOURCE, tmp_path / "mix.py"
+    taken = {
+        name.removeprefix("adamctl.")
+        for path in compiled.glob("*.py")
+        for name in re.findall(r"^from (adamctl\.kernels\.[\w.]+) import", path.read_text(), re.MULTILINE)
+        if not name.startswith("adamctl.kernels.compiled")
+    }
+    named = {".".join(path.with_suffix("").parts[-3:]) for path in kernel_cache.BAKED_IN}
+    assert named and named == taken
+    monkeypatch.setattr(kernel_cache, "BAKED_IN", (constants,))
+    found = []
+    for text in ("one = 1\n", "one = 2\n"):
+        constants.write_text(text)
+        found.append(kernel_cache.source_hash(sources(tmp_path)))
+    assert found[0] != found[1]
 
 
 def test_folders_of_other_versions_go_once_they_are_not_used(tmp_path):
@@ -57,7 +78,7 @@ def test_a_changed_helper_is_compiled_anew(tmp_path):
     for part in ("errors.py", "__init__.py"):
         package.mkdir(exist_ok=True)
         shutil.copy(Path(sys.modules["adamctl"].__file__ or "").parent / part, package / part)
-    for part in ("", "compiled"):
+    for part in ("", "compiled", "numeric"):
         (package / "kernels" / part).mkdir(exist_ok=True)
         for path in (here / "kernels" / part).glob("*.py"):
             shutil.copy(path, package / "kernels" / part / path.name)

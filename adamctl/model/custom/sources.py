@@ -13,10 +13,11 @@ import hashlib
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import Any
 
 from adamctl.model.custom.modules import FOLDERS_VARIABLE, folder_of, folder_of_file, origin_of
 
@@ -54,6 +55,21 @@ def imported_sources(module: str, beside: tuple[str, ...] = ()) -> dict[str, tup
                 seen.add(imported)
                 waiting.append(imported)
     return {name: found[name] for name in sorted(found)}
+
+
+def stamp_of(function: Callable[..., Any]) -> str:
+    """Returns the hex digest of all that a function may have taken from sources, or nothing if it is in no file.
+
+    These are its own file and those of the user's own modules that its module imports, as they are now.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None or not os.path.isfile(code.co_filename):
+        return ""
+    digest = hashlib.blake2b(Path(code.co_filename).read_bytes(), digest_size=8)
+    read_anew = imported_sources.__wrapped__  # modules may have been changed and loaded again
+    for name, (_, content) in read_anew(function.__module__).items():
+        digest.update(f"\0{name} {content}".encode())
+    return digest.hexdigest()
 
 
 def module_file(name: str) -> Path | None:
