@@ -261,7 +261,7 @@ def post_by_python(post: Post, flight: int) -> None:
     with _FENCE:
         asleep = [wake for wake in post.wakes if wake.sleepers[0] > 0]
     for wake in asleep:
-        with suppress(BlockingIOError):  # it is full of wakes
+        with suppress(OSError):  # it is full of wakes, or the sleeper's process has ended
             os.write(wake.descriptor, b"\0")
 
 

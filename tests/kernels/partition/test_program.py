@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import numpy as np
 import pytest
 
 from adamctl.kernels.backend import compiled
 from adamctl.kernels.native import Call, NativeCall, can_compile
-from adamctl.kernels.partition.program import Batch, Program, Row, Step, address_of
+from adamctl.kernels.partition.program import Batch, Program, Row, Step, address_of, post_by_python
 from adamctl.kernels.segments import Post, Wake
 from tests.kernels.kernel_checks import BACKENDS
 
@@ -84,3 +85,14 @@ def test_who_sleeps_is_woken_by_python_too() -> None:
     assert os.read(read, 8) == b"\0"
     os.close(read)
     os.close(write)
+
+
+def test_a_sleeper_whose_process_has_ended_does_not_end_who_wakes_it() -> None:
+    """The connections tell of its end, and the flight is given up then."""
+    done, sleepers = words(2)
+    own, gone = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sleepers[0] = 1
+    gone.close()
+    with own:
+        post_by_python(Post(done, (Wake(sleepers, own.fileno()),)), 3)
+    assert done[0] == 3
