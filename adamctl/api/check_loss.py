@@ -14,7 +14,7 @@ from adamctl.kernels.custom_kernel import checked_calls
 from adamctl.kernels.native import address_of, can_compile
 from adamctl.kernels.native_function import compile_calls
 from adamctl.model.custom.asking import ask
-from adamctl.model.custom.loss import Loss, custom_loss, made
+from adamctl.model.custom.loss import Loss, custom_loss, made, write_error
 from adamctl.model.tally import Tally, added
 
 Array = NDArray[np.float32]
@@ -127,7 +127,7 @@ class _Check:
 
     def _error(self) -> NDArray[np.float64]:
         out = np.full(self._outputs.shape, np.nan, np.float32)
-        self._ask("error", self._outputs, self._answers, out)
+        write_error(self._own, self._outputs, self._answers, out)
         bad = np.argwhere(~np.isfinite(out))
         if len(bad):
             place = bad[0].tolist()

@@ -28,6 +28,7 @@ def test_losses_that_keep_their_promises_pass(loss: type[adam.Loss]) -> None:
     [
         (losses.Half, r"error: \[0, 0\]: expected the derivative .* by differences; found "),
         (losses.PartWritten, r"error: \[0, 0\]: expected a finite number in out; found nan"),
+        (losses.Returned, r"error: expected results in out and nothing returned; found ndarray: write out"),
         (losses.OfTheBatch, r"evaluate: \[0\]: the loss of an example depends on the others"),
         (losses.OneNumber, r"evaluate: expected the loss of each example, shape \[6\]; found \[\]"),
         (losses.Writes, r"evaluate: \[0, 0\]: outputs are to be read only: before and after, .* and "),

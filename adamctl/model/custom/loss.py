@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, CustomError
+from adamctl.model.custom.asking import ask
 from adamctl.model.custom.modules import Kind, class_at, path_of
 
 if TYPE_CHECKING:
@@ -101,6 +102,15 @@ def made(found: type[Loss]) -> Loss:
         return found()
     except TypeError as error:
         raise ConfigurationError(f"cannot be made: {error}; write all its methods, and no arguments") from error
+
+
+def write_error(own: Loss, outputs: Array, targets: NDArray[Any], out: Array) -> None:
+    """Has a loss write its error. Raises CustomError: it failed, or returned something in place of writing it."""
+    where = f"{type(own).__name__}.error"
+    returned = ask(where, own.error, outputs, targets, out)
+    if returned is not None:
+        found = type(returned).__name__
+        raise CustomError(f"{where}: expected results in out and nothing returned; found {found}: write out[...] = ...")
 
 
 def has_native(loss: str) -> bool:

@@ -89,6 +89,8 @@ def test_a_loss_that_does_what_it_must_not_is_named_with_its_method() -> None:
         CustomError, match=r"OneNumber\.evaluate: expected the loss of each example, \[4\]; found float32"
     ):
         make_loss("tests.losses_for_tests:OneNumber").evaluate(TARGETS.copy(), TARGETS)
+    with pytest.raises(CustomError, match=r"Returned\.error: expected results in out and nothing returned; found nda"):
+        make_loss("tests.losses_for_tests:Returned").backward(TARGETS.copy(), TARGETS, TARGETS.copy())
     loss = make_loss("tests.losses_for_tests:Fails")
     assert loss.sums(TARGETS, TARGETS) == (1.0,)
     with pytest.raises(CustomError, match=r"Fails\.measure: expected as many as before, 1; found 2"):
