@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -97,8 +98,28 @@ class _Cache(_caching.FunctionCache):  # type: ignore[misc]
         is compiled, and it learns that then.
         """
         _runtime.initialize(context)
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(signature, context)
+        return self._read(self._load_overload, signature, context)
+
+    def save_overload(self, signature: Any, code: Any) -> None:
+        """Keeps code, if there is room: what is compiled can be used all the same."""
+        with suppress(OSError):
+            super().save_overload(signature, code)
+
+    def _read(self, load: Callable[[Any, Any], Any], signature: Any, context: Any) -> Any:
+        """Returns what `load` does; None, and removes the kernel's files, if it fails in any way: one is damaged."""
+        try:
+            return load(signature, context)
+        except Exception:
+            self._remove()
+            return None
+
+    def _remove(self) -> None:
+        folder, name = Path(self.cache_path), self._impl.filename_base
+        try:
+            for path in (folder / f"{name}.nbi", *folder.glob(f"{name}.*.nbc")):
+                path.unlink(missing_ok=True)
+        except OSError:
+            self.disable()  # else it would be read again before new code is written
 
 
 class _CustomCache(_Cache):
@@ -106,7 +127,7 @@ class _CustomCache(_Cache):
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Likewise, after all that: what a user's function calls may be found only by what it brings."""
-        return _caching.FunctionCache.load_overload(self, signature, context)
+        return self._read(super(_Cache, self).load_overload, signature, context)
 
 
 class Kernel(_Dispatcher):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -9,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 
 from adamctl.kernels import backend, kernel_cache
@@ -129,6 +132,55 @@ def test_a_process_that_only_loads_does_without_what_compiling_needs(tmp_path: P
 @pytest.mark.skipif("numba" not in backend.installed(), reason="needs numba")
 def test_every_kernel_can_be_loaded_without_what_compiling_needs(tmp_path: Path) -> None:
     assert [squares(tmp_path, "backend.warm_up()")[2] for _ in range(2)] == ["True", "False"]
+
+
+def fill(out: Any) -> None:
+    out[:] = 5
+
+
+def filled_by(kind: str) -> tuple[float, bool]:
+    """Returns what a kernel that is declared anew computes, and whether its code was kept."""
+    jit = backend.compiled("jit")
+    if kind == "custom":
+        declared = jit.custom_kernel(fill, ("void(float32[::1])",), True, "stamp")
+    else:
+        declared = jit.kernel((jit.OUT1,))(fill)
+    out = np.zeros(1, np.float32)
+    declared(out)
+    return float(out[0]), bool(declared.stats.cache_hits)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that code is kept in during a test."""
+    backend.compiled("jit")
+    monkeypatch.setenv(kernel_cache.VARIABLE, str(tmp_path / f"{kernel_cache.PREFIX}test"))
+    return tmp_path / f"{kernel_cache.PREFIX}test"
+
+
+@pytest.mark.skipif("numba" not in backend.installed(), reason="needs numba")
+@pytest.mark.parametrize("kind", ["own", "custom"])
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_damaged_files_are_made_anew(kept: Path, kind: str, ending: str, share: float) -> None:
+    assert [filled_by(kind) for _ in range(2)] == [(5, False), (5, True)]
+    (damaged,) = kept.glob(f"*.{ending}")
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[: int(len(content) * share)])
+    assert [filled_by(kind) for _ in range(2)] == [(5, False), (5, True)]
+
+
+@pytest.mark.skipif("numba" not in backend.installed(), reason="needs numba")
+@pytest.mark.parametrize("kind", ["own", "custom"])
+@pytest.mark.parametrize("what", ["_save_index", "_save_data"])
+def test_a_full_disk_only_keeps_nothing(kept: Path, kind: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(f"numba.core.caching.IndexDataCacheFile.{what}", save)
+        assert [filled_by(kind) for _ in range(2)] == [(5, False)] * 2
+    assert [filled_by(kind) for _ in range(2)] == [(5, False), (5, True)]
 
 
 def test_numba_may_be_half_imported_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
