@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import platform
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.native import REFUSED, Call
+from adamctl.kernels.native import REFUSED, Call, can_compile
 from adamctl.kernels.native_function import Instructions, compile_function, word_place
 
 Words: TypeAlias = NDArray[np.int64]
@@ -208,5 +209,16 @@ def _counting() -> Advance:
 
 
 def count_sleeper(sleepers: Words, change: int) -> None:
-    """Counts this thread among the sleepers (1) or no more (-1); what it reads afterwards is as new as that."""
-    _counting()(sleepers.__array_interface__["data"][0], change)
+    """Counts this thread among the sleepers (1) or no more (-1); what it reads afterwards is as new as that.
+
+    Without a compiler a wake may be missed. `sleepers` is of this process's threads: no other one writes it.
+    """
+    if can_compile():
+        _counting()(sleepers.__array_interface__["data"][0], change)
+        return
+    with _BY_PYTHON:
+        sleepers[0] += change
+
+
+_BY_PYTHON = threading.Lock()
+"""Held while a count is changed that no native function changes."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from adamctl.errors import RunFailedError
@@ -59,6 +60,9 @@ class FlightDone(NamedTuple):
     failure: BaseException | None = None
     idle_s: float = 0.0
 
+
+_NO_FLIGHT = Flight(0, Batch(np.zeros((0, 0), np.float32), np.zeros(0, np.int32)))
+"""Stands for the flight of a failure that is none's."""
 
 Made = TypeVar("Made")
 
@@ -198,24 +202,32 @@ class FlightThreads:
         return Standing(WAITS if waits_for else WORKS, waits_for, still_s)
 
     def _run(self, thread: int) -> None:
-        self._binder.bind(thread)
-        while not self._stopping:
-            if self._go_on(self._spins):
-                continue
-            self._sleeping.begin()
-            try:
-                if not self._stopping and not self._go_on(0):
-                    whom, began_s = self._whom(), time.perf_counter()
-                    self._sleeping.sleep()
-                    with self._lock:
-                        slept_s = time.perf_counter() - began_s
-                        self._slept_s += slept_s
-                        if whom is None:
-                            self._idle_s += slept_s
-                        else:
-                            self._ledger.slept(slept_s, whom)
-            finally:
-                self._sleeping.end()
+        try:
+            self._binder.bind(thread)
+            while not self._stopping:
+                if not self._go_on(self._spins):
+                    self._rest()
+        except BaseException as failure:
+            if self._stopping:
+                raise
+            self._fail(_NO_FLIGHT, failure)  # else flights would wait for this thread without end
+
+    def _rest(self) -> None:
+        """Looks once more, and sleeps."""
+        self._sleeping.begin()
+        try:
+            if not self._stopping and not self._go_on(0):
+                whom, began_s = self._whom(), time.perf_counter()
+                self._sleeping.sleep()
+                with self._lock:
+                    slept_s = time.perf_counter() - began_s
+                    self._slept_s += slept_s
+                    if whom is None:
+                        self._idle_s += slept_s
+                    else:
+                        self._ledger.slept(slept_s, whom)
+        finally:
+            self._sleeping.end()
 
     def _whom(self) -> Collection[int] | None:
         """Returns whom a thread waits for that finds nothing to do: as the oldest flight in nobody's hands does.

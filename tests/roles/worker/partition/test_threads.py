@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from adamctl.errors import CustomError, RunFailedError
+from adamctl.kernels import segments
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.member import Member
@@ -159,6 +160,40 @@ def test_a_flight_that_cannot_be_laid_out_is_reported_and_ends_the_threads(
             raise made.done[1][1].failure or AssertionError
         made.threads[1].join(WAIT_S)
         assert not made.threads[1].running
+
+
+def test_a_thread_that_fails_between_flights_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = cut_network(IMAGES, ROWS_AND_UNITS, BACKENDS[-1])
+    weights, _ = small_integers(IMAGES, 3)
+
+    def fail() -> None:
+        raise OSError("nowhere to sleep")
+
+    with partitions(network, 2, 1, weights) as made:
+        monkeypatch.setattr(made.sleeping[1], "begin", fail)
+        assert made.all_done.acquire(timeout=WAIT_S)
+        (found,) = made.done[1].values()
+        assert isinstance(found.failure, OSError)
+
+
+def test_without_a_compiler_flights_go_on_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_function(*_: object) -> None:
+        raise RuntimeError("there is no compiler")
+
+    monkeypatch.setattr(segments, "can_compile", lambda: False)
+    monkeypatch.setattr(segments, "compile_function", compile_function)
+    segments._counting.cache_clear()
+    network = cut_network(IMAGES, ROWS_AND_UNITS, "numpy")
+    weights, batch = small_integers(IMAGES, 3)
+    with partitions(network, 2, 2, weights) as made:
+        for number in range(1, 4):
+            for own in made.threads:
+                own.submit(Flight(number, batch))
+        for _ in range(6):
+            assert made.all_done.acquire(timeout=WAIT_S)
+        assert [sorted(done) for done in made.done] == [[1, 2, 3]] * 2
+        assert not any(one.failure for done in made.done for one in done.values())
+    assert not any(own.sleepers[0] for own in made.sleeping)
 
 
 def test_threads_stop_in_the_middle_of_a_flight() -> None:
