@@ -250,6 +250,40 @@ class OfNothing(Absolute):
         return None
 
 
+class OneSum(Absolute):
+    def measure(self, outputs: Any, targets: Any) -> Any:
+        return float(outputs.size)
+
+
+class NoValue(Absolute):
+    def metric(self, tally: Any) -> Any:
+        return None
+
+
+class FinishesInPlace(Absolute):
+    """It forgets to return."""
+
+    def finish(self, outputs: Any) -> Any:
+        outputs *= 2
+
+
+class FinishesAll(Absolute):
+    """It makes one row of all examples."""
+
+    def finish(self, outputs: Any) -> Any:
+        return outputs.mean(axis=0, keepdims=True)
+
+
+class RealTargets(Absolute):
+    def target_numbers(self, units: int) -> Any:
+        return float(units)
+
+
+class NumpyTargets(Absolute):
+    def target_numbers(self, units: int) -> Any:
+        return np.int64(units)
+
+
 class NoTargets(Absolute):
     def target_numbers(self, units: int) -> int:
         return 0

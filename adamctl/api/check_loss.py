@@ -14,7 +14,7 @@ from adamctl.kernels.custom_kernel import checked_calls
 from adamctl.kernels.native import address_of, can_compile
 from adamctl.kernels.native_function import compile_calls
 from adamctl.model.custom.asking import ask
-from adamctl.model.custom.loss import Loss, custom_loss, made, write_error
+from adamctl.model.custom.loss import Loss, custom_loss, finished_by, made, measured_by, target_numbers_of, write_error
 from adamctl.model.tally import Tally, added
 
 Array = NDArray[np.float32]
@@ -84,11 +84,7 @@ def _in_type(name: str, numbers: ArrayLike, wanted: type[np.float32] | type[np.i
 def _answers(own: Loss, random: np.random.Generator, batch: int, units: int) -> Answers:
     if own.answers == "labels":
         return random.integers(0, units, batch).astype(np.int32)
-    where = f"{type(own).__name__}.target_numbers"
-    numbers = ask(where, own.target_numbers, units)
-    if not isinstance(numbers, int) or numbers < 1:
-        raise CustomError(f"{where}: expected a whole number of at least 1; found {numbers!r:.80}")
-    return random.standard_normal((batch, numbers)).astype(np.float32)
+    return random.standard_normal((batch, target_numbers_of(own, units))).astype(np.float32)
 
 
 class _Check:
@@ -103,6 +99,7 @@ class _Check:
         self._examples_alone(losses)
         self._derivative(error)
         self._metric()
+        finished_by(self._own, self._outputs.copy())
         self._native(losses, error)
 
     def _refuse(self, method: str, what: str) -> CustomError:
@@ -224,9 +221,5 @@ class _Check:
 
     def _tally(self, part: slice, losses: NDArray[np.float64]) -> Tally:
         outputs, answers = self._outputs[part], self._answers[part]
-        sums = self._ask("measure", outputs, answers) if len(outputs) else ()
-        try:
-            numbers = tuple(map(float, sums))
-        except (TypeError, ValueError):
-            raise self._refuse("measure", f"expected a list of numbers; found {sums!r:.80}") from None
-        return Tally(len(outputs), float(losses[part].sum()), 0, numbers)
+        sums = measured_by(self._own, outputs, answers) if len(outputs) else ()
+        return Tally(len(outputs), float(losses[part].sum()), 0, sums)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import isfinite, nan, sqrt
 from typing import Final
 
+from adamctl.errors import CustomError
 from adamctl.model.custom.asking import ask
-from adamctl.model.custom.loss import custom_loss, is_custom_loss
+from adamctl.model.custom.loss import custom_loss, is_custom_loss, target_numbers_of
 from adamctl.model.description import Model
 from adamctl.model.tally import Tally
 
@@ -54,14 +55,15 @@ RMSE: Final = Metric("rmse", False, lambda tally: sqrt(tally.loss_sum / tally.ex
 def takes_targets(model: Model) -> bool:
     """Whether a model is trained on targets, numbers to come close to, in place of labels.
 
-    This and the following raise ConfigurationError where a loss of one's own cannot be imported.
+    This and the following raise ConfigurationError where a loss of one's own cannot be imported, and CustomError where
+    it answers with something else.
     """
     return custom_loss(model.loss).answers == "targets" if is_custom_loss(model.loss) else model.loss in TARGET_LOSSES
 
 
 def target_numbers(model: Model, units: int) -> int:
     """Returns how many numbers the target of an example has where the last layer has so many units."""
-    return custom_loss(model.loss).target_numbers(units) if is_custom_loss(model.loss) else units
+    return target_numbers_of(custom_loss(model.loss), units) if is_custom_loss(model.loss) else units
 
 
 def metric_of(model: Model) -> Metric:
@@ -69,8 +71,17 @@ def metric_of(model: Model) -> Metric:
     if is_custom_loss(model.loss):
         own = custom_loss(model.loss)
         where = f"{type(own).__name__}.metric"
-        return Metric(own.metric_name, own.larger_is_better, lambda tally: float(ask(where, own.metric, tally)))
+        return Metric(
+            own.metric_name, own.larger_is_better, lambda tally: _number(where, ask(where, own.metric, tally))
+        )
     return RMSE if takes_targets(model) else TOP_1
+
+
+def _number(where: str, found: object) -> float:
+    try:
+        return float(found)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise CustomError(f"{where}: expected a number; found {found!r:.80}") from None
 
 
 def value_of(metric: str, top1: float | None, value: float | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ class CustomLoss(Loss):
     def __init__(self, own: custom.Loss, backend: str | None = None) -> None:
         self._own, self._compiled = own, None
         self._kernels = compiled_if(choose(backend), "losses")
+        self._target_numbers = lru_cache(partial(custom.target_numbers_of, own))  # each step asks
         self._takes_targets = own.answers == "targets"
         self.answer_types = frozenset("f") if self._takes_targets else LABEL_TYPES
         self.name = type(own).__name__
@@ -36,7 +38,7 @@ class CustomLoss(Loss):
 
     def answers_of(self, batch: int, units: int, dtype: type[np.signedinteger[Any]] = np.int32) -> Answers:
         if self._takes_targets:
-            return np.zeros((batch, self._own.target_numbers(units)), np.float32)
+            return np.zeros((batch, self._target_numbers(units)), np.float32)
         return np.zeros(batch, dtype)
 
     def native_backward(self, outputs: Array, labels: Answers, error: Array, result: Result) -> list[Call] | None:
@@ -54,13 +56,12 @@ class CustomLoss(Loss):
         return [copied, *calls, NativeCall(self._kernels.sum_with_labels, (losses, labels, units), result)]
 
     def finish(self, outputs: Array) -> Array:
-        finished: Array = self._asked(self._own.finish, outputs)
-        return finished
+        return custom.finished_by(self._own, outputs)
 
     def sums(self, outputs: Array, labels: Answers) -> tuple[float, ...]:
         if not len(outputs):
             return ()
-        found = tuple(map(float, self._asked(self._own.measure, outputs, self._as_promised(labels))))
+        found = custom.measured_by(self._own, outputs, self._as_promised(labels))
         if self._sum_count not in (-1, len(found)):
             counts = f"as many as before, {self._sum_count}; found {len(found)}"
             raise CustomError(f"{self.name}.measure: expected {counts}")

@@ -16,7 +16,9 @@ from tests import losses_for_tests as losses
 NUMBER = r"-?\d[-+.\de]*"
 
 
-@pytest.mark.parametrize("loss", [losses.Absolute, losses.Margin, losses.Absolute(), "tests.losses_for_tests:Margin"])
+@pytest.mark.parametrize(
+    "loss", [losses.Absolute, losses.Margin, losses.NumpyTargets, losses.Absolute(), "tests.losses_for_tests:Margin"]
+)
 def test_losses_that_keep_their_promises_pass(loss: type[adam.Loss]) -> None:
     for seed in range(3):
         adam.check_loss(loss, seed=seed)
@@ -99,6 +101,11 @@ def test_only_numbers_that_a_loss_takes_are_given_to_it() -> None:
         (losses.Fails, r"measure: expected always as many numbers; found 2 of 3 examples and 1 of 6"),
         (losses.Texts, r"evaluate: expected real numbers; found <U3"),
         (losses.OfNothing, r"measure: expected a list of numbers; found None"),
+        (losses.OneSum, r"measure: expected a list of numbers; found 24.0"),
+        (losses.NoValue, r"metric: expected a finite number; found None"),
+        (losses.FinishesInPlace, r"finish: expected what users see of each of 6 examples; found None"),
+        (losses.FinishesAll, r"finish: expected what users see of each of 6 examples; found shape \[1, 4\]"),
+        (losses.RealTargets, r"target_numbers: expected a whole number of at least 1; found 4.0"),
         (losses.NoTargets, r"target_numbers: expected a whole number of at least 1; found 0"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adamctl.errors import ConfigurationError, CustomError
@@ -111,6 +112,36 @@ def write_error(own: Loss, outputs: Array, targets: NDArray[Any], out: Array) ->
     if returned is not None:
         found = type(returned).__name__
         raise CustomError(f"{where}: expected results in out and nothing returned; found {found}: write out[...] = ...")
+
+
+def finished_by(own: Loss, outputs: Array) -> Array:
+    """Returns what users see of outputs. Raises CustomError: it failed, or returned no array with a row of each."""
+    where = f"{type(own).__name__}.finish"
+    found: Array = ask(where, own.finish, outputs)
+    shape = getattr(found, "shape", None)
+    if shape is None or shape[:1] != outputs.shape[:1]:
+        shown = f"{found!r:.80}" if shape is None else f"shape {list(shape)}"
+        raise CustomError(f"{where}: expected what users see of each of {len(outputs)} examples; found {shown}")
+    return found
+
+
+def measured_by(own: Loss, outputs: Array, targets: NDArray[Any]) -> tuple[float, ...]:
+    """Returns sums over examples. Raises CustomError: it failed, or returned no list of numbers."""
+    where = f"{type(own).__name__}.measure"
+    found = ask(where, own.measure, outputs, targets)
+    try:
+        return tuple(map(float, found))
+    except (TypeError, ValueError):
+        raise CustomError(f"{where}: expected a list of numbers; found {found!r:.80}") from None
+
+
+def target_numbers_of(own: Loss, units: int) -> int:
+    """Returns how many numbers a target has. Raises CustomError: it failed, or returned no number of them."""
+    where = f"{type(own).__name__}.target_numbers"
+    found = ask(where, own.target_numbers, units)
+    if not isinstance(found, Integral) or found < 1:
+        raise CustomError(f"{where}: expected a whole number of at least 1; found {found!r:.80}")
+    return int(found)
 
 
 def has_native(loss: str) -> bool:

@@ -91,6 +91,14 @@ def test_a_loss_that_does_what_it_must_not_is_named_with_its_method() -> None:
         make_loss("tests.losses_for_tests:OneNumber").evaluate(TARGETS.copy(), TARGETS)
     with pytest.raises(CustomError, match=r"Returned\.error: expected results in out and nothing returned; found nda"):
         make_loss("tests.losses_for_tests:Returned").backward(TARGETS.copy(), TARGETS, TARGETS.copy())
+    with pytest.raises(
+        CustomError, match=r"FinishesInPlace\.finish: expected what users see of each of 4 examples; fo"
+    ):
+        make_loss("tests.losses_for_tests:FinishesInPlace").finish(TARGETS.copy())
+    with pytest.raises(CustomError, match=r"OneSum\.measure: expected a list of numbers; found 20\.0"):
+        make_loss("tests.losses_for_tests:OneSum").sums(TARGETS, TARGETS)
+    with pytest.raises(CustomError, match=r"RealTargets\.target_numbers: expected a whole number of at least 1; found"):
+        make_loss("tests.losses_for_tests:RealTargets").evaluate(TARGETS.copy(), TARGETS)
     loss = make_loss("tests.losses_for_tests:Fails")
     assert loss.sums(TARGETS, TARGETS) == (1.0,)
     with pytest.raises(CustomError, match=r"Fails\.measure: expected as many as before, 1; found 2"):
