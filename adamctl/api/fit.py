@@ -26,7 +26,7 @@ from adamctl.kernels.step.network import Network
 from adamctl.launch.front import Outcome
 from adamctl.launch.run_folder import checkpoints
 from adamctl.launch.train import TrainOptions, train
-from adamctl.launch.trained import choose
+from adamctl.launch.trained import BATCH, choose
 from adamctl.live.reporter import choose_reporter
 from adamctl.model.custom.loss import Loss, name_of
 from adamctl.model.description import Model
@@ -69,12 +69,14 @@ class Run:
     def predict(self, examples: ArrayLike) -> NDArray[np.float32]:
         """Returns the outputs [n, units] for examples [n, *input shape], which must be scaled as for training."""
         images = np.ascontiguousarray(examples, np.float32)
-        network = Network(self.model, max(len(images), 1))
+        network = Network(self.model, min(max(len(images), 1), BATCH))
         flat = np.zeros(network.flat_size, np.float32)
         stored = self.parameters()
         for tensor, view in zip(network.tensors, network.views(flat), strict=True):
             view[...] = stored[tensor.name]
-        return np.array(network.predict(network.context(training=False), flat, images))
+        context, starts = network.context(training=False), range(0, max(len(images), 1), BATCH)
+        found = [np.array(network.predict(context, flat, images[start : start + BATCH])) for start in starts]
+        return np.concatenate(found)
 
 
 def fit(

@@ -149,7 +149,7 @@ class Clipping:
         for squares in of_all:
             self._total += squares
         row.clipped = 0
-        for layer, norm in enumerate(map(sqrt, self._total)):
+        for layer, norm in enumerate(sqrt(max(total, 0.0)) for total in self._total.tolist()):  # below 0 by rounding
             if self._norm_max < norm < float("inf"):
                 row.clipped += 1
                 for start, stop, _ in self._all[self._all[:, 2] == layer].tolist():

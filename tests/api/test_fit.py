@@ -12,7 +12,9 @@ import pytest
 
 import adamctl as adam
 from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
+from adamctl.kernels.step.network import Network
 from adamctl.launch.run_folder import checkpoints
+from adamctl.model.description import Model
 
 CLASSES, FEATURES = 3, 6
 NET = adam.Sequential([adam.Dense(8, activation="relu"), adam.Softmax(CLASSES)], input_shape=(FEATURES,))
@@ -95,6 +97,22 @@ def test_predictions_agree_with_the_accuracy_that_was_reported(run: adam.Run) ->
     assert outputs.shape == (60, CLASSES) and outputs.dtype == np.float32
     np.testing.assert_allclose(outputs.sum(axis=1), 1, rtol=1e-5)
     assert (outputs.argmax(axis=1) == y_test).mean() == pytest.approx(run.result["test_top1"], abs=1.5 / 60)
+
+
+def test_many_examples_are_predicted_a_part_at_a_time(run: adam.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are not laid out for all of them at once."""
+    sizes: list[int] = []
+
+    def network(model: Model, batch_max: int) -> Network:
+        sizes.append(batch_max)
+        return Network(model, batch_max)
+
+    monkeypatch.setattr("adamctl.api.fit.Network", network)
+    few = arrays()[2]
+    outputs = run.predict(np.tile(few, (9, 1)))
+    assert outputs.shape == (540, CLASSES) and outputs.dtype == np.float32
+    np.testing.assert_allclose(outputs, np.tile(run.predict(few), (9, 1)), rtol=1e-5)
+    assert sizes == [256, 60]
 
 
 def test_no_examples_have_no_predictions(run: adam.Run) -> None:

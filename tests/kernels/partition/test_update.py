@@ -7,8 +7,9 @@ import pytest
 
 from adamctl.kernels.backend import Backend
 from adamctl.kernels.numeric.accrue import Accrual
-from adamctl.kernels.partition.program import Batch
+from adamctl.kernels.partition.program import Batch, Row
 from adamctl.kernels.partition.stages import StageCut, cut_network
+from adamctl.kernels.partition.update import Clipping
 from adamctl.kernels.step.clip import LayerNormClip
 from adamctl.kernels.step.network import Network
 from tests.kernels.kernel_checks import BACKENDS
@@ -56,6 +57,16 @@ def test_a_flight_is_clipped_and_applied_as_a_step(
     ):
         np.testing.assert_allclose(found, right, atol=2e-5 * max(float(np.abs(right).max()), 1e-3))
     assert not any(member.slots[0].any() for member in replica.own), "the other slot is free"
+
+
+def test_squares_that_rounding_makes_negative_are_none() -> None:
+    """The square of E^T A is summed from E E^T and A A^T, in which small ones cancel."""
+    weights, _ = small_integers(IMAGES, 3)
+    (member,) = Replica(cut_network(IMAGES, ALONE, "numpy"), BATCH, 1, weights).members
+    squares, row = np.full(len(ALONE), -1e-12), Row()
+    squares[-1] = 4.0
+    Clipping(member.arrays(0), 1.0, None)._scale([squares], row)
+    assert row.clipped == 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
