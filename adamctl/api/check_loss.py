@@ -50,14 +50,17 @@ def check_loss(
         CustomError: the loss breaks a promise, or a method failed; the message says which one, at which index, and both
             values.
         ConfigurationError: there is no such loss, it cannot be made, its kernel cannot be compiled, or `outputs` or
-            `targets` are no numbers.
+            `targets` are no numbers, or have another shape.
     """
     own = custom_loss(loss) if isinstance(loss, str) else _made(loss) if isinstance(loss, type) else loss
     random = np.random.default_rng(seed)
     numbers = random.standard_normal((batch, units)) if outputs is None else outputs
     given = _in_type("outputs", numbers, np.float32)
+    _expect("outputs", given, "numbers of each example, [n, units]", given.ndim == 2 and given.size > 0)
     wanted = np.int32 if own.answers == "labels" else np.float32
     answers = _answers(own, random, *given.shape) if targets is None else _in_type("targets", targets, wanted)
+    kind, ndim = ("a label of each example, [n]", 1) if own.answers == "labels" else ("numbers of each, [n, k]", 2)
+    _expect("targets", answers, f"{kind}, n = {len(given)}", answers.ndim == ndim and len(answers) == len(given))
     between = -given[::-1].copy() if outputs is None else (given[::-1] + given.mean(axis=0)) / 2
     _Check(own, given, answers, between).run()
 
@@ -67,6 +70,11 @@ def _made(loss: type[Loss]) -> Loss:
         return made(loss)
     except ConfigurationError as error:
         raise ConfigurationError(f"{loss.__name__}: {error}") from error
+
+
+def _expect(name: str, numbers: Answers, what: str, right: bool) -> None:
+    if not right:
+        raise ConfigurationError(f"{name}: expected {what}; found shape {list(numbers.shape)}")
 
 
 def _in_type(name: str, numbers: ArrayLike, wanted: type[np.float32] | type[np.int32]) -> Answers:

@@ -81,11 +81,24 @@ def test_numbers_of_ones_own_may_have_the_default_types_of_numpy(native: str) ->
         ({"outputs": [[1, 2], [3]]}, r"outputs: expected real numbers in an array; found: .*inhomogeneous"),
         ({"targets": [[1, 2], [3]]}, r"targets: expected labels, whole numbers in an array; found: .*inhomogeneous"),
         ({"targets": np.ones(6)}, r"targets: expected labels, whole numbers; found float64 \[6\]"),
+        ({"outputs": np.ones(4)}, r"outputs: expected numbers of each example, \[n, units\]; found shape \[4\]"),
+        ({"outputs": np.ones((2, 4, 1))}, r"outputs: expected numbers of each example, .*; found shape \[2, 4, 1\]"),
+        ({"outputs": np.ones((0, 4))}, r"outputs: expected numbers of each example, .*; found shape \[0, 4\]"),
+        ({"outputs": 1.0}, r"outputs: expected numbers of each example, .*; found shape \[\]"),
+        ({"targets": np.ones(5, int)}, r"targets: expected a label of each example, \[n\], n = 6; found shape \[5\]"),
+        ({"targets": 1}, r"targets: expected a label of each example, \[n\], n = 6; found shape \[\]"),
     ],
 )
 def test_numbers_of_another_kind_are_the_users_configuration(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         adam.check_loss(losses.Margin, **given)
+
+
+def test_targets_of_another_shape_are_the_users_configuration() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"targets: expected numbers of each, \[n, k\], n = 6; found shape \[6\]"
+    ):
+        adam.check_loss(losses.Absolute, targets=np.ones(6))
 
 
 def test_only_numbers_that_a_loss_takes_are_given_to_it() -> None:
