@@ -297,7 +297,7 @@ class Front:
                 if isinstance(decision, Restart):
                     who = self._roles.ends[decision.node].who
                     self._reporter.note(f"{who} ended: {decision.reason}; restarting it")
-                    if decision.node == self._coordinator:
+                    if decision.node == self._coordinator and self._serving and self._serving.done():  # else awaited
                         self._serving = asyncio.get_running_loop().create_future()
                     self._roles.start_one(decision.node)
                 elif isinstance(decision, Note):
