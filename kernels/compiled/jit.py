@@ -3,10 +3,12 @@
 A kernel is declared with the types of its arguments and compiled later: a process uses only a few kernels, and
 compiling all would take half a minute of a machine's first run. Compiled code is kept in the folder that `kernel_cache`
 names by a hash of all sources, so it outlives an installation; one process compiles a kernel while others wait for it.
+Each kind of processor has files of its own: on a network folder without locks machines would mix up those of one name.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Callable
@@ -14,9 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding
 import numba
 import numba.core.caching
 import numba.core.ccallback
+import numba.core.codegen
+import numba.core.config
 import numba.core.registry
 import numba.core.runtime.nrt
 import numba.core.sigutils
@@ -26,6 +31,8 @@ from adamctl.kernels import kernel_cache
 
 _njit: Any = numba.njit  # its type stubs lack some options
 _caching: Any = numba.core.caching
+_codegen: Any = numba.core.codegen
+_config: Any = numba.core.config
 _Dispatcher: Any = numba.core.registry.CPUDispatcher
 _CFunc: Any = numba.core.ccallback.CFunc
 _normalized: Any = numba.core.sigutils.normalize_signature
@@ -40,8 +47,18 @@ _COMPILING = threading.RLock()
 """One thread of a process compiles or loads at a time."""
 
 
+def _processor() -> str:
+    """Returns a hash of the name and the features of the processor that numba compiles for."""
+    name = _config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    features = _config.CPU_FEATURES or _codegen.get_host_cpu_features()
+    return hashlib.blake2b(f"{name} {features}".encode(), digest_size=4).hexdigest()
+
+
+_PROCESSOR = _processor()
+
+
 class _Locator(_caching._CacheLocator):  # type: ignore[misc]
-    """Names the files of a kernel's code by the folder's hash, not by the path of its source."""
+    """Names the files of a kernel's code by the folder's hash and the processor, not by the path of its source."""
 
     def __init__(self, function: Any, folder: Path) -> None:
         self._function, self._folder = function, folder
@@ -53,7 +70,7 @@ class _Locator(_caching._CacheLocator):  # type: ignore[misc]
         return self._folder.name
 
     def get_disambiguator(self) -> str:
-        return str(self._function.__code__.co_firstlineno)
+        return f"{self._function.__code__.co_firstlineno}-{_PROCESSOR}"
 
     @classmethod
     def from_function(cls, function: Any, source: str) -> _Locator | None:

@@ -183,6 +183,21 @@ def test_a_full_disk_only_keeps_nothing(kept: Path, kind: str, what: str, monkey
     assert [filled_by(kind) for _ in range(2)] == [(5, False), (5, True)]
 
 
+@pytest.mark.skipif("numba" not in backend.installed(), reason="needs numba")
+@pytest.mark.parametrize("kind", ["own", "custom"])
+def test_processors_of_two_kinds_share_no_file(kept: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where locks do nothing, one could keep its code under the name that the other's index says."""
+    jit = backend.compiled("jit")
+    names = []
+    for features in ("+one", "+other"):
+        monkeypatch.setattr("numba.core.codegen.get_host_cpu_features", lambda found=features: found)
+        monkeypatch.setattr(jit, "_PROCESSOR", jit._processor())
+        before = set(kept.glob("*"))
+        assert filled_by(kind) == (5, False)
+        names.append({path.name for path in set(kept.glob("*")) - before})
+    assert len(names[0]) == len(names[1]) == 3, "index, code and lock"
+
+
 def test_numba_may_be_half_imported_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", ModuleType("numba"))
     monkeypatch.setenv(kernel_cache.VARIABLE, str(tmp_path))
