@@ -80,17 +80,21 @@ class FlightArrays:
         weights: Sequence[Array],
         skipped: frozenset[int] = frozenset(),
         forward_only: bool = False,
+        gradient: Array | None = None,
     ) -> None:
         """Args:
         context: which of the open flights.
         weights: one array for each held tensor.
         skipped: dense weights whose gradient is not computed.
         forward_only: flights only predict: nothing is there for the way back.
+        gradient: of the same context, for batches of another size: one flight of a context is open.
         """
         self.skipped, self._forward_only = skipped, forward_only
         self.network, self.neighbours, self.context, self.batch = network, neighbours, context, batch
         tensors = MemberTensors(network, neighbours.own)
-        self.gradient = np.zeros(0 if forward_only else tensors.flat_size, np.float32)
+        if gradient is None:
+            gradient = np.zeros(0 if forward_only else tensors.flat_size, np.float32)
+        self.gradient = gradient
         self.gradients = [] if forward_only else tensors.views(self.gradient)
         self.images = np.zeros((batch, *network.model.input), np.float32)
         outputs = network.stages[-1].layers[-1].operation.output_shape[0]

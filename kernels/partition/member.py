@@ -91,7 +91,11 @@ class Member:
         key = context, self._batch if examples is None else examples
         if key not in self._arrays:
             skipped = self._accruing[context].skipped if self._accruing else frozenset()
-            self._arrays[key] = FlightArrays(self._network, self._neighbours, *key, self._weights, skipped)
+            whole = self._arrays.get((context, self._batch))
+            shared = None if whole is None else whole.gradient
+            self._arrays[key] = FlightArrays(
+                self._network, self._neighbours, *key, self._weights, skipped, gradient=shared
+            )
         return self._arrays[key]
 
     def waits_for(self, program: Program) -> frozenset[int]:

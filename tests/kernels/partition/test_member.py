@@ -307,3 +307,11 @@ def test_flights_need_no_interpreter(model: Model, cuts: list[StageCut]) -> None
     weights, _ = small_integers(model, 3)
     replica = Replica(cut_network(model, cuts, "numba"), BATCH, 2, weights)
     assert all(program.is_native for member in replica.members for program in member.programs)
+
+
+def test_smaller_batches_of_a_context_take_no_gradient_vector_more() -> None:
+    weights, _ = small_integers(IMAGES, 3)
+    for member in Replica(cut_network(IMAGES, UNEVEN, "numpy"), BATCH, 2, weights).members:
+        for context in range(2):
+            assert np.shares_memory(member.arrays(context, BATCH - 1).gradient, member.arrays(context).gradient)
+        assert not np.shares_memory(member.arrays(0).gradient, member.arrays(1).gradient)
