@@ -9,6 +9,7 @@ there is not looked at. Imports are read from the source, so those inside functi
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import os
 import sys
@@ -106,13 +107,18 @@ def _is_installed(folder: str) -> bool:
     return not _INSTALLED.isdisjoint(Path(folder).parts) or folder in sysconfig.get_paths().values()
 
 
-def _imports(name: str, file: Path, content: bytes) -> Iterator[str]:
-    """Yields what a module may import: each name with all that it is in, and the module's own packages."""
+@lru_cache(maxsize=128)
+def _imports(name: str, file: Path, content: bytes) -> tuple[str, ...]:
+    """Returns what a module may import: each name with all that it is in, and the module's own packages."""
+    return tuple(_each_import(name, file, content))
+
+
+def _each_import(name: str, file: Path, content: bytes) -> Iterator[str]:
     yield from _with_parents(name.rpartition(".")[0])
     if file.suffix != ".py":
         return
     try:
-        tree = ast.parse(content)
+        tree = _parsed(content)
     except (SyntaxError, ValueError):  # nobody has imported it so far
         return
     package = name.split(".") if file.stem == "__init__" else name.split(".")[:-1]
@@ -125,6 +131,20 @@ def _imports(name: str, file: Path, content: bytes) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from _with_parents(base)
             yield from (f"{base}.{one.name}" for one in node.names if base and one.name != "*")
+
+
+def _parsed(content: bytes) -> ast.Module:
+    """Returns a source's tree, while the garbage collector waits.
+
+    Python 3.11 counts a tree's depth wrongly if the collector runs other code meanwhile (python/cpython 106905).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(content)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _with_parents(name: str) -> Iterator[str]:
