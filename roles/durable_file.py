@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -36,3 +41,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+async def to_its_end(work: Callable[[], Result]) -> Result:
+    """Does in a thread what writes a file; who is cancelled meanwhile goes on when it is done, not beside it.
+
+    Else a file that is given up would be closed while the thread still writes to it, or to what has its number then.
+    """
+    working = asyncio.get_running_loop().run_in_executor(None, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not working.done():
+        try:
+            await asyncio.wait({working})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from working.exception()
+    return working.result()

@@ -263,6 +263,13 @@ class BucketRecord(_Record, frozen=True):
         change = BucketChange(epoch, now_unix_s, self._difference(*new), why)
         return BucketRecord(epoch, *new, now_unix_s, why, (*self.history, change)[-HISTORY_MAX:])
 
+    def restored_since(self, epoch: int) -> bool:
+        """Returns whether a backup was restored since the bucket had an epoch: nothing else moves it so far, or back.
+
+        Then the record may be older than what servers have.
+        """
+        return not 0 <= self.epoch - epoch < LEAP
+
     def _difference(self, primary: str, in_sync: tuple[str, ...], learners: tuple[str, ...]) -> str:
         """Returns the change in words, such as `ps-2 primary after ps-1, ps-1 out of sync`."""
         parts = [f"{primary} primary after {self.primary}"] if primary != self.primary else []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from adamctl.errors import RemoteError
 from adamctl.net.transport import Request
+from adamctl.roles.durable_file import to_its_end
 from adamctl.roles.outgoing_file import OutgoingFile, Streams
 from adamctl.roles.ps.checkpoint_encoder import CheckpointWriter, ShardEncoder
 from adamctl.roles.ps.checkpoint_files import FileDescriptor, ShardImage, ShardRecord, file_name
@@ -119,7 +120,7 @@ async def save_shards(
     try:
         for start, stop in _portions(shards):
             await _write_portion(shards[start:stop], writer, image, commit)
-        return (await asyncio.to_thread(writer.finish),)
+        return (await to_its_end(writer.finish),)
     except BaseException:
         writer.abandon()
         raise
@@ -147,7 +148,7 @@ async def _write_portion(
         images = await asyncio.gather(*taking)
         _check_commit(images, commit)
         _check_held(shards)
-        await asyncio.to_thread(_write, writer, images)
+        await to_its_end(partial(_write, writer, images))
         _check_held(shards)
     finally:
         for one in taking:

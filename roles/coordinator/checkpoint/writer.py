@@ -22,8 +22,8 @@ from adamctl.roles.coordinator.core.evaluate import best_of
 from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
+from adamctl.roles.durable_file import to_its_end
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
-from adamctl.roles.ps.client.incoming_file import to_its_end
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.saving import NONCE_NAME
 from adamctl.wire.messages import CheckpointFile

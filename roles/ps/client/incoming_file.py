@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import BinaryIO, Final
 
 from adamctl.errors import DamagedDataError, RemoteError
 from adamctl.net.transport import Connection
+from adamctl.roles.durable_file import to_its_end
 from adamctl.roles.ps.checkpoint_encoder import create_partial
 from adamctl.roles.ps.checkpoint_files import file_name, partial_name
 from adamctl.wire.checksum import crc32
@@ -78,20 +78,6 @@ class IncomingFile:
             pass
         finally:
             self.close()
-
-
-async def to_its_end(work: Callable[[], None]) -> None:
-    """Does what blocks in a thread; who is cancelled meanwhile goes on when it is done, not beside it."""
-    working = asyncio.get_running_loop().run_in_executor(None, work)
-    cancelled: asyncio.CancelledError | None = None
-    while not working.done():
-        try:
-            await asyncio.wait({working})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled from working.exception()
-    working.result()
 
 
 async def fetch(

@@ -25,7 +25,6 @@ from adamctl.wire.messages import BucketVectors, PushResult
 
 WAITING_MAX = 1 << 16
 MOVED = "the bucket moved before all of its copies had this push"
-NO_BUCKET = -1
 
 Answer: TypeAlias = AnswerPush | AnswerVectors
 """Of a push, or of a commit of vectors."""
@@ -182,13 +181,8 @@ class CopyWaiter(Waiter):
 def _buckets_of(answer: Answer, job: Job) -> set[int]:
     if isinstance(answer, AnswerVectors):
         return {result.bucket for result in answer.message.results}
-    return {_bucket_of(result.shard, job) for result in answer.message.results} - {NO_BUCKET}
-
-
-def _bucket_of(shard: int, job: Job) -> int:
-    """Returns a shard's bucket; `NO_BUCKET` if the job has no such shard, as a part that was refused may say."""
-    known = job.layout.bucket_of_shard
-    return known[shard] if 0 <= shard < len(known) else NO_BUCKET
+    bucket_of = job.layout.bucket_of_shard  # a part that was refused may name no shard of the job
+    return {bucket_of[result.shard] for result in answer.message.results if 0 <= result.shard < len(bucket_of)}
 
 
 def _without(answer: Answer, gone: set[int], job: Job) -> Answer:
@@ -202,12 +196,14 @@ def _without(answer: Answer, gone: set[int], job: Job) -> Answer:
             for r in said.results
         )
         return replace(answer, message=msgspec.structs.replace(said, results=left, routing=routing))
-    bucket_of = {result.shard: _bucket_of(result.shard, job) for result in answer.message.results}
+    bucket_of = job.layout.bucket_of_shard
 
     def moved(result: PushResult) -> PushResult:
+        bucket = bucket_of[result.shard] if 0 <= result.shard < len(bucket_of) else -1
+        if bucket not in gone:
+            return result
         applied = result.code in (ErrorCode.OK, code)
-        known_epoch = known[bucket_of[result.shard]]
-        return PushResult(result.shard, code, known_epoch, result.version if applied else 0, 0, MOVED)
+        return PushResult(result.shard, code, known[bucket], result.version if applied else 0, 0, MOVED)
 
-    results = tuple(moved(r) if bucket_of[r.shard] in gone else r for r in answer.message.results)
+    results = tuple(map(moved, answer.message.results))
     return replace(answer, message=msgspec.structs.replace(answer.message, results=results, routing=routing))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from adamctl.config.records import LEAP
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import Bucket
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Waiter
@@ -151,7 +150,7 @@ class Holdings:
         for bucket, (epoch, _) in tuple(found.holding.buckets.items()) if found is not None else ():
             record, described = view.buckets[bucket], view.layout.buckets[bucket]
             members = {record.primary, *record.in_sync}
-            if node in members or node in record.learners or not 0 <= record.epoch - epoch < LEAP:
+            if node in members or node in record.learners or record.restored_since(epoch):
                 continue
             if len(members) >= view.record.replication:
                 self.free(identity, bucket, range(described.shard_start, described.shard_stop))

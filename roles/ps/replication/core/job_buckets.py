@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adamctl.config.records import LEAP, BucketRecord
+from adamctl.config.records import BucketRecord
 from adamctl.roles.ps.core.instructions import Build, Holds, LetGo, Load, Notice
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JobView
@@ -125,7 +125,7 @@ class JobReplicas:
         elif node in record.learners:
             self._learn(bucket)
         else:
-            restored = before is not None and record.epoch >= before.record.epoch + LEAP  # it may be older than we are
+            restored = before is not None and record.restored_since(before.record.epoch)
             self.let_go(bucket, spare=restored or len(known.members) < self.view.record.replication)
         self.flag(bucket)
         return [bucket] if build else []
