@@ -240,9 +240,9 @@ class Front:
         return await never
 
     async def _tell_to_stop(self, why: str) -> None:
-        """Tells the coordinator, also one that is being started again."""
+        """Tells the coordinator, also one that is being started again; not once a second signal has ended all."""
         self._roles.saving()
-        while self._client is not None:
+        while self._client is not None and len(self._signals) < 2:
             try:
                 with suppress(RemoteError):  # it has just ended
                     await self._client.stop(why, checkpoint=True)

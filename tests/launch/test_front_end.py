@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.errors import RunFailedError
+from adamctl.errors import RunFailedError, UnreachableError
 from adamctl.launch.roles import Ask, LocalRoles
+from adamctl.roles.coordinator.client import CoordinatorClient
 from tests.launch.test_front import folder, running
 
 __all__ = ["folder"]
@@ -57,3 +58,20 @@ async def test_a_signal_while_a_run_is_closed_makes_no_failure_of_a_success(
         run.tell(file)
         outcome = await run.outcome()
     assert (outcome.exit_code, outcome.signal) == (exit_code, signal.SIGTERM if exit_code else 0)
+
+
+async def test_a_second_signal_waits_for_no_coordinator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is still being told to it when the second ends it."""
+
+    async def unheard(client: CoordinatorClient, reason: str, checkpoint: bool) -> None:
+        raise UnreachableError("it has just been ended")
+
+    monkeypatch.setattr(CoordinatorClient, "stop", unheard)
+    monkeypatch.setattr("adamctl.launch.front.STOP_DEADLINE_S", 600.0)
+    monkeypatch.setattr("adamctl.launch.front.SILENT_S", 600.0)
+    async with running(folder) as run:
+        await run.until_training()
+        os.kill(os.getpid(), signal.SIGINT)
+        await run.until(lambda: run.reporter.notes)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (await run.outcome()).exit_code == 130
