@@ -190,9 +190,12 @@ def _failure_noted(folder: Path) -> Iterator[None]:
 
 def _note_end(folder: Path, outcome: Outcome) -> None:
     """Notes in the run folder what its coordinator, which was only told to leave, could not: why the run ended."""
-    if outcome.signal and outcome.progress is None:
-        note_end(folder, "stopped", f"interrupted by {signal.Signals(outcome.signal).name} before it began")
-    elif outcome.message and (outcome.progress is None or not outcome.progress.final):
+    if outcome.progress is not None and outcome.progress.final:
+        return
+    if outcome.signal:
+        before = "it began" if outcome.progress is None else "its last checkpoint was written"
+        note_end(folder, "stopped", f"interrupted by {signal.Signals(outcome.signal).name} before {before}")
+    elif outcome.message:
         note_end(folder, "failed", outcome.message)
 
 

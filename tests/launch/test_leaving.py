@@ -10,11 +10,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
 
 from adamctl.config.load import load_experiment, parse_setting
+from adamctl.launch import train as train_module
 from adamctl.launch.front import Outcome
 from adamctl.launch.known_runs import look_at
 from adamctl.launch.roles import LocalRoles
@@ -105,6 +108,17 @@ def test_a_run_that_is_interrupted_while_it_starts_is_stopped_and_says_so(
     found = look_at(folder, tmp_path / "state")
     assert (found.state, found.failure) == ("stopped", "interrupted by SIGINT before it began")
     assert not children() - before
+
+
+def test_a_run_that_a_second_signal_ended_is_stopped_and_says_so(tmp_path: Path) -> None:
+    training = cast(RunProgress, SimpleNamespace(final=False))
+    train_module._note_end(tmp_path, Outcome(training, 130, "", signal.SIGINT))
+    found = look_at(tmp_path, tmp_path / "state")
+    expected = "interrupted by SIGINT before its last checkpoint was written"
+    assert (found.state, found.failure) == ("stopped", expected)
+    over = cast(RunProgress, SimpleNamespace(final=True))
+    train_module._note_end(tmp_path, Outcome(over, 1, "the run failed: its own coordinator has noted why"))
+    assert look_at(tmp_path, tmp_path / "state").failure == expected, "as it was"
 
 
 def test_a_signal_while_what_a_run_has_left_is_removed_changes_nothing(
