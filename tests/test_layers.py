@@ -57,7 +57,6 @@ SHORT = {
     "kernels/layers/make.py": "a table of all losses, which do not import one another",
     "roles/cluster_binding.py": "the same for every role that keeps a folder",
     "roles/garbage.py": "the same for every role",
-    "roles/durable_file.py": "the same for every file that others rely on",
     "roles/data/readers/access.py": "the same for every reader",
     "roles/data/readers/parquet.py": "a description without pyarrow",
     "adamctl/config/names.py": "names and foreign text are checked in every tier",
