@@ -18,7 +18,7 @@ from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.wire.messages import ConfigChanges, StatusReply, StatusRequest
 from tests.roles.controller.members import MemberProcess, free_addresses
-from tests.sim.history import History
+from tests.sim.controllers.history import History
 
 CALL_S = 6.0
 PAUSE_S = 0.01

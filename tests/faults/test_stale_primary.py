@@ -77,7 +77,7 @@ async def rounds(count: int, first: int, lease_s: float) -> None:
 
 @pytest.mark.slow
 async def test_a_stale_primary_takes_nothing() -> None:
-    """Ten simulated ones are in the quick suite: tests/sim/test_servers.py."""
+    """Ten simulated ones are in the quick suite: tests/sim/servers/test_servers.py."""
     await rounds(1, 1, QUICK_LEASE_S)
 
 

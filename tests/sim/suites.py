@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
-from tests.sim.client_mutants import MUTANTS as CLIENT_MUTANTS
-from tests.sim.job_mutants import MUTANTS as JOB_MUTANTS
-from tests.sim.keeping_mutants import MUTANTS as KEEPING_MUTANTS
-from tests.sim.loss_mutants import MUTANTS as LOSS_MUTANTS
-from tests.sim.mutants import MUTANTS
-from tests.sim.partition_mutants import MUTANTS as PARTITION_MUTANTS
-from tests.sim.partition_scenario import EVENTS_MIN as PARTITION_EVENTS_MIN
-from tests.sim.partition_scenario import PartitionScenario
-from tests.sim.run_mutants import MUTANTS as RUN_MUTANTS
-from tests.sim.run_scenario import RunScenario
+from tests.sim.controllers.mutants import MUTANTS
+from tests.sim.controllers.scenario import EVENTS_MIN, Scenario
+from tests.sim.partitions.mutants import MUTANTS as PARTITION_MUTANTS
+from tests.sim.partitions.scenario import EVENTS_MIN as PARTITION_EVENTS_MIN
+from tests.sim.partitions.scenario import PartitionScenario
 from tests.sim.runner import Suite
-from tests.sim.sandblaster_mutants import MUTANTS as SANDBLASTER_MUTANTS
-from tests.sim.sandblaster_scenario import EVENTS_MIN as SANDBLASTER_EVENTS_MIN
-from tests.sim.sandblaster_scenario import SandblasterScenario
-from tests.sim.scenario import EVENTS_MIN, Scenario
-from tests.sim.server_mutants import MUTANTS as SERVER_MUTANTS
-from tests.sim.server_scenario import EVENTS_MIN as SERVER_EVENTS_MIN
-from tests.sim.server_scenario import ServerScenario
-from tests.sim.shell_mutants import MUTANTS as SHELL_MUTANTS
+from tests.sim.runs.loss_mutants import MUTANTS as LOSS_MUTANTS
+from tests.sim.runs.mutants import MUTANTS as RUN_MUTANTS
+from tests.sim.runs.scenario import RunScenario
+from tests.sim.sandblaster.mutants import MUTANTS as SANDBLASTER_MUTANTS
+from tests.sim.sandblaster.scenario import EVENTS_MIN as SANDBLASTER_EVENTS_MIN
+from tests.sim.sandblaster.scenario import SandblasterScenario
+from tests.sim.servers.mutants.clients import MUTANTS as CLIENT_MUTANTS
+from tests.sim.servers.mutants.jobs import MUTANTS as JOB_MUTANTS
+from tests.sim.servers.mutants.keeping import MUTANTS as KEEPING_MUTANTS
+from tests.sim.servers.mutants.servers import MUTANTS as SERVER_MUTANTS
+from tests.sim.servers.mutants.shells import MUTANTS as SHELL_MUTANTS
+from tests.sim.servers.scenario import EVENTS_MIN as SERVER_EVENTS_MIN
+from tests.sim.servers.scenario import ServerScenario
 
-_PARTS = ("engine", "scenario", "controllers", "clients", "nodes", "history", "invariants")
+_CONTROLLER_PARTS = ("scenario", "controller", "clients", "nodes", "history", "invariants")
+_CONTROLLERS = (
+    "roles/controller/core/**/*.py",
+    "tests/sim/engine.py",
+    *(f"tests/sim/controllers/{part}.py" for part in _CONTROLLER_PARTS),
+)
 CONTROLLERS = Suite(
     "controllers",
     Scenario,
     MUTANTS,
-    ("roles/controller/core/**/*.py", *(f"tests/sim/{part}.py" for part in _PARTS)),
+    _CONTROLLERS,
     EVENTS_MIN,
-)
-_SERVER_PARTS = (
-    "server_cluster",
-    "server_invariants",
-    "server_ledger",
-    "server_scenario",
-    "sim_*",
-    "job_kinds",
-    "ledger_parts",
 )
 SERVERS = Suite(
     "servers",
     ServerScenario,
     SERVER_MUTANTS | SHELL_MUTANTS | KEEPING_MUTANTS | CLIENT_MUTANTS | JOB_MUTANTS,
     (
-        "roles/controller/core/**/*.py",
+        *_CONTROLLERS,
         "roles/ps/**/*.py",
-        *(f"tests/sim/{part}.py" for part in (*_PARTS, *_SERVER_PARTS)),
+        "tests/sim/processes/*.py",
+        "tests/sim/servers/*.py",
+        "tests/sim/servers/shells/*.py",
+        "tests/sim/servers/clients/*.py",
     ),
     SERVER_EVENTS_MIN,
 )
@@ -54,7 +53,7 @@ RUNS = Suite(
     "runs",
     RunScenario,
     RUN_MUTANTS | LOSS_MUTANTS,
-    ("roles/coordinator/core/**/*.py", "tests/sim/run_[ls]*.py", *SERVERS.sources),
+    ("roles/coordinator/core/**/*.py", "tests/sim/runs/*.py", *SERVERS.sources),
     SERVER_EVENTS_MIN,
 )
 PARTITIONS = Suite(
@@ -68,8 +67,11 @@ PARTITIONS = Suite(
         "roles/worker/**/*.py",
         "tests/kernels/partition/replica.py",
         "tests/roles/coordinator/core/group*.py",
-        "tests/sim/partition_*.py",
-        *(f"tests/sim/{part}.py" for part in ("engine", "run_ledger", "sim_loop", "sim_process", "sim_real_worker")),
+        "tests/sim/partitions/*.py",
+        "tests/sim/processes/*.py",
+        "tests/sim/engine.py",
+        "tests/sim/runs/ledger.py",
+        "tests/sim/servers/clients/real_worker.py",
     ),
     PARTITION_EVENTS_MIN,
 )
@@ -86,8 +88,8 @@ SANDBLASTER = Suite(
         "roles/ps/core/**/*.py",
         "roles/worker/core/**/*.py",
         "tests/roles/ps/ps_cluster.py",
-        "tests/sim/partition_rig.py",
-        "tests/sim/sandblaster_*.py",
+        "tests/sim/partitions/rig.py",
+        "tests/sim/sandblaster/*.py",
         "tests/sim/engine.py",
     ),
     SANDBLASTER_EVENTS_MIN,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from adamctl.bench.kernels import measuring
 from adamctl.bench.kernels.kernels import all_cases, run_kernels_benchmark, select
 from adamctl.bench.kernels.lbfgs_rounds import measure, measure_rounds
 from adamctl.bench.kernels.measuring import Limit, calls_per_s
@@ -120,9 +121,15 @@ def test_threads_share_the_time_and_a_failure_is_raised() -> None:
         calls_per_s([fail, lambda: call(1)], 0.02)
 
 
-def test_a_limit_is_the_best_of_its_ways() -> None:
-    limit = Limit([(1.0, lambda: lambda: None), (1000.0, lambda: lambda: None)], 1)
-    assert limit.measure(0.002) > 500 * calls_per_s([lambda: None], 0.002) / 100
+def test_a_limit_is_the_best_of_its_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    def small() -> None: ...
+
+    def large() -> None: ...
+
+    rates = {small: 100.0, large: 2.0}
+    monkeypatch.setattr(measuring, "calls_per_s", lambda calls, seconds: sum(rates[call] for call in calls))
+    assert Limit([(1.0, lambda: small), (1000.0, lambda: large)], 3).measure(0.002) == 6000.0
+    assert Limit([(1.0, lambda: small), (10.0, lambda: large)], 1).measure(0.002) == 100.0
 
 
 def test_the_command_prints_json(tmp_path: Path) -> None:

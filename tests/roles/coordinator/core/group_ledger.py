@@ -14,7 +14,7 @@ from adamctl.roles.coordinator.core.state import RunState
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.messages import GroupMember, TrainTask
 from tests.sim.engine import ViolationError
-from tests.sim.run_ledger import RunLedger
+from tests.sim.runs.ledger import RunLedger
 
 
 class GroupLedger(RunLedger):

@@ -17,7 +17,7 @@ from adamctl.roles.ps.jobs.copy_builder import Copies
 from adamctl.roles.ps.jobs.keeper import stored_identity
 from adamctl.roles.ps.store.record import Holding
 from adamctl.roles.ps.store.recovered_jobs import FoundJob, FoundShard, entries_that_count
-from tests.sim.server_cluster import make_layout
+from tests.sim.servers.cluster import make_layout
 
 VIEW: Any = SimpleNamespace(revision=7, record=SimpleNamespace(layout_hash=5, rule=SimpleNamespace(name="sgd")))
 IDENTITY = stored_identity("j", VIEW)

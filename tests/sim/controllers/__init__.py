@@ -1,0 +1,1 @@
+"""Controllers, their clients, and nodes that hold leases."""

@@ -1,0 +1,1 @@
+"""Replicas of a model that is split over workers."""

@@ -1,0 +1,1 @@
+"""Batch runs, of which no loss of a process may cost a bit."""
