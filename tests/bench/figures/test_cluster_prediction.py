@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.bench.figures.adam_11 import CORES, experiment
+from adamctl.bench.figures.adam.figure_11 import CORES, experiment
 from adamctl.bench.figures.cluster_prediction import predicted
 from adamctl.model.scaling.machines import Size
-from tests.bench.figures.test_adam_11 import SERVING, rates
+from tests.bench.figures.adam.test_figure_11 import SERVING, rates
 
 
 def planned(replicas: int, link_bytes_per_s: float | None) -> tuple[float, str]:

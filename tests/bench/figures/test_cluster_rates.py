@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from adamctl.bench.figures import cluster_rates
-from adamctl.bench.figures.adam_11 import experiment
+from adamctl.bench.figures.adam.figure_11 import experiment
 from adamctl.bench.figures.cluster_prediction import bytes_of_a_batch, predicted
 from adamctl.bench.figures.cluster_rates import ALONE, Calibrated, Taken
 from adamctl.bench.partition.prediction import TCP
 from adamctl.cli.model.scaling_figures import training_of
 from adamctl.config.partitioning import plan_of
 from adamctl.model.partition.rates import Rates, computing
-from tests.bench.figures.test_adam_11 import SERVING, rates
+from tests.bench.figures.adam.test_figure_11 import SERVING, rates
 
 QUOTA = 0.4
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from adamctl.bench.control_groups import ControlGroups
-from adamctl.bench.figures import speech_planned, speech_runs
+from adamctl.bench.figures.distbelief import speech_planned, speech_runs
+from adamctl.bench.figures.distbelief.speech_methods import TARGET
 from adamctl.bench.figures.runs import Training
-from adamctl.bench.figures.speech_methods import TARGET
 from adamctl.config.experiment import Experiment
 from adamctl.config.resolved import read_resolved
 from adamctl.model.partition.rates import Rate, Rates

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.bench.figures import speech_runs
+from adamctl.bench.figures.distbelief import speech_runs
+from adamctl.bench.figures.distbelief.speech_methods import ADAGRAD, DOWNPOUR, LIMIT_S, SGD
+from adamctl.bench.figures.distbelief.speech_runs import what_was_emulated
 from adamctl.bench.figures.rounds import Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
-from adamctl.bench.figures.speech_methods import ADAGRAD, DOWNPOUR, LIMIT_S, SGD
-from adamctl.bench.figures.speech_runs import what_was_emulated
 from adamctl.errors import ConfigurationError
-from tests.bench.figures.fake_speech import WARM_S, FakeTrainings, speed_of
+from tests.bench.figures.distbelief.fake_speech import WARM_S, FakeTrainings, speed_of
 
 
 def session(rounds: Rounds | None = None, *, searches: bool = False) -> Session:

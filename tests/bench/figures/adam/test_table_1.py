@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.bench.figures import adam_table_1, trained
-from adamctl.bench.figures.adam_table_1 import FREE, IN_STEP, MANY, SEEDS, VARIANTS
+from adamctl.bench.figures import trained
+from adamctl.bench.figures.adam import table_1
+from adamctl.bench.figures.adam.table_1 import FREE, IN_STEP, MANY, SEEDS, VARIANTS
 from adamctl.bench.figures.choosing import Choice, key_of
 from adamctl.bench.figures.figure import Figure
 from adamctl.bench.figures.rounds import MissingRoundError, Rounds
@@ -23,7 +24,7 @@ def measured(
 ) -> tuple[FakeTrainings, Rounds]:
     fake, found = FakeTrainings(top1), Rounds() if rounds is None else rounds
     monkeypatch.setattr(trained, "train_several", fake)
-    adam_table_1.measure(Session(FigureSettings(("data",), searches=searches), found))
+    table_1.measure(Session(FigureSettings(("data",), searches=searches), found))
     return fake, found
 
 
@@ -64,7 +65,7 @@ def test_runs_in_step_have_one_thread_without_servers_and_go_two_at_a_time(monke
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_connections_are_those_of_the_shapes(variant: adam_table_1.Variant) -> None:
+def test_connections_are_those_of_the_shapes(variant: table_1.Variant) -> None:
     settings = [parse_setting(f"{key}={value}") for key, value in variant.settings.items()]
     file = example("mnist_dropout.toml" if variant.has_dropout else "mnist.toml")
     model = load_experiment(file, settings=settings).experiment.model
@@ -73,7 +74,7 @@ def test_connections_are_those_of_the_shapes(variant: adam_table_1.Variant) -> N
 
 def test_a_difference_that_all_seeds_show_is_settled_though_seeds_differ_more(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rounds = measured(monkeypatch, asynchrony_helps)
-    figure = adam_table_1.figure_of(rounds)
+    figure = table_1.figure_of(rounds)
     assert [bar.outcome for bar in figure.bars] == ["met"] * 5
     assert "Does asynchrony help? Yes: +0.200 points" in said(figure)
 
@@ -84,7 +85,7 @@ def test_what_differs_by_chance_is_not_settled(monkeypatch: pytest.MonkeyPatch) 
         return 0.99 + (0.002 if is_free == bool(training.seed % 2) else 0.0)
 
     _, rounds = measured(monkeypatch, by_chance)
-    assert "Does asynchrony help? Not settled" in said(adam_table_1.figure_of(rounds))
+    assert "Does asynchrony help? Not settled" in said(table_1.figure_of(rounds))
 
 
 def test_a_loss_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +93,7 @@ def test_a_loss_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0.99 - 0.002 * (training.settings.get("cluster.ps") != 0) + 1e-5 * training.seed
 
     _, rounds = measured(monkeypatch, worse)
-    figure = adam_table_1.figure_of(rounds)
+    figure = table_1.figure_of(rounds)
     assert "Does asynchrony help? No" in said(figure)
     assert {bar.outcome for bar in figure.bars} == {"missed"}
 
@@ -105,14 +106,12 @@ def test_it_names_what_comes_nearest_to_the_papers_pair(monkeypatch: pytest.Monk
         return 0.9939  # nearer in step, and farther free
 
     _, rounds = measured(monkeypatch, papers)
-    assert "Nearest to 99.63% against 99.39%: valid, dropout, 99.63% against 99.39%." in said(
-        adam_table_1.figure_of(rounds)
-    )
+    assert "Nearest to 99.63% against 99.39%: valid, dropout, 99.63% against 99.39%." in said(table_1.figure_of(rounds))
 
 
 def test_the_last_evaluation_counts_and_the_best_stands_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rounds = measured(monkeypatch, lambda key, training: 0.99)
-    (table,) = adam_table_1.figure_of(rounds).tables
+    (table,) = table_1.figure_of(rounds).tables
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["mean of the last, %"], row["best of the best"], row["seeds"]) == ("99.00", "99.10", "5")
     assert [row[3] or row[5] for row in table.rows[-3:]] == ["99.63", "99.39", "99.55"]
@@ -124,7 +123,7 @@ def test_only_seeds_that_both_modes_have_are_compared(monkeypatch: pytest.Monkey
     kept = {key: value for key, value in whole.to_json()["rounds"].items() if not key.endswith(f"{IN_STEP}/seed-5")}
     for key, value in kept.items():
         keep(rounds, key, value)
-    (table,) = adam_table_1.figure_of(rounds).tables
+    (table,) = table_1.figure_of(rounds).tables
     counts = {(row[0], row[2]): row[6] for row in table.rows[:9]}
     assert counts["valid, no dropout", "free, 2 threads"] == counts["valid, no dropout", "in step, 1 thread"] == "4"
 
@@ -143,28 +142,28 @@ def test_a_search_looks_at_a_validation_part_and_its_rate_is_measured(monkeypatc
     assert all(one.may_diverge == (one in searched) for one in fake.ran.values())
     assert all("data.validation" not in one.settings for key, one in fake.ran.items() if "seed-" in key)
     assert "valid/lr-0.45-clip-1/free/seed-1" in rounds
-    words = said(adam_table_1.figure_of(rounds))
-    assert words.count("chosen by --search") == len(VARIANTS) and adam_table_1.FIXED_SAID not in words
+    words = said(table_1.figure_of(rounds))
+    assert words.count("chosen by --search") == len(VARIANTS) and table_1.FIXED_SAID not in words
 
 
 def test_a_search_that_finds_what_is_fixed_has_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     def top1(key: str, training: Training) -> float:
-        return 0.95 if training.settings["optimizer.lr"] == adam_table_1.FIXED.lr else 0.9
+        return 0.95 if training.settings["optimizer.lr"] == table_1.FIXED.lr else 0.9
 
     _, rounds = measured(monkeypatch, top1, searches=True)
-    assert said(adam_table_1.figure_of(rounds)).count("chosen by --search") == len(VARIANTS)
+    assert said(table_1.figure_of(rounds)).count("chosen by --search") == len(VARIANTS)
     _, rounds = measured(monkeypatch, top1)
-    assert adam_table_1.FIXED_SAID in said(adam_table_1.figure_of(rounds))
+    assert table_1.FIXED_SAID in said(table_1.figure_of(rounds))
 
 
 def test_rounds_of_another_rate_are_not_taken_for_those_of_the_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rounds = measured(monkeypatch, asynchrony_helps)
-    for choice in adam_table_1.TRIED:
+    for choice in table_1.TRIED:
         for mode in (FREE, IN_STEP):
             better = 0.9 + 0.05 * (choice.lr == 0.05)
             keep(rounds, key_of("valid", choice.name, mode), {"result": {"top1": better}})
     with pytest.raises(MissingRoundError, match=r"valid/lr-0\.05"):
-        adam_table_1.figure_of(rounds)
+        table_1.figure_of(rounds)
 
 
 def test_what_is_there_is_not_trained_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +178,7 @@ def test_one_thread_without_servers_has_the_bits_of_one_worker_in_step() -> None
     in_step = {"train.consistency": "sync", "train.n_push": 1, "train.n_fetch": 1, "cluster.threads": 1}
     losses = [
         [evaluation["loss"] for evaluation in train(Training(example("digits.toml"), {**same, **mode}))["evaluations"]]
-        for mode in (in_step, adam_table_1.MODES[IN_STEP])
+        for mode in (in_step, table_1.MODES[IN_STEP])
     ]
     assert losses[0] == losses[1]
     assert len(losses[0]) >= 2

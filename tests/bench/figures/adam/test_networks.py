@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.bench.figures import adam_11
-from adamctl.bench.figures.adam_networks import (
+from adamctl.bench.figures.adam import figure_11
+from adamctl.bench.figures.adam.networks import (
     connections_of,
     experiment_of,
     paper_link,
@@ -25,7 +25,7 @@ def test_only_convolutions_are_made_wider() -> None:
 
 
 def test_the_papers_network_has_over_two_billion_connections() -> None:
-    model = experiment_of("imagenet.toml", {**settings_of(1.0), **adam_11.PAPER_NETWORK}).model
+    model = experiment_of("imagenet.toml", {**settings_of(1.0), **figure_11.PAPER_NETWORK}).model
     assert 2e9 < connections_of(model) < 2.5e9
     assert model.input == (256, 256, 3)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.bench.figures import distbelief_3_planned
-from adamctl.bench.figures.distbelief_3_planned import (
+from adamctl.bench.figures.distbelief import figure_3_planned
+from adamctl.bench.figures.distbelief.figure_3_planned import (
     FAST,
     LARGEST,
     MACHINES,
@@ -48,7 +48,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     def curve(name: str, machine: ClusterMachine = MACHINE, by_rows: bool = False) -> dict[int, float]:
         return dict(zip(MACHINES, found[name], strict=True))
 
-    monkeypatch.setattr(distbelief_3_planned, "planned_curve", curve)
+    monkeypatch.setattr(figure_3_planned, "planned_curve", curve)
     return found
 
 

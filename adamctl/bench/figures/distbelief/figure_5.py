@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from adamctl.bench.figures.figure import Figure, Judged, Line, Panel, Point, Table, measured, planned
-from adamctl.bench.figures.judging import judged, mean_of, near
-from adamctl.bench.figures.rounds import Rounds
-from adamctl.bench.figures.session import Session
-from adamctl.bench.figures.speech_methods import (
+from adamctl.bench.figures.distbelief.speech_methods import (
     ADAGRAD,
     DOWNPOUR,
     EVALUATE_EVERY,
@@ -19,8 +15,17 @@ from adamctl.bench.figures.speech_methods import (
     Method,
     at_replicas,
 )
-from adamctl.bench.figures.speech_planned import BEYOND, REPLICAS_PER_SERVER, planned_frames_per_s, take_rates
-from adamctl.bench.figures.speech_runs import Found, runs_of, speech_runs, what_was_emulated
+from adamctl.bench.figures.distbelief.speech_planned import (
+    BEYOND,
+    REPLICAS_PER_SERVER,
+    planned_frames_per_s,
+    take_rates,
+)
+from adamctl.bench.figures.distbelief.speech_runs import Found, runs_of, speech_runs, what_was_emulated
+from adamctl.bench.figures.figure import Figure, Judged, Line, Panel, Point, Table, measured, planned
+from adamctl.bench.figures.judging import judged, mean_of, near
+from adamctl.bench.figures.rounds import Rounds
+from adamctl.bench.figures.session import Session
 
 SEEDS = (1, 2)
 REPLICAS, REPLICAS_QUICK = (1, 2, 4, 8), (4, 8)

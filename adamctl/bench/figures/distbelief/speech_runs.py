@@ -15,11 +15,7 @@ from msgspec import structs
 from adamctl.bench.control_groups import ControlGroups
 from adamctl.bench.figures.choosing import SEED, VALIDATION, chosen, is_searched, key_of
 from adamctl.bench.figures.curves import Curve, curve_of, from_json, to_json
-from adamctl.bench.figures.machines import BESIDE_CORES, core_shares
-from adamctl.bench.figures.rounds import Rounds
-from adamctl.bench.figures.runs import Training, example, train
-from adamctl.bench.figures.session import Session
-from adamctl.bench.figures.speech_methods import (
+from adamctl.bench.figures.distbelief.speech_methods import (
     BATCH,
     EXAMPLE,
     LIMIT_S,
@@ -32,6 +28,10 @@ from adamctl.bench.figures.speech_methods import (
     Method,
     experiment_of,
 )
+from adamctl.bench.figures.machines import BESIDE_CORES, core_shares
+from adamctl.bench.figures.rounds import Rounds
+from adamctl.bench.figures.runs import Training, example, train
+from adamctl.bench.figures.session import Session
 from adamctl.config.experiment import Experiment
 from adamctl.config.load import load_experiment
 from adamctl.config.resolved import to_toml

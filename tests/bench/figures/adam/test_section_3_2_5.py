@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from adamctl.bench.control_groups import ControlGroups
-from adamctl.bench.figures import adam_3_2_5
+from adamctl.bench.figures.adam import section_3_2_5
 from adamctl.bench.figures.machines import check_machines
 from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.runs import Training
 from adamctl.bench.figures.session import FigureSettings, Session
-from tests.bench.figures.fake_speech import no_groups
+from tests.bench.figures.distbelief.fake_speech import no_groups
 
 ALONE = 15_000.0
 """Examples a second of a whole core."""
@@ -36,14 +36,14 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
         evaluations = [{"train_seconds": end_s} for end_s in ends]
         return {"result": {"test_top1": 0.99 - 0.0001 * early}, "evaluations": evaluations}
 
-    monkeypatch.setattr(adam_3_2_5, "train", train)
-    monkeypatch.setattr(adam_3_2_5, "core_shares", no_groups)
+    monkeypatch.setattr(section_3_2_5, "train", train)
+    monkeypatch.setattr(section_3_2_5, "core_shares", no_groups)
     return asked
 
 
 def measured() -> Rounds:
     rounds = Rounds()
-    adam_3_2_5.measure(Session(FigureSettings(), rounds))
+    section_3_2_5.measure(Session(FigureSettings(), rounds))
     return rounds
 
 
@@ -57,16 +57,16 @@ def test_settings_alternate_within_a_seed_and_machines_fit(trainings: list[Train
 
 
 def test_the_first_pass_of_a_run_does_not_count() -> None:
-    assert adam_3_2_5.pass_seconds([{"train_seconds": at_s} for at_s in (9.0, 14.0, 18.5)]) == [5.0, 4.5]
+    assert section_3_2_5.pass_seconds([{"train_seconds": at_s} for at_s in (9.0, 14.0, 18.5)]) == [5.0, 4.5]
 
 
 def test_a_setting_that_was_not_measured_is_missing() -> None:
     with pytest.raises(MissingRoundError, match=r"slow/8/0\.75/seed-1"):
-        adam_3_2_5.figure_of(Rounds())
+        section_3_2_5.figure_of(Rounds())
 
 
 def test_what_is_saved_and_what_it_costs_is_judged(trainings: list[Training]) -> None:
-    figure = adam_3_2_5.figure_of(measured())
+    figure = section_3_2_5.figure_of(measured())
     assert [bar.outcome for bar in figure.bars] == ["met", "met", "met", "met"]
     times, costs = figure.panels
     slow, even = ([point.y for point in line.points] for line in times.lines)
@@ -84,4 +84,4 @@ def test_a_pass_that_is_no_faster_is_not_called_so(trainings: list[Training], mo
             value["top1"] -= 0.002
     changed = Rounds()
     changed.take_over({"starts": [], "rounds": rounds, "done": True})
-    assert [bar.outcome for bar in adam_3_2_5.figure_of(changed).bars] == ["missed", "met", "met", "missed"]
+    assert [bar.outcome for bar in section_3_2_5.figure_of(changed).bars] == ["missed", "met", "met", "missed"]

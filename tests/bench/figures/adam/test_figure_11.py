@@ -9,9 +9,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from adamctl.bench.figures import adam_11
-from adamctl.bench.figures.adam_11 import FREE, KINDS, NO_SERVERS, REPLICAS, ROUNDS, SCALED, Setting, write_examples
-from adamctl.bench.figures.adam_networks import connections_of
+from adamctl.bench.figures.adam import figure_11
+from adamctl.bench.figures.adam.figure_11 import (
+    FREE,
+    KINDS,
+    NO_SERVERS,
+    REPLICAS,
+    ROUNDS,
+    SCALED,
+    Setting,
+    write_examples,
+)
+from adamctl.bench.figures.adam.networks import connections_of
 from adamctl.bench.figures.figure import Figure
 from adamctl.bench.figures.paper_machines import Core
 from adamctl.bench.figures.rounds import MissingRoundError, Rounds
@@ -31,7 +40,7 @@ ONE = 25.0
 
 def rates() -> Rates:
     """Returns rates of 20 billion multiply-adds a second for whatever a replica computes."""
-    plan = plan_of(adam_11.experiment(), 1)
+    plan = plan_of(figure_11.experiment(), 1)
     works = [work for stage in plan.stages if (work := work_of(plan, stage.index, 0)) is not None]
     return Rates(
         1 << 20, 32 << 20, 1e9, tuple(Rate(one.kind, one.label, one.working_set_bytes, 16, 20e9) for one in works)
@@ -63,8 +72,8 @@ def as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     def planned(experiment: Any, size: Size, *rest: Any) -> tuple[float, str]:
         return ONE * size.replicas, "compute"
 
-    monkeypatch.setattr(adam_11, "predicted", planned)
-    monkeypatch.setattr(adam_11, "PAPER_REPLICAS", (4,))
+    monkeypatch.setattr(figure_11, "predicted", planned)
+    monkeypatch.setattr(figure_11, "PAPER_REPLICAS", (4,))
 
 
 def outcomes(figure: Figure) -> list[str]:
@@ -73,10 +82,10 @@ def outcomes(figure: Figure) -> list[str]:
 
 @pytest.mark.usefixtures("as_planned")
 def test_what_scales_and_is_as_planned_meets_all_bars() -> None:
-    figure = adam_11.figure_of(rounds_of(found()))
+    figure = figure_11.figure_of(rounds_of(found()))
     assert outcomes(figure) == ["met", "met", "met"]
     measured, planned = figure.panels
-    own = connections_of(adam_11.experiment().model)
+    own = connections_of(figure_11.experiment().model)
     free, *_, linear = measured.lines
     assert [point.y for point in free.points] == pytest.approx([ONE * own / 1e9 * one for one in (1, 1.94, 3.6)])
     assert (linear.kind, linear.points[-1].y) == ("theory", pytest.approx(4 * free.points[0].y))
@@ -88,16 +97,16 @@ def test_what_scales_and_is_as_planned_meets_all_bars() -> None:
     ("rates_by_setting", "missed"), [(found(four=0.7), [0, 1]), (found(without=0.9), [2]), (found(four=0.82), [0])]
 )
 def test_each_bar_can_be_missed(rates_by_setting: dict[Setting, float], missed: list[int]) -> None:
-    figure = adam_11.figure_of(rounds_of(rates_by_setting))
+    figure = figure_11.figure_of(rounds_of(rates_by_setting))
     assert [at for at, outcome in enumerate(outcomes(figure)) if outcome == "missed"] == missed
 
 
 def test_adams_machines_are_planned_with_servers_and_without() -> None:
-    few, many = (adam_11._planned(count, rates(), SERVING, CORE) for count in (4, 22))
+    few, many = (figure_11._planned(count, rates(), SERVING, CORE) for count in (4, 22))
     assert few.rate <= few.rate_alone
     assert many.rate_alone == pytest.approx(5.5 * few.rate_alone)
     assert few.servers_too_few < many.servers_too_few
-    half = adam_11._planned(4, rates(), SERVING, Core(5e9, 64, 100e9))
+    half = figure_11._planned(4, rates(), SERVING, Core(5e9, 64, 100e9))
     assert half.rate_alone == pytest.approx(few.rate_alone / 2, rel=0.1)
 
 
@@ -106,7 +115,7 @@ def test_replicas_train_on_random_images_of_bytes(tmp_path: Path) -> None:
     with np.load(tmp_path / "examples.npz") as arrays:
         assert (arrays["x_train"].shape, arrays["x_train"].dtype) == ((20, 64, 64, 3), np.uint8)
         assert arrays["y_train"].max() < 1000
-    assert adam_11.experiment().model.input == (64, 64, 3)
+    assert figure_11.experiment().model.input == (64, 64, 3)
 
 
 def test_settings_alternate_within_three_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,15 +126,15 @@ def test_settings_alternate_within_three_rounds(monkeypatch: pytest.MonkeyPatch)
         taken.append((setting, number))
         return {"examples_per_s": 1.0}
 
-    monkeypatch.setattr(adam_11, "_round", round_of)
-    monkeypatch.setattr(adam_11, "core_here", lambda: CORE)
-    monkeypatch.setattr(adam_11, "measure_rates", lambda plans, batch: rates())
-    monkeypatch.setattr(adam_11, "server_rates", lambda rule: SERVING)
-    adam_11.measure(Session(FigureSettings(), Rounds()))
+    monkeypatch.setattr(figure_11, "_round", round_of)
+    monkeypatch.setattr(figure_11, "core_here", lambda: CORE)
+    monkeypatch.setattr(figure_11, "measure_rates", lambda plans, batch: rates())
+    monkeypatch.setattr(figure_11, "server_rates", lambda rule: SERVING)
+    figure_11.measure(Session(FigureSettings(), Rounds()))
     settings = [Setting(count, kind) for kind in KINDS for count in REPLICAS]
     assert taken == [(setting, number) for number in range(1, ROUNDS + 1) for setting in settings]
 
 
 def test_nothing_measured_is_said_to_be_missing() -> None:
     with pytest.raises(MissingRoundError, match="free-links/replicas-1"):
-        adam_11.figure_of(rounds_of({}))
+        figure_11.figure_of(rounds_of({}))

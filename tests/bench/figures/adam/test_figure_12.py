@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.bench.figures import adam_12, trained
-from adamctl.bench.figures.adam_12 import CONNECTIONS, SEEDS
+from adamctl.bench.figures import trained
+from adamctl.bench.figures.adam import figure_12
+from adamctl.bench.figures.adam.figure_12 import CONNECTIONS, SEEDS
 from adamctl.bench.figures.figure import Figure
 from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.runs import Training, example
@@ -18,7 +19,7 @@ from tests.bench.figures.fake_trainings import FakeTrainings, TopOne
 def measured(monkeypatch: pytest.MonkeyPatch, top1: TopOne) -> tuple[FakeTrainings, Rounds]:
     fake, rounds = FakeTrainings(top1), Rounds()
     monkeypatch.setattr(trained, "train_several", fake)
-    adam_12.measure(Session(FigureSettings(), rounds))
+    figure_12.measure(Session(FigureSettings(), rounds))
     return fake, rounds
 
 
@@ -39,7 +40,7 @@ def outcomes(figure: Figure) -> list[str]:
 
 @pytest.mark.parametrize("width", CONNECTIONS)
 def test_connections_are_those_of_the_shapes(width: float) -> None:
-    settings = [parse_setting(f"{key}={value}") for key, value in adam_12.settings_of(width).items()]
+    settings = [parse_setting(f"{key}={value}") for key, value in figure_12.settings_of(width).items()]
     model = load_experiment(example("caltech.toml"), settings=settings).experiment.model
     assert sum(shape.connections for shape in infer(model)) == CONNECTIONS[width]
 
@@ -54,22 +55,22 @@ def test_all_sizes_train_alike_with_the_same_seeds(monkeypatch: pytest.MonkeyPat
 
 def test_what_rises_less_and_less_meets_all_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rounds = measured(monkeypatch, of_sizes(0.8, 0.85, 0.87))
-    assert outcomes(adam_12.figure_of(rounds)) == ["met", "met", "met"]
+    assert outcomes(figure_12.figure_of(rounds)) == ["met", "met", "met"]
 
 
 def test_what_rises_more_and_more_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rounds = measured(monkeypatch, of_sizes(0.8, 0.81, 0.87))
-    assert outcomes(adam_12.figure_of(rounds)) == ["met", "met", "missed"]
+    assert outcomes(figure_12.figure_of(rounds)) == ["met", "met", "missed"]
 
 
 def test_a_rise_that_is_smaller_than_its_error_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rounds = measured(monkeypatch, of_sizes(0.8, 0.85, 0.8501, spread=0.01))
-    assert outcomes(adam_12.figure_of(rounds))[:2] == ["met", "not settled"]
+    assert outcomes(figure_12.figure_of(rounds))[:2] == ["met", "not settled"]
 
 
 def test_each_seed_is_a_small_point_and_means_have_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rounds = measured(monkeypatch, of_sizes(0.8, 0.85, 0.87))
-    (panel,) = adam_12.figure_of(rounds).panels
+    (panel,) = figure_12.figure_of(rounds).panels
     seeds, means = panel.lines
     assert (seeds.kind, len(seeds.points)) == ("seeds", len(CONNECTIONS) * len(SEEDS))
     assert [point.x for point in means.points] == [pytest.approx(count / 1e6) for count in CONNECTIONS.values()]
@@ -79,4 +80,4 @@ def test_each_seed_is_a_small_point_and_means_have_their_error(monkeypatch: pyte
 
 def test_nothing_measured_is_said_to_be_missing() -> None:
     with pytest.raises(MissingRoundError, match="width-"):
-        adam_12.figure_of(Rounds())
+        figure_12.figure_of(Rounds())

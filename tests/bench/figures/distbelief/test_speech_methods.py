@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.bench.figures.machines import check_machines
-from adamctl.bench.figures.runs import example
-from adamctl.bench.figures.speech_methods import (
+from adamctl.bench.figures.distbelief.speech_methods import (
     ADAGRAD,
     EXAMPLE,
     LBFGS_8,
@@ -20,6 +18,8 @@ from adamctl.bench.figures.speech_methods import (
     at_replicas,
     experiment_of,
 )
+from adamctl.bench.figures.machines import check_machines
+from adamctl.bench.figures.runs import example
 from adamctl.config.load import load_experiment
 from adamctl.config.resolved import read_resolved, to_toml
 

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 
 from adamctl.bench.control_groups import ControlGroups
-from adamctl.bench.figures.adam_networks import (
+from adamctl.bench.figures.adam.networks import (
     CLASSES,
     FILTERS,
     SIDE,

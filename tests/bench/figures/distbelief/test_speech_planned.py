@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.bench.figures import speech_planned
+from adamctl.bench.figures.distbelief import speech_planned
+from adamctl.bench.figures.distbelief.speech_methods import MACHINE_CORES
+from adamctl.bench.figures.distbelief.speech_planned import planned_frames_per_s, take_rates
 from adamctl.bench.figures.rounds import Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
-from adamctl.bench.figures.speech_methods import MACHINE_CORES
-from adamctl.bench.figures.speech_planned import planned_frames_per_s, take_rates
-from tests.bench.figures.fake_speech import FakeTrainings
+from tests.bench.figures.distbelief.fake_speech import FakeTrainings
 
 
 @pytest.fixture

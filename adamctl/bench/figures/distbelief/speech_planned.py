@@ -10,10 +10,7 @@ from math import ceil
 import msgspec
 
 from adamctl.bench.figures.cluster_prediction import predicted
-from adamctl.bench.figures.rounds import Rounds
-from adamctl.bench.figures.runs import example
-from adamctl.bench.figures.session import Session
-from adamctl.bench.figures.speech_methods import (
+from adamctl.bench.figures.distbelief.speech_methods import (
     ADAGRAD,
     BATCH,
     EXAMPLE,
@@ -22,6 +19,9 @@ from adamctl.bench.figures.speech_methods import (
     at_replicas,
     experiment_of,
 )
+from adamctl.bench.figures.rounds import Rounds
+from adamctl.bench.figures.runs import example
+from adamctl.bench.figures.session import Session
 from adamctl.bench.serving_rates import server_rates
 from adamctl.bench.slices import measure_rates
 from adamctl.config.experiment import Experiment

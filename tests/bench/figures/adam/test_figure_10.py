@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from adamctl.bench.figures import adam_10
-from adamctl.bench.figures.adam_10 import MACHINES, SHARES, Size, efficient, sizes_on, widest_that
-from adamctl.bench.figures.adam_networks import connections_of
+from adamctl.bench.figures.adam import figure_10
+from adamctl.bench.figures.adam.figure_10 import MACHINES, SHARES, Size, efficient, sizes_on, widest_that
+from adamctl.bench.figures.adam.networks import connections_of
 from adamctl.bench.figures.figure import Figure
 from adamctl.bench.figures.paper_machines import Core
 from adamctl.bench.figures.rounds import MissingRoundError, Rounds
@@ -44,7 +44,7 @@ def rounds_of(slower: dict[str, float] | None = None, memory: float = 1.0) -> Ro
             rates = rates_of(size)
             planned = priced(size) * (slower or {}).get(size.name, 1.0)
             keep(rounds, f"rates/{size.name}", msgspec.to_builtins(rates))
-            peaks = [round(adam_10.memory_bytes(size) * memory)] * machines
+            peaks = [round(figure_10.memory_bytes(size) * memory)] * machines
             for number, off in enumerate((0.99, 1.0, 1.01), 1):
                 keep(rounds, f"{size.name}/round-{number}", {"images_per_s": planned * off, "peak_bytes": peaks})
     return rounds
@@ -53,8 +53,8 @@ def rounds_of(slower: dict[str, float] | None = None, memory: float = 1.0) -> Ro
 @pytest.fixture
 def even_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one machine of the paper's is planned: more take some seconds."""
-    monkeypatch.setattr(adam_10, "PLANNED_MACHINES", (1,))
-    monkeypatch.setattr(adam_10, "_price", priced)
+    monkeypatch.setattr(figure_10, "PLANNED_MACHINES", (1,))
+    monkeypatch.setattr(figure_10, "_price", priced)
 
 
 def outcomes(figure: Figure) -> list[str]:
@@ -62,10 +62,10 @@ def outcomes(figure: Figure) -> list[str]:
 
 
 def test_the_widest_network_needs_the_memory_of_a_machine_and_the_next_one_more() -> None:
-    limit = 1.2 * adam_10.memory_bytes(Size(1, 1.0))
+    limit = 1.2 * figure_10.memory_bytes(Size(1, 1.0))
     for machines in MACHINES:
         widest = sizes_on(machines)[-1]
-        assert adam_10.memory_bytes(widest) <= limit < adam_10.memory_bytes(Size(machines, widest.width + 0.125))
+        assert figure_10.memory_bytes(widest) <= limit < figure_10.memory_bytes(Size(machines, widest.width + 0.125))
         assert len(sizes_on(machines)) == len(SHARES)
 
 
@@ -90,7 +90,7 @@ def test_efficient_is_the_widest_that_keeps_the_best_narrower_ones_speed(
 
 @pytest.mark.usefixtures("even_speed")
 def test_what_is_as_planned_meets_all_bars_and_memory_limits() -> None:
-    figure = adam_10.figure_of(rounds_of())
+    figure = figure_10.figure_of(rounds_of())
     assert outcomes(figure) == ["met", "met", "met"]
     measured, planned = figure.panels
     widest = [connections_of(sizes_on(machines)[-1].experiment.model) / 1e9 for machines in MACHINES[:2]]
@@ -102,20 +102,20 @@ def test_what_is_as_planned_meets_all_bars_and_memory_limits() -> None:
 @pytest.mark.usefixtures("even_speed")
 def test_a_widest_network_that_loses_speed_is_not_efficient_and_misses_its_plan() -> None:
     widest = sizes_on(2)[-1]
-    figure = adam_10.figure_of(rounds_of({widest.name: 0.7}))
+    figure = figure_10.figure_of(rounds_of({widest.name: 0.7}))
     assert [row[-1] for row in figure.tables[0].rows[4:]] == ["", "", "<- speed", ""]
     assert outcomes(figure) == ["missed", "missed", "met"]
 
 
 @pytest.mark.usefixtures("even_speed")
 def test_a_peak_that_is_not_the_formulas_is_told() -> None:
-    assert outcomes(adam_10.figure_of(rounds_of(memory=1.2)))[-1] == "missed"
+    assert outcomes(figure_10.figure_of(rounds_of(memory=1.2)))[-1] == "missed"
 
 
 def test_more_machines_and_faster_cores_are_planned_to_train_more() -> None:
     rates = rates_of(sizes_on(1)[-1])
-    one, two = (adam_10._planned_on(count, rates, CORE) for count in (1, 2))
-    slower = adam_10._planned_on(1, rates, Core(5e9, 64, 100e9))
+    one, two = (figure_10._planned_on(count, rates, CORE) for count in (1, 2))
+    slower = figure_10._planned_on(1, rates, Core(5e9, 64, 100e9))
     assert two.connections > one.connections == slower.connections
     (width, (speed,)), *_ = one.speeds.items()
     assert slower.speeds[width][0] == pytest.approx(speed / 2, rel=0.05)
@@ -126,7 +126,7 @@ def test_nothing_measured_is_said_to_be_missing() -> None:
     rounds = Rounds()
     keep(rounds, "core", msgspec.to_builtins(CORE))
     with pytest.raises(MissingRoundError, match="machines-1/width"):
-        adam_10.figure_of(rounds)
+        figure_10.figure_of(rounds)
 
 
 def test_settings_alternate_and_start_only_if_a_round_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +136,12 @@ def test_settings_alternate_and_start_only_if_a_round_is_missing(monkeypatch: py
         taken.append(f"{size.name}/round-{number}")
         return {"images_per_s": 1.0, "peak_bytes": [1]}
 
-    monkeypatch.setattr(adam_10._Running, "round_of", round_of)
-    monkeypatch.setattr(adam_10, "core_here", lambda: CORE)
-    monkeypatch.setattr(adam_10, "_rates", lambda size: {})
+    monkeypatch.setattr(figure_10._Running, "round_of", round_of)
+    monkeypatch.setattr(figure_10, "core_here", lambda: CORE)
+    monkeypatch.setattr(figure_10, "_rates", lambda size: {})
     rounds = Rounds()
     for _ in range(2):
-        adam_10.measure(Session(FigureSettings(), rounds))
+        figure_10.measure(Session(FigureSettings(), rounds))
     first = [size.name for size in sizes_on(1)]
     assert taken[:8] == [f"{name}/round-{number}" for number in (1, 2) for name in first]
     assert len(taken) == len(set(taken)) == 5 * len(SHARES) * len(MACHINES)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from adamctl.bench.figures.distbelief_3_planned import panels_of, planned_bars, planned_rows, said_of_plans
+from adamctl.bench.figures.distbelief.figure_3_planned import panels_of, planned_bars, planned_rows, said_of_plans
 from adamctl.bench.figures.figure import Figure, Judged, Line, Panel, Point, Table
 from adamctl.bench.figures.judging import median_point, near
 from adamctl.bench.figures.machines import core_here

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from adamctl.bench.figures.adam_networks import (
+from adamctl.bench.figures.adam.networks import (
     PAPER_CLASSES,
     PAPER_SIDE,
     connections_of,

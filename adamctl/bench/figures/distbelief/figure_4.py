@@ -6,11 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import floor
 
 from adamctl.bench.figures.curves import band
-from adamctl.bench.figures.figure import Claim, Figure, Judged, Line, Panel, Table
-from adamctl.bench.figures.judging import above, mean_of
-from adamctl.bench.figures.rounds import Rounds
-from adamctl.bench.figures.session import Session
-from adamctl.bench.figures.speech_methods import (
+from adamctl.bench.figures.distbelief.speech_methods import (
     ADAGRAD,
     ADAGRAD_8,
     DOWNPOUR,
@@ -21,7 +17,11 @@ from adamctl.bench.figures.speech_methods import (
     TARGET,
     Method,
 )
-from adamctl.bench.figures.speech_runs import Found, runs_of, speech_runs, what_was_emulated
+from adamctl.bench.figures.distbelief.speech_runs import Found, runs_of, speech_runs, what_was_emulated
+from adamctl.bench.figures.figure import Claim, Figure, Judged, Line, Panel, Table
+from adamctl.bench.figures.judging import above, mean_of
+from adamctl.bench.figures.rounds import Rounds
+from adamctl.bench.figures.session import Session
 
 SEEDS = (1, 2, 3)
 REPLICAS_THERE = {SGD: "1 of 8 partitions", DOWNPOUR: "20", ADAGRAD: "20", ADAGRAD_8: "200", LBFGS_8: "2,000"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adamctl.bench.figures import adam_8
+from adamctl.bench.figures.adam import figure_8
 from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
 
@@ -29,18 +29,18 @@ def report_of(arguments: Sequence[str]) -> dict[str, Any]:
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
     """Rounds of a machine of two cores, whose cache holds a million parameters."""
     asked: list[Sequence[str]] = []
-    monkeypatch.setattr(adam_8, "command", lambda arguments: asked.append(arguments) or report_of(arguments))
-    monkeypatch.setattr(adam_8, "available_cores", lambda: 2)
-    monkeypatch.setattr(adam_8, "cache_bytes", lambda level: 4_000_000)
-    monkeypatch.setattr(adam_8, "memory_limit", lambda threads: type("Limit", (), {"measure": lambda s, t: 83.5e9})())
+    monkeypatch.setattr(figure_8, "command", lambda arguments: asked.append(arguments) or report_of(arguments))
+    monkeypatch.setattr(figure_8, "available_cores", lambda: 2)
+    monkeypatch.setattr(figure_8, "cache_bytes", lambda level: 4_000_000)
+    monkeypatch.setattr(figure_8, "memory_limit", lambda threads: type("Limit", (), {"measure": lambda s, t: 83.5e9})())
     rounds = Rounds()
-    adam_8.measure(Session(FigureSettings(is_quick=True), rounds))
+    figure_8.measure(Session(FigureSettings(is_quick=True), rounds))
     assert len(asked) == 2 * 3 and all(one[:2] == ("bench", "worker") for one in asked)
     return rounds
 
 
 def test_measured_points_and_bars(rounds: Rounds) -> None:
-    figure = adam_8.figure_of(rounds)
+    figure = figure_8.figure_of(rounds)
     (panel,) = figure.panels
     assert panel.title == "batches of 32"
     lines = {line.name: line for line in panel.lines if line.kind == "measured"}
@@ -50,11 +50,11 @@ def test_measured_points_and_bars(rounds: Rounds) -> None:
 
 
 def test_the_lock_limits_what_a_cache_holds_and_memory_what_none_does(rounds: Rounds) -> None:
-    (panel,) = adam_8.figure_of(rounds).panels
+    (panel,) = figure_8.figure_of(rounds).panels
     beyond = {line.name: [point.y for point in line.points[1:]] for line in panel.lines if line.kind == "planned"}
     assert beyond["mnist, planned"] == [pytest.approx(10 * one) for one in (3.9, 7.5, 14.0)]
-    parameters = rounds[adam_8.SETTINGS]["parameters"]["speech"]
-    allowed = 83.5e9 / (adam_8.PASSES * 4 * parameters) * 32 * 40e6 / 1e9
+    parameters = rounds[figure_8.SETTINGS]["parameters"]["speech"]
+    allowed = 83.5e9 / (figure_8.PASSES * 4 * parameters) * 32 * 40e6 / 1e9
     assert 78 < allowed < 160
     assert beyond["speech, planned"] == [pytest.approx(one) for one in (78, allowed, allowed)]
 
@@ -62,7 +62,7 @@ def test_the_lock_limits_what_a_cache_holds_and_memory_what_none_does(rounds: Ro
 def test_a_bar_is_missed_below_its_limit(rounds: Rounds) -> None:
     for one in rounds.under("speech, batch 32"):
         one["connections_per_s"]["2"] = 37e9
-    figure = adam_8.figure_of(rounds)
+    figure = figure_8.figure_of(rounds)
     assert [bar.outcome for bar in figure.bars] == ["met", "met", "missed"] and "1.85" in figure.bars[2].found
 
 
@@ -71,4 +71,4 @@ def test_rounds_that_are_not_there_are_told(rounds: Rounds) -> None:
     for key in rounds.to_json()["rounds"].keys() - {"mnist, batch 32/round-1", "mnist, batch 32/round-2"}:
         fewer.take(key, lambda key=key: rounds[key])
     with pytest.raises(MissingRoundError, match="expected the round mnist, batch 32/round-1"):
-        adam_8.figure_of(fewer)
+        figure_8.figure_of(fewer)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.bench.figures import distbelief_4
+from adamctl.bench.figures.distbelief import figure_4
+from adamctl.bench.figures.distbelief.speech_methods import DOWNPOUR, METHODS, TARGET
 from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
-from adamctl.bench.figures.speech_methods import DOWNPOUR, METHODS, TARGET
-from tests.bench.figures.fake_speech import WARM_S, FakeTrainings
+from tests.bench.figures.distbelief.fake_speech import WARM_S, FakeTrainings
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, *, is_quick: bool = False, bad_rate: float = 0.0) -> Rounds:
     FakeTrainings(monkeypatch, bad_rate)
     rounds = Rounds()
-    distbelief_4.measure(Session(FigureSettings(is_quick=is_quick), rounds))
+    figure_4.measure(Session(FigureSettings(is_quick=is_quick), rounds))
     return rounds
 
 
@@ -25,7 +25,7 @@ def test_methods_alternate_within_a_seed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_order_of_times_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = distbelief_4.figure_of(measured(monkeypatch))
+    figure = figure_4.figure_of(measured(monkeypatch))
     assert [bar.outcome for bar in figure.bars] == ["met", "met", "met", "met", "met"]
     assert [len(panel.lines) for panel in figure.panels] == [5, 5]
     first = figure.panels[1].lines[0].points[0]
@@ -38,7 +38,7 @@ def test_the_order_of_times_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_that_does_not_get_there_counts_with_its_whole_time_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DOWNPOUR.rate is not None
-    figure = distbelief_4.figure_of(measured(monkeypatch, bad_rate=DOWNPOUR.rate))
+    figure = figure_4.figure_of(measured(monkeypatch, bad_rate=DOWNPOUR.rate))
     assert figure.bars[0].outcome == "missed" and figure.bars[1].outcome == "met"
     assert figure.tables[0].rows[1][4] == "210 (210 to 210), 3 never"
     assert any(f"{DOWNPOUR.title}, seed 2 (diverged)" in sentence for sentence in figure.sentences)
@@ -46,9 +46,9 @@ def test_a_run_that_does_not_get_there_counts_with_its_whole_time_and_is_named(m
 
 def test_a_method_that_was_not_measured_is_missing() -> None:
     with pytest.raises(MissingRoundError, match="sgd/seed-1"):
-        distbelief_4.figure_of(Rounds())
+        figure_4.figure_of(Rounds())
 
 
 def test_one_seed_settles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = distbelief_4.figure_of(measured(monkeypatch, is_quick=True))
+    figure = figure_4.figure_of(measured(monkeypatch, is_quick=True))
     assert {bar.outcome for bar in figure.bars} == {"not settled"}

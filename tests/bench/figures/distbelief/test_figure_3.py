@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adamctl.bench.figures import distbelief_3
+from adamctl.bench.figures.distbelief import figure_3
 from adamctl.bench.figures.figure import Figure
 from adamctl.bench.figures.paper_machines import Core
 from adamctl.bench.figures.rounds import MissingRoundError, Rounds
@@ -39,10 +39,10 @@ def taken() -> Rounds:
     asked: list[Sequence[str]] = []
     rounds = Rounds()
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(distbelief_3, "command", lambda arguments: asked.append(arguments) or report_of(arguments))
-        monkeypatch.setattr(distbelief_3, "core_here", lambda: CORE)
-        monkeypatch.setattr(distbelief_3, "measure_rates", lambda plans, batch: RATES)
-        distbelief_3.measure(Session(FigureSettings(is_quick=True), rounds))
+        monkeypatch.setattr(figure_3, "command", lambda arguments: asked.append(arguments) or report_of(arguments))
+        monkeypatch.setattr(figure_3, "core_here", lambda: CORE)
+        monkeypatch.setattr(figure_3, "measure_rates", lambda plans, batch: RATES)
+        figure_3.measure(Session(FigureSettings(is_quick=True), rounds))
     assert len(asked) == 2 * 2 and all(one[one.index("--quota") + 1] == "0.4" for one in asked)
     return rounds
 
@@ -59,9 +59,9 @@ def rounds(taken: Rounds) -> Rounds:
 def figure(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> Figure:
     """Without its plans, which have a test of their own and take a while."""
     for name in ("planned_bars", "panels_of"):
-        monkeypatch.setattr(distbelief_3, name, lambda: iter(()))
-    monkeypatch.setattr(distbelief_3, "planned_rows", lambda: (("machines",), ()))
-    return distbelief_3.figure_of(rounds)
+        monkeypatch.setattr(figure_3, name, lambda: iter(()))
+    monkeypatch.setattr(figure_3, "planned_rows", lambda: (("machines",), ()))
+    return figure_3.figure_of(rounds)
 
 
 def test_speed_ups_are_over_one_machine_of_the_same_round(figure: Figure) -> None:
@@ -75,13 +75,13 @@ def test_speed_ups_are_over_one_machine_of_the_same_round(figure: Figure) -> Non
 
 def test_every_measured_point_is_held_to_its_prediction(rounds: Rounds, figure: Figure) -> None:
     assert [bar.outcome for bar in figure.bars] == ["missed", "missed"]
-    for network in distbelief_3.NETWORKS:
+    for network in figure_3.NETWORKS:
         predicted = rounds[f"predicted: {network.name}"]
         assert len(predicted) == 9 and predicted[0] < predicted[5], "one machine is slower than four"
         assert predicted[2] < predicted[1], "a link is slower than none"
-        for place, (_, rates) in enumerate(distbelief_3._settings(rounds.under(network.name))):
+        for place, (_, rates) in enumerate(figure_3._settings(rounds.under(network.name))):
             predicted[place] = rates[0] / (1.15 if place == 3 else 1.05)
-    bars = distbelief_3.figure_of(rounds).bars
+    bars = figure_3.figure_of(rounds).bars
     assert [bar.outcome for bar in bars] == ["met", "missed"]
     assert bars[1].found == "16 of 18, the furthest at 1.15"
 
@@ -95,4 +95,4 @@ def test_rounds_that_are_not_there_are_told(rounds: Rounds) -> None:
     for key in rounds.to_json()["rounds"].keys() - {"speech/round-1", "speech/round-2"}:
         fewer.take(key, lambda key=key: rounds[key])
     with pytest.raises(MissingRoundError, match="expected the round speech/round-1"):
-        distbelief_3.figure_of(fewer)
+        figure_3.figure_of(fewer)

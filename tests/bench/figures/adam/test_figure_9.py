@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adamctl.bench.figures import adam_9
+from adamctl.bench.figures.adam import figure_9
 from adamctl.bench.figures.rounds import MissingRoundError, Rounds
 from adamctl.bench.figures.session import FigureSettings, Session
 
@@ -34,15 +34,15 @@ def report_of(arguments: Sequence[str]) -> dict[str, Any]:
 
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
-    monkeypatch.setattr(adam_9, "command", report_of)
-    monkeypatch.setattr(adam_9, "available_cores", lambda: 2)
+    monkeypatch.setattr(figure_9, "command", report_of)
+    monkeypatch.setattr(figure_9, "available_cores", lambda: 2)
     rounds = Rounds()
-    adam_9.measure(Session(FigureSettings(is_quick=True), rounds))
+    figure_9.measure(Session(FigureSettings(is_quick=True), rounds))
     return rounds
 
 
 def test_measured_and_planned_of_each_case(rounds: Rounds) -> None:
-    (panel,) = adam_9.figure_of(rounds).panels
+    (panel,) = figure_9.figure_of(rounds).panels
     lines = {(line.color, line.kind): [(point.x, round(point.y, 3)) for point in line.points] for line in panel.lines}
     assert lines[0, "measured"] == [(1, 0.5), (2, 0.5)]
     assert lines[0, "planned"] == [(2, 0.5), (4, 2.0), (8, 3.0), (16, 3.0)]  # 36 GB/s over 12 bytes
@@ -52,7 +52,7 @@ def test_measured_and_planned_of_each_case(rounds: Rounds) -> None:
 
 
 def test_bars(rounds: Rounds) -> None:
-    bars = adam_9.figure_of(rounds).bars
+    bars = figure_9.figure_of(rounds).bars
     assert [bar.outcome for bar in bars] == ["met"] * 5
     assert [bar.what.partition(":")[0] for bar in bars] == [
         "factors over TCP on loopback, two threads over one", "factors, no network, two threads over one",
@@ -62,11 +62,11 @@ def test_bars(rounds: Rounds) -> None:
     for rows in (*rounds.under("servers"), *rounds.under("link")):
         for row in rows:
             row["g_updates_per_s"] = {"push": 0.4}.get(row["mode"], 12.0)
-    assert [bar.outcome for bar in adam_9.figure_of(rounds).bars] == ["missed"] * 5
+    assert [bar.outcome for bar in figure_9.figure_of(rounds).bars] == ["missed"] * 5
 
 
 def test_it_says_how_updates_are_counted(rounds: Rounds) -> None:
-    assert "128 examples to 4096 x 4096 weights is 2.1 billion" in adam_9.figure_of(rounds).sentences[0]
+    assert "128 examples to 4096 x 4096 weights is 2.1 billion" in figure_9.figure_of(rounds).sentences[0]
 
 
 def test_rounds_that_are_not_there_are_told(rounds: Rounds) -> None:
@@ -74,4 +74,4 @@ def test_rounds_that_are_not_there_are_told(rounds: Rounds) -> None:
     for key in rounds.to_json()["rounds"].keys() - {"servers/round-1", "servers/round-2"}:
         fewer.take(key, lambda key=key: rounds[key])
     with pytest.raises(MissingRoundError, match="expected the round servers/round-1"):
-        adam_9.figure_of(fewer)
+        figure_9.figure_of(fewer)
