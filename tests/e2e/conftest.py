@@ -20,6 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "examples"
 
 
+def files_named(folder: Path, name: str) -> list[Path]:
+    """Returns the files of this name below a folder. Unlike `rglob`, it takes folders that vanish meanwhile."""
+    return [Path(place) / name for place, _, names in os.walk(folder) if name in names]
+
+
 @dataclass
 class Command:
     """One `adamctl` command under way."""
@@ -74,7 +79,7 @@ class Command:
 
     def trained(self) -> bool:
         """Says whether training has begun: the run's metrics hold a line that counts examples."""
-        for metrics in self.folder.rglob("metrics.jsonl"):
+        for metrics in files_named(self.folder, "metrics.jsonl"):
             for line in metrics.read_text().splitlines():
                 record = json.loads(line)
                 if record.get("examples", 0) > 0 or record.get("train_seconds", 0) > 0:

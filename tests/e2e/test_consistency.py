@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import EXAMPLES, Command, Runner
+from tests.e2e.conftest import EXAMPLES, Command, Runner, files_named
 
 DIGITS = EXAMPLES / "digits.toml"
 TWO = ("train", DIGITS, "--json", "--workers", "2", "--threads", "1")
@@ -24,7 +24,7 @@ def result(command: Command) -> dict[str, Any]:
 
 def evaluated_well(folder: Path) -> bool:
     """Whether an evaluation on the test part has shown that the run learns."""
-    lines = [json.loads(line) for one in folder.rglob("metrics.jsonl") for line in one.read_text().splitlines()]
+    lines = [json.loads(line) for one in files_named(folder, "metrics.jsonl") for line in one.read_text().splitlines()]
     return any(line["kind"] == "evaluation" and line["top1"] > 0.9 for line in lines)
 
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 import adamctl as adam
-from tests.e2e.conftest import EXAMPLES, Command, Runner
+from tests.e2e.conftest import EXAMPLES, Command, Runner, files_named
 from tests.launch.places.ray_cluster import RayCluster, ray_cluster
 from tests.launch.places.slurm_cluster import SlurmCluster, slurm_cluster
 
@@ -202,7 +202,7 @@ def agents(machines: Machines) -> dict[str, psutil.Process]:
 def trained(folder: Path) -> int:
     """Returns how many examples the run has counted last."""
     count = 0
-    for metrics in folder.rglob("metrics.jsonl"):
+    for metrics in files_named(folder, "metrics.jsonl"):
         for line in metrics.read_text().splitlines():
             with suppress(ValueError):
                 count = max(count, int(json.loads(line).get("examples", 0)))

@@ -9,7 +9,7 @@ import signal
 import psutil
 import pytest
 
-from tests.e2e.conftest import EXAMPLES, Runner
+from tests.e2e.conftest import EXAMPLES, Runner, files_named
 
 DIGITS = EXAMPLES / "digits.toml"
 
@@ -31,7 +31,7 @@ def kill_the_only_data_server(adamctl: Runner, seed: int) -> None:
     command = adamctl.start(
         "train", DIGITS, "--json", "--passes", "12", "--set", "train.checkpoint_every=1", "--seed", str(seed)
     )
-    command.wait_until(lambda: list(adamctl.folder.rglob("manifest.json")))
+    command.wait_until(lambda: files_named(adamctl.folder, "manifest.json"))
     command.roles("data")[0].kill()
     code, stdout, stderr = command.wait()
     assert code == 0, stderr
@@ -70,7 +70,7 @@ def kill_the_coordinator(adamctl: Runner, seed: int) -> None:
     """It alone knows how far the run is: the run ends, and goes on from its checkpoint when it is told to."""
     arguments = ("train", DIGITS, "--passes", "8", "--set", "train.checkpoint_every=1", "--seed", str(seed))
     command = adamctl.start(*arguments)
-    command.wait_until(lambda: list(adamctl.folder.rglob("manifest.json")))
+    command.wait_until(lambda: files_named(adamctl.folder, "manifest.json"))
     command.roles("coordinator")[0].kill()
     code, _, stderr = command.wait(timeout_s=30)
     assert code == 1, stderr
