@@ -76,7 +76,7 @@ class RunStats:
         self.steps += report.steps
         if progress:
             self.examples += examples
-            self.skipped += report.skipped
+            self.skipped += min(report.skipped, examples)
             self._recent.append((report.examples, report.loss_sum, report.correct))
         else:
             self.duplicates += examples

@@ -101,9 +101,10 @@ class EvaluationQueue:
         current = self.current
         if current is None or current.worker != worker or report.id not in current.out:
             return None
-        current.seen += current.out.pop(report.id)
+        examples = current.out.pop(report.id)
+        current.seen += examples
         current.correct += report.correct
-        current.skipped += report.skipped
+        current.skipped += min(report.skipped, examples)
         current.loss_sum += report.loss_sum
         current.sums = added(current.sums, report.sums)
         if current.seen < current.examples:

@@ -67,7 +67,8 @@ class TrainingWork:
         progress = self.book.finish(assignment.given)
         self.tally.add_report(report, assignment.given.examples, progress)
         if progress and report.skipped:
-            self._skipped[assignment.given.pass_number] += report.skipped
+            # A worker that says more than it was given does not end the run: a pass is left out by all its reports.
+            self._skipped[assignment.given.pass_number] += min(report.skipped, assignment.given.examples)
         return True
 
     @property

@@ -27,6 +27,13 @@ class AllOfTheTestSplit(Simulation):
         return task.stop - task.start if isinstance(task, EvaluateTask) else 0
 
 
+class Boasting(Simulation):
+    """Of the first range of each kind it says that it left out more than there is."""
+
+    def skipped(self, task: TrainTask | EvaluateTask) -> int:
+        return 10**9 if task.start == 0 else 0
+
+
 def test_skipped_examples_are_counted_and_never_silent() -> None:
     run = Skipping(1)
     run.add_worker("w0")
@@ -57,3 +64,13 @@ def test_a_pass_or_a_split_without_a_whole_example_ends_the_run(kind: type[Simul
     run.run()
     assert run.finished is not None and run.finished.state == "failed"
     assert f"every example of {what} is damaged" in run.finished.cause
+
+
+def test_a_range_of_which_more_is_left_out_than_it_has_ends_no_run() -> None:
+    run = Boasting(1)
+    run.add_worker("w0")
+    run.run()
+    assert run.finished == Finished("ended", "")
+    tally, (*_, evaluation) = run.core.run.tally, run.core.run.desk.results
+    assert 0 < tally.skipped < tally.examples
+    assert 0 < evaluation.skipped < run.core.run.desk.examples
