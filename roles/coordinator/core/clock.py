@@ -69,14 +69,14 @@ class RunStats:
             for index, count in enumerate(reported):
                 counts[index] += count
 
-    def add_report(self, report: TaskReport, examples: int, progress: bool) -> None:
-        """Adds a report. `progress` is False if another worker had already done the range."""
+    def add_report(self, report: TaskReport, examples: int, skipped: int, progress: bool) -> None:
+        """Adds a report of a range. `progress` is False if another worker had already done the range."""
         self.compute_s += report.compute_s
         self.wait_s += report.wait_s
         self.steps += report.steps
         if progress:
             self.examples += examples
-            self.skipped += min(report.skipped, examples)
+            self.skipped += skipped
             self._recent.append((report.examples, report.loss_sum, report.correct))
         else:
             self.duplicates += examples

@@ -64,11 +64,12 @@ class TrainingWork:
         del self.assignments[report.id]
         if not assignment.lost:
             self._return(worker, now_s)
-        progress = self.book.finish(assignment.given)
-        self.tally.add_report(report, assignment.given.examples, progress)
-        if progress and report.skipped:
-            # A worker that says more than it was given does not end the run: a pass is left out by all its reports.
-            self._skipped[assignment.given.pass_number] += min(report.skipped, assignment.given.examples)
+        given = assignment.given
+        progress = self.book.finish(given)
+        skipped = min(report.skipped, given.examples)  # else one report of more than that would end the run
+        self.tally.add_report(report, given.examples, skipped, progress)
+        if progress and skipped:
+            self._skipped[given.pass_number] += skipped
         return True
 
     @property
