@@ -28,7 +28,7 @@ type = "softmax"
 units = 10
 [optimizer]
 type = "momentum"
-lr = 0.02
+lr = 0.005
 [train]
 passes = 4
 """
