@@ -134,8 +134,12 @@ class Ledger:
     def known(self, client: ClientKey, shard: int) -> int:
         return self.must.get(shard, {}).get(client, 0)
 
-    def pulled(self, client: ClientKey, part: PulledPart, values: Values, known: int) -> None:
-        """A client has got a shard: at one version, that there was, with all that it knew to be done (I1, I5)."""
+    def pulled(self, client: ClientKey, part: PulledPart, values: Values, known: int, asked_s: float) -> None:
+        """A client has got a shard: at one version, that there was, with all that it knew to be done (I1, I5).
+
+        `known`, `asked_s`: what it knew when it asked, and when that was. If all copies were lost meanwhile, some of it
+        may have been rolled back, and what was acknowledged since then says nothing of it.
+        """
         value = self.whole(part.shard, values, f"what {client[0]} pulled")
         if value not in self.known_values.get(part.shard, {0.0}):
             raise ViolationError(f"a pull of what never was: {client[0]} pulled shard {part.shard} as {value}")
@@ -146,7 +150,7 @@ class Ledger:
             )
         if version is not None:
             self.begun.pulled(client, part, dict(version[1]))
-        if self.stale_reads or self.acks == "applied":
+        if self.stale_reads or self.acks == "applied" or asked_s < self._lost_s.get(part.shard, asked_s):
             return
         expected = min(known, self.known(client, part.shard))
         if self.bounds is not None and not part.sequence:

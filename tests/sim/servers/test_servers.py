@@ -32,7 +32,28 @@ def test_clean_seeds(first: int) -> None:
     check_clean(SERVERS, range(first, first + AT_ONCE))
 
 
-FINDERS = (184, 570, 1586, 2314, 2939, 3420, 4727, 6042, 6219, 6493, 6786, 6873, 7070, 7320, 7344, 7942, 9381, 9642)
+FINDERS = (
+    184,
+    570,
+    1586,
+    2314,
+    2939,
+    3420,
+    4727,
+    6042,
+    6219,
+    6493,
+    6786,
+    6873,
+    7070,
+    7320,
+    7344,
+    7942,
+    8953,
+    8991,
+    9381,
+    9642,
+)
 
 
 @pytest.mark.parametrize("seed", FINDERS)

@@ -70,7 +70,7 @@ class KnowingClient(SimPushClient):
                 if part.code:
                     self.reread()
                     continue
-                self.ledger.pulled(self.key, part, next(found), 0)
+                self.ledger.pulled(self.key, part, next(found), 0, self.world.now_s)
                 if part.shard in self.lacking and self.learns(part):
                     self.lacking.discard(part.shard)
 

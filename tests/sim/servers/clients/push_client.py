@@ -341,7 +341,7 @@ class SimPushClient:
             return
         shards = random.sample(mine, random.randint(1, len(mine)))
         epochs = {bucket: self.epochs[bucket] for bucket in {self.layout.bucket_of_shard[s] for s in shards}}
-        known = {shard: self.ledger.known(self.key, shard) for shard in shards}
+        known, asked_s = {shard: self.ledger.known(self.key, shard) for shard in shards}, self.world.now_s
 
         def answered(reply: Reply | None, arrays: object = None) -> None:
             if isinstance(reply, PullReply):
@@ -349,7 +349,7 @@ class SimPushClient:
                 found = iter(arrays)
                 for part in reply.parts:
                     if part.code == 0:
-                        self.ledger.pulled(self.key, part, next(found), known[part.shard])
+                        self.ledger.pulled(self.key, part, next(found), known[part.shard], asked_s)
                         self.pulled += 1
                     elif part.code in MOVED:
                         self.reread()

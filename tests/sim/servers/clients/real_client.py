@@ -236,7 +236,7 @@ class RealClient:
         """What comes must be whole, and contain what we know is done."""
         random, key, count = self._world.random, self._key(client), len(self.layout.shards)
         shards = sorted(random.sample(range(count), random.randint(1, count)))
-        known = {shard: self._ledger.known(key, shard) for shard in shards}
+        known, asked_s = {shard: self._ledger.known(key, shard) for shard in shards}, self._world.now_s
         into = np.full(self.layout.flat_size, np.nan, np.float32)
         self._number += 1
         opened = self._number
@@ -251,6 +251,6 @@ class RealClient:
                 version = int(pulled.epochs[shard]), int(pulled.versions[shard])
                 part = PulledPart(shard, 0, *version, int(pulled.pushes[shard]), int(pulled.sequences[shard]), 0, 0)
                 values = into[described.offset : described.offset + described.size]
-                self._ledger.pulled(key, part, values, known[shard])
+                self._ledger.pulled(key, part, values, known[shard], asked_s)
                 self.pulled += 1
         del self.open[opened]

@@ -15,8 +15,8 @@ from adamctl.roles.ps.jobs.keeper import JobKeeper
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, HeldShard
 from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
 from adamctl.roles.ps.server import ParameterServer
+from adamctl.roles.ps.store.record import ShardState, StoredRecord
 from adamctl.roles.ps.store.recovered_jobs import found_jobs
-from adamctl.roles.ps.store.recovery import StoredRecord
 from tests.sim.engine import Clock, World
 from tests.sim.processes.process import Member, SimProcess
 from tests.sim.servers.ledger import Done, done_of
@@ -161,11 +161,21 @@ class ServerState(SimProcess):
         return job is not None and (index in job.buckets or (copy is not None and copy.complete and not copy.stored))
 
     def remember_found(self, records: Sequence[StoredRecord]) -> None:
-        """Notes what this process finds on its disk."""
+        """Notes which buckets this process finds on its disk, but for copies of which not every shard had arrived."""
         jobs, _ = found_jobs(records)
+        ours = [job for identity, job in jobs.items() if identity.name == self.job_name]
         self._found_buckets = {
-            bucket for identity, job in jobs.items() if identity.name == self.job_name for bucket in job.holding.buckets
+            bucket
+            for job in ours
+            for bucket, (_, began) in job.holding.buckets.items()
+            if bucket not in job.holding.received or self._is_whole(bucket, began, records)
         }
+
+    def _is_whole(self, index: int, began: int, records: Sequence[StoredRecord]) -> bool:
+        """Says whether each shard of a bucket has a record of a number from `began` on."""
+        states = [one.description for one in records if one.sequence >= began]
+        shards = {one.shard for one in states if isinstance(one, ShardState) and one.job.name == self.job_name}
+        return shards >= set(self.invariants.shards_of(index))
 
     def has_in_store(self, index: int) -> bool:
         """Says whether this process has found all of a bucket on its disk."""
