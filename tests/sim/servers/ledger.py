@@ -170,10 +170,24 @@ class Ledger:
             raise ViolationError(f"torn: shard {shard} in {what}, {sorted(set(values.tolist()))}")
         return value
 
-    def holds(self, where: str, shard: int, version: tuple[int, int], arrays: Sequence[Values], done: Done) -> None:
-        """A copy is at a version: each push it remembers is in it once, no other is, and no copy of it differs."""
+    def holds(
+        self,
+        where: str,
+        shard: int,
+        version: tuple[int, int],
+        arrays: Sequence[Values],
+        done: Done,
+        image: bool = False,
+    ) -> None:
+        """A copy is at a version: each push it remembers is in it once, no other is, and no copy of it differs.
+
+        `image`: it was taken at some time, and is seen now that it is written.
+        """
         content = tuple(self.whole(shard, array, where) for array in arrays)
         found = self.versions.get((shard, *version))
+        if image and found is not None and found[0] == content and self._goes_on(done, found[1]):
+            self._check_sum(where, shard, version, self.total_of(content), done)
+            return
         if found is not None and found[0] == content and self._goes_on(found[1], done):
             self._check_sum(where, shard, version, self.total_of(content), done)
         elif found is not None and found[:2] != (content, done):

@@ -91,7 +91,9 @@ class SimCheckpoints:
         version = (record.epoch, record.counter)
         arrays = (image.values, *image.state)
         server.holds_good(
-            lambda: self._cluster.ledger.holds(f"a checkpoint of {node}", record.shard, version, arrays, done)
+            lambda: self._cluster.ledger.holds(
+                f"a checkpoint of {node}", record.shard, version, arrays, done, image=True
+            )
         )
         self._saved[node][record.shard] = done
 
