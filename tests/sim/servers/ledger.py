@@ -61,7 +61,7 @@ class Ledger:
         self.known_values: dict[int, set[float]] = {}
         self._deltas: dict[tuple[ClientKey, int], list[int]] = {}
         self._sums: dict[tuple[ClientKey, int], list[int]] = {}
-        self._lost_s: dict[int, float] = {}
+        self._losses: dict[int, list[tuple[float, dict[ClientKey, int]]]] = {}  # shard -> when, and `must` then
         self._told: dict[int, list[tuple[float, ClientKey, int]]] = {}
         self.disks_well_s = 0.0
         self._skips: dict[int, list[tuple[ClientKey, int, int, int]]] = {}
@@ -101,7 +101,7 @@ class Ledger:
 
     def acknowledged(self, client: ClientKey, shard: int, number: int, sent_s: float) -> None:
         """A client is told that a number is done; `sent_s`: when the server said so."""
-        if sent_s < self._lost_s.get(shard, sent_s):
+        if any(sent_s < lost_s for lost_s, _ in self._losses.get(shard, ())):
             return
         must = self.must.setdefault(shard, {})
         must[client] = max(must.get(client, 0), number)
@@ -137,8 +137,8 @@ class Ledger:
     def pulled(self, client: ClientKey, part: PulledPart, values: Values, known: int, asked_s: float) -> None:
         """A client has got a shard: at one version, that there was, with all that it knew to be done (I1, I5).
 
-        `known`, `asked_s`: what it knew when it asked, and when that was. If all copies were lost meanwhile, some of it
-        may have been rolled back, and what was acknowledged since then says nothing of it.
+        `known`, `asked_s`: what it knew when it asked, and when that was. If all copies were lost meanwhile, only what
+        may not be lost by that is expected: what was acknowledged since then says nothing of what was before.
         """
         value = self.whole(part.shard, values, f"what {client[0]} pulled")
         if value not in self.known_values.get(part.shard, {0.0}):
@@ -150,9 +150,10 @@ class Ledger:
             )
         if version is not None:
             self.begun.pulled(client, part, dict(version[1]))
-        if self.stale_reads or self.acks == "applied" or asked_s < self._lost_s.get(part.shard, asked_s):
+        if self.stale_reads or self.acks == "applied":
             return
-        expected = min(known, self.known(client, part.shard))
+        kept = (left.get(client, 0) for lost_s, left in self._losses.get(part.shard, ()) if lost_s >= asked_s)
+        expected = min((known, *kept))
         if self.bounds is not None and not part.sequence:
             return  # it may have been evicted
         if part.sequence < expected:
@@ -293,9 +294,9 @@ class Ledger:
             return
         for shard in shards:
             self.excused.add(shard)
-            self._lost_s[shard] = self.world.now_s
             self.must.pop(shard, None)
             self._keep_all_but_window(shard)
+            self._losses.setdefault(shard, []).append((self.world.now_s, dict(self.must.get(shard, {}))))
             self.begun.all_lost(shard)
 
     def _keep_all_but_window(self, shard: int) -> None:
