@@ -26,6 +26,7 @@ from adamctl.net.address import kind_named
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
+from adamctl.roles.ps.core.exactly_once import CLIENTS_MAX
 
 PACKAGES = ("adamctl", "numpy", "uvloop", "msgspec")
 SERVERS = COPIES = 3
@@ -34,6 +35,9 @@ SHARD_BYTES = 4 << 10
 CALL_S = 120.0
 AT_ONCE = 8
 """Past clients that join and leave together."""
+BETWEEN = CLIENTS_MAX // 2
+"""Past clients between two pushes of the live one: a client that rests while more come than a shard remembers would be
+forgotten."""
 FIRST_INCARNATION = 1000
 
 
@@ -138,6 +142,8 @@ async def _work(controller: str, settings: PastClientsSettings, pipe: Pipe) -> N
         for first in range(1, settings.clients + 1, AT_ONCE):
             last = min(first + AT_ONCE - 1, settings.clients)
             await asyncio.gather(*(come_and_go(number) for number in range(first, last + 1)))
+            if last // BETWEEN > (first - 1) // BETWEEN:
+                await push(sides[REMEMBERING])
         pipe.send("ready")
         while (order := await asyncio.to_thread(pipe.recv)) is not None:
             if order == "check":
