@@ -104,8 +104,12 @@ MUTANTS = {
         ),
         ServerFault(
             "alone-untold",
-            "a server is left alone with a bucket before everybody can know that it has it",
-            [(Proposals, "_is_told", lambda self, node: True), (Copies, "_tell", _told_nobody)],
+            "a server is left alone with a bucket before everybody can know that it has it, and its store is not asked",
+            [
+                (Proposals, "_is_told", lambda self, node: True),
+                (Copies, "_tell", _told_nobody),
+                (Copies, "_with_records", lambda self, instruction: []),
+            ],
             _moves,
         ),
     )
