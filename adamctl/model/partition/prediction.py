@@ -18,7 +18,7 @@ from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rules import cuts_for, make_plan
 from adamctl.model.partition.search import FITTING_MAX
 from adamctl.model.partition.stages import CutAxis
-from adamctl.model.partition.work import PROCESS_BYTES, Memory, flight_elements, held_elements
+from adamctl.model.partition.work import PROCESS_BYTES, Memory, flight_elements, held_elements, packed_elements
 
 BATCH = 256
 """Most examples of a flight."""
@@ -62,8 +62,10 @@ def prediction_memory(plan: PartitionPlan, partition: int, batch: int, flights: 
     """Returns the memory of a partition's process that predicts flights of so many examples."""
     kept, edges = flight_elements(plan, partition, forward_only=True)
     per_flight = batch * flights * ELEMENT_BYTES
-    held = held_elements(plan, partition) * ELEMENT_BYTES
-    return Memory(PROCESS_BYTES, held, 0, kept * per_flight, edges * per_flight, _shown(plan) * per_flight)
+    held = held_elements(plan, partition) + packed_elements(plan, partition, forward_only=True) * flights
+    return Memory(
+        PROCESS_BYTES, held * ELEMENT_BYTES, 0, kept * per_flight, edges * per_flight, _shown(plan) * per_flight
+    )
 
 
 def flight_examples(plan: PartitionPlan, flights: int, cuts: Cuts, limit_bytes: int | None = None) -> int:

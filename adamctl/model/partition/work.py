@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from adamctl.model.custom.resolved import Piece, resolve
-from adamctl.model.description import Custom
+from adamctl.model.description import Conv2D, Custom
 from adamctl.model.layout import ELEMENT_BYTES, Tensor, tensors_of
 from adamctl.model.partition.geometry import StagePart, region_size
 from adamctl.model.partition.plan import PartitionPlan, StagePlan
@@ -53,7 +53,8 @@ class Memory(NamedTuple):
 
     Attributes:
         process: the interpreter and libraries.
-        parameters: weights, fetched ones and those of an evaluation, and accrued and computed gradients.
+        parameters: weights, fetched ones and those of an evaluation, and accrued and computed gradients; what
+            convolutions pack, and the gradients that partitions show each other of what several of them hold.
         factors: of dense layers, kept beside accrued gradients.
         activations: outputs and errors of all flights.
         edges: what comes from other partitions, in all flights.
@@ -164,9 +165,9 @@ def memory_of(
 ) -> Memory:  # fmt: skip
     """Returns the memory of a partition's process, with so many slots of each context in use.
 
-    That is process + parameters x (3 + slots x C + C) + slots x C x factors + C x (activations + edges), where C, the
-    contexts, are the threads of a whole replica and the flights F of one in partitions. The last C counts only
-    parameters whose gradients are computed.
+    That is process + parameters x (3 + slots x C + C) + slots x C x factors + C x (packed + exchanged + activations +
+    edges), where C, the contexts, are the threads of a whole replica and the flights F of one in partitions. The last C
+    of the parameters counts only those whose gradients are computed.
 
     Args:
         batch: examples of a flight.
@@ -179,10 +180,12 @@ def memory_of(
     held = held_elements(plan, partition)
     factored = factored_by(plan, partition, pushing)
     kept, edges = flight_elements(plan, partition)
+    of_context = computed_elements(plan, partition, factored)
+    of_context += packed_elements(plan, partition) + exchanged_elements(plan, partition)
     per_flight = batch * ELEMENT_BYTES * contexts
     return Memory(
         PROCESS_BYTES,
-        (held * (VECTORS + accrued) + computed_elements(plan, partition, factored) * contexts) * ELEMENT_BYTES,
+        (held * (VECTORS + accrued) + of_context * contexts) * ELEMENT_BYTES,
         factored.elements * accrued * ELEMENT_BYTES,
         kept * per_flight,
         edges * per_flight,
@@ -229,6 +232,40 @@ def computed_elements(plan: PartitionPlan, partition: int, factored: Factored) -
         for index, region in zip(stage.tensors, stage.parts[partition].parameters, strict=True)
         if index not in factored.uncomputed
     )
+
+
+def packed_elements(plan: PartitionPlan, partition: int, forward_only: bool = False) -> int:
+    """Returns the elements of what compiled convolutions of one context keep of their weights, in the order they read.
+
+    That is a packed copy of the weights, and on the way back their gradient in rows; weights in rows, too, where
+    pooling is fused. Of groups one at a time. What else they keep is of one image.
+
+    Args:
+        forward_only: flights predict.
+    """
+    found = 0
+    for stage in plan.stages:
+        layer, part = plan.model.layers[stage.layers[0]], stage.parts[partition]
+        if isinstance(layer, Conv2D) and part.parameters:
+            copies = 1 if forward_only else 2 if part.convolved is None else 3
+            found += copies * region_size(part.parameters[0]) // layer.groups
+    return found
+
+
+def exchanged_elements(plan: PartitionPlan, partition: int) -> int:
+    """Returns the elements of a flight's gradients of tensors that several partitions hold, as they go between them.
+
+    Each has a block for its own, which others read; whoever sums up rows has those of the others, and the sums, which
+    the others have then.
+    """
+    found = 0
+    for stage in plan.stages:
+        if not (partials := plan.partials(stage.index)):
+            continue
+        found += sum(region_size(region) for region in stage.parts[partition].parameters)
+        found += sum(one.elements for one in partials if partition in (one.sender, one.owner))
+        found += sum({one.tensor: one.elements for one in partials if one.owner == partition}.values())
+    return found
 
 
 def _rows_of(tensor: Tensor, rows: tuple[int, int]) -> Tensor:

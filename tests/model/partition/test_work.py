@@ -14,9 +14,11 @@ from adamctl.model.partition.work import (
     Pushing,
     Work,
     computed_elements,
+    exchanged_elements,
     factored_by,
     held_elements,
     memory_of,
+    packed_elements,
     parameter_traffic,
     work_of,
 )
@@ -74,9 +76,21 @@ def test_memory_is_vectors_of_parameters_and_flights_of_activations_and_edges() 
     edges += 3 * 5 * 4 + 4  # errors of its own outputs that the other has computed
     edges += 2  # the other's logits
     memory = memory_of(plan, 0, 10, 2, 4, 3, Pushing(10, 1), read_ahead=20)
+    packed = 3 * 72  # weights twice, and their gradient, as pooling is fused
+    exchanged = (72 + 4) + (36 + 2) * 3  # its own, the other's of the filters that it sums up, and both sums
     vectors, images = 3 + 4 * 3 + 3, 4 * 20 * 14 * 12 * 2
-    assert memory == (PROCESS_BYTES, 4 * held * vectors, 0, 4 * 10 * 3 * kept, 4 * 10 * 3 * edges, images)
+    parameters = 4 * (held * vectors + 3 * (packed + exchanged))
+    assert memory == (PROCESS_BYTES, parameters, 0, 4 * 10 * 3 * kept, 4 * 10 * 3 * edges, images)
     assert memory.total == sum(memory)
+
+
+def test_convolutions_pack_one_group_at_a_time_and_gradients_of_parameters_held_once_are_not_exchanged() -> None:
+    plain = make_plan(Model((8, 8, 4), (Conv2D(6, 3, groups=2), Softmax(4))), 1)
+    assert packed_elements(plain, 0) == 2 * (6 * 9 * 2) // 2
+    assert packed_elements(plain, 0, forward_only=True) == (6 * 9 * 2) // 2
+    assert exchanged_elements(plain, 0) == 0
+    dense = make_plan(Model((8, 8, 1), (Dense(16), Softmax(4))), 2)
+    assert [packed_elements(dense, p) + exchanged_elements(dense, p) for p in (0, 1)] == [0, 0]
 
 
 def test_a_whole_replica_keeps_a_slot_for_each_push_of_a_thread_and_the_factors_beside_it() -> None:
@@ -90,7 +104,7 @@ def test_a_whole_replica_keeps_a_slot_for_each_push_of_a_thread_and_the_factors_
         (Pushing(2, 1, "factors", applied_locally=False), 2 * rows, held - weights),
     ):
         memory = memory_of(plan, 0, 2, threads=3, slots=2, flights=9, pushing=pushing)
-        assert memory.parameters == 4 * (held * (3 + 2 * 3) + computed * 3)
+        assert memory.parameters == 4 * (held * (3 + 2 * 3) + (computed + 3 * 72) * 3)
         assert memory.factors == 4 * factors * 2 * 3
 
 

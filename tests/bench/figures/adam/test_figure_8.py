@@ -46,7 +46,7 @@ def test_measured_points_and_bars(rounds: Rounds) -> None:
     lines = {line.name: line for line in panel.lines if line.kind == "measured"}
     assert [(point.x, point.y) for point in lines["speech"].points] == [(1, 20.0), (2, pytest.approx(40.4))]
     assert [bar.outcome for bar in figure.bars] == ["met"] * 3
-    assert "with 2 threads, mnist in batches of 32 (2.020)" in figure.sentences[0]
+    assert "with 2 threads, above linear in every round: mnist in batches of 32 (2.020)" in figure.sentences[0]
 
 
 def test_the_lock_limits_what_a_cache_holds_and_memory_what_none_does(rounds: Rounds) -> None:
