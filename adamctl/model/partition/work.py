@@ -161,7 +161,7 @@ def held_elements(plan: PartitionPlan, partition: int) -> int:
 
 def memory_of(
     plan: PartitionPlan, partition: int, batch: int, threads: int, slots: int, flights: int, pushing: Pushing,
-    read_ahead: int = 0,
+    read_ahead: int = 0, vectors: int = VECTORS,
 ) -> Memory:  # fmt: skip
     """Returns the memory of a partition's process, with so many slots of each context in use.
 
@@ -174,18 +174,20 @@ def memory_of(
         slots: accrued gradients of one context.
         flights: F.
         read_ahead: examples that wait.
+        vectors: of all parameters that the process holds once.
     """
     contexts = threads if plan.partitions == 1 else flights
     accrued = slots * contexts
     held = held_elements(plan, partition)
     factored = factored_by(plan, partition, pushing)
     kept, edges = flight_elements(plan, partition)
-    of_context = computed_elements(plan, partition, factored)
-    of_context += packed_elements(plan, partition) + exchanged_elements(plan, partition)
+    computed = computed_elements(plan, partition, factored)
+    of_context = computed + packed_elements(plan, partition) + exchanged_elements(plan, partition)
+    filled = held if plan.partitions == 1 else computed  # partitions never write to what is not computed
     per_flight = batch * ELEMENT_BYTES * contexts
     return Memory(
         PROCESS_BYTES,
-        (held * (VECTORS + accrued) + of_context * contexts) * ELEMENT_BYTES,
+        (held * vectors + filled * accrued + of_context * contexts) * ELEMENT_BYTES,
         factored.elements * accrued * ELEMENT_BYTES,
         kept * per_flight,
         edges * per_flight,
@@ -286,8 +288,9 @@ def flight_elements(plan: PartitionPlan, partition: int, forward_only: bool = Fa
         if needs_input_error:
             kept += inputs
         kept += _kept_by_custom(plan, stage, part, needs_input_error)
-        if stage.index == 0 or any(edge.consumer == partition for edge in plan.edges(stage.index)):
-            edges += inputs
+        come = sum(edge.elements for edge in plan.edges(stage.index) if edge.consumer == partition)
+        if stage.index == 0 or come:
+            edges += inputs + come  # put together, and as it comes
     if forward_only:
         return kept, edges
     for stage in plan.stages:

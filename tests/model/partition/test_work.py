@@ -73,6 +73,7 @@ def test_memory_is_vectors_of_parameters_and_flights_of_activations_and_edges() 
     kept += 2 + 8
     edges = 8 * 12 * 2  # the batch: half of 12 rows, and what windows read beyond
     edges += 120 + 8  # assembled inputs of dense and softmax
+    edges += 60 + 4  # the other's half of these, as it comes
     edges += 3 * 5 * 4 + 4  # errors of its own outputs that the other has computed
     edges += 2  # the other's logits
     memory = memory_of(plan, 0, 10, 2, 4, 3, Pushing(10, 1), read_ahead=20)
@@ -106,6 +107,16 @@ def test_a_whole_replica_keeps_a_slot_for_each_push_of_a_thread_and_the_factors_
         memory = memory_of(plan, 0, 2, threads=3, slots=2, flights=9, pushing=pushing)
         assert memory.parameters == 4 * (held * (3 + 2 * 3) + (computed + 3 * 72) * 3)
         assert memory.factors == 4 * factors * 2 * 3
+
+
+def test_partitions_accrue_nothing_of_what_they_do_not_compute() -> None:
+    plan = make_plan(MODEL, 2)
+    weights = 120 * 4 + 8 * 2
+    memory = [
+        memory_of(plan, 0, 2, 1, 2, 3, Pushing(2, 2, "factors", applied_locally=local), vectors=1).parameters
+        for local in (True, False)
+    ]
+    assert memory[0] - memory[1] == 4 * weights * (2 * 3 + 3)
 
 
 def test_a_partition_that_pushes_factors_computes_no_gradient_of_their_layers() -> None:

@@ -37,6 +37,7 @@ from adamctl.config.partitioning import flights_of, plan_of
 from adamctl.launch.partitions import conditions_of
 from adamctl.model.partition.cost import memories_of, price
 from adamctl.model.partition.rates import Rates
+from adamctl.model.partition.work import memory_of
 
 MACHINES, CORES = (1, 2, 4), 0.4
 """Emulated ones, and what each has of a core."""
@@ -58,6 +59,8 @@ EXAMPLES_AHEAD = 1024
 """That a process of the measurement holds."""
 NO_RATES = Rates(0, 0, 1.0, ())
 """For memory, which needs none."""
+VECTORS = SLOTS = 1
+"""That a process of the measurement holds: it fetches and evaluates nothing, and each push is acknowledged at once."""
 
 
 class Size(NamedTuple):
@@ -169,9 +172,10 @@ def sizes_on(machines: int) -> tuple[Size, ...]:
 
 def memory_bytes(size: Size) -> int:
     """Returns the memory of the largest process of a size that is measured, by the formula."""
-    prediction = Prediction(size.experiment, NO_RATES, Machines(), BATCH)
-    conditions = replace(prediction.conditions(size.kind, None), read_ahead=EXAMPLES_AHEAD)
-    return max(one.total for one in memories_of(plan_of(size.experiment, size.machines), conditions))
+    conditions = Prediction(size.experiment, NO_RATES, Machines(), BATCH).conditions(size.kind, None)
+    plan, one = plan_of(size.experiment, size.machines), conditions
+    sizes = (one.batch, one.threads, SLOTS, one.flights, one.pushing, EXAMPLES_AHEAD, VECTORS)
+    return max(memory_of(plan, partition, *sizes).total for partition in range(plan.partitions))
 
 
 def widest_that(fits: Callable[[float], bool]) -> float:
