@@ -50,7 +50,7 @@ def panels_of() -> Iterator[Panel]:
     uneven = [_line("", planned_curve(name, UNEVEN), color, is_faint=True) for color, name in enumerate(NAMES)]
     tiles = [_line(f"{name}, {_millions(name):,.0f} M parameters", planned_curve(name), color)
              for color, name in enumerate(NAMES)]  # fmt: skip
-    title = f"planned, 1 Gbit/s, images cut into tiles (thin: phases differ by {UNEVEN.spread:.0%})"
+    title = f"planned, 1 Gbit/s, images in tiles (thin: spread of {UNEVEN.spread:.0%})"
     yield _panel(title, (*tiles, *uneven))
     rows = [_line(name, planned_curve(name, by_rows=True), color) for color, name in enumerate(NAMES)]
     yield _panel("planned, 1 Gbit/s, images cut by rows, as they are here", rows)
