@@ -172,8 +172,8 @@ def sizes_on(machines: int) -> tuple[Size, ...]:
 
 def memory_bytes(size: Size) -> int:
     """Returns the memory of the largest process of a size that is measured, by the formula."""
-    conditions = Prediction(size.experiment, NO_RATES, Machines(), BATCH).conditions(size.kind, None)
-    plan, one = plan_of(size.experiment, size.machines), conditions
+    one = Prediction(size.experiment, NO_RATES, Machines(), BATCH).conditions(size.kind, None)
+    plan = plan_of(size.experiment, size.machines)
     sizes = (one.batch, one.threads, SLOTS, one.flights, one.pushing, EXAMPLES_AHEAD, VECTORS)
     return max(memory_of(plan, partition, *sizes).total for partition in range(plan.partitions))
 

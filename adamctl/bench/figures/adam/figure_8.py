@@ -43,12 +43,12 @@ def measure(session: Session) -> None:
         session.take(SETTINGS, lambda: _settings(files, batches, threads, seconds))
         line = ("--thread-counts", ",".join(map(str, threads)), "--rounds", "1", "--seconds", str(seconds))
         settings = {f"{name}, batch {batch}": (file, batch) for name, file in files.items() for batch in batches}
-        memory = memory_limit(available_cores())
-        memory.measure(MEMORY_S / 3)  # the arrays get their pages
 
         def one(name: str, number: int) -> Any:
             if name == MEMORY:
-                return memory.measure(MEMORY_S)
+                limit = memory_limit(available_cores())
+                limit.measure(MEMORY_S / 3)  # the arrays get their pages
+                return limit.measure(MEMORY_S)
             file, batch = settings[name]
             return _kept(command(("bench", "worker", str(file), "--batches", str(batch), *line)))
 
