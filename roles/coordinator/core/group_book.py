@@ -119,6 +119,11 @@ class GroupBook:
         for epoch in list(self._ended)[: max(len(self._ended) - ENDED_KEPT_MAX, 0)]:
             del self._ended[epoch]
 
+    @property
+    def last_cause(self) -> str:
+        """Why the group was dissolved that was dissolved last; "" if none was."""
+        return next(reversed(self._ended.values())).cause if self._ended else ""
+
     def seat(self, worker: WorkerKey, epoch: int | None = None) -> Seat | None:
         """Returns a worker's place in a group of this epoch, or of any; None if it has none."""
         seat = self.seats.get(worker[0])

@@ -176,7 +176,8 @@ def no_worker_text(run: RunState) -> str:
     advice = "" if run.plan.tended else "; start one with: adamctl worker start"
     if run.plan.partitions == 1:
         return f"no worker for {run.plan.no_worker_s:g} s{advice}"
-    return f"no replica for {run.plan.no_worker_s:g} s: {lobby_text(run)}{advice}"
+    last = f"; the last one was dissolved: {run.groups.last_cause}" if run.groups.last_cause else ""
+    return f"no replica for {run.plan.no_worker_s:g} s: {lobby_text(run)}{last}{advice}"
 
 
 def lost_parameters_text(run: RunState, gone: str) -> str:

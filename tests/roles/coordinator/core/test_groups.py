@@ -292,7 +292,7 @@ class TestPlans:
 
 
 class TestTheWholeRun:
-    def test_a_run_without_a_replica_for_too_long_has_failed_and_says_who_is_there(self) -> None:
+    def test_a_run_without_a_replica_for_too_long_has_failed_and_says_who_is_there_and_why(self) -> None:
         run = GroupedRun(partitions=4, no_worker_s=30.0)
         run.grouped("w1", "w2", "w3", "w4")
         run.lose("w1")
@@ -300,7 +300,8 @@ class TestTheWholeRun:
             run.join(node, wait_s=60.0)
         run.wait(30.0)
         assert run.core.run.cause == (
-            "no replica for 30 s: 2 of 4 workers of a replica are there; start one with: adamctl worker start"
+            "no replica for 30 s: 2 of 4 workers of a replica are there; the last one was dissolved: partition 0 (w1): "
+            "its connection closed; start one with: adamctl worker start"
         )
 
     def test_everybody_is_told_of_the_end(self) -> None:
