@@ -35,11 +35,10 @@ SETTING_FLAGS = {
 """Flags that are short for `--set KEY=VALUE`."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+_data_help = "Folder in which a bare name such as mnist is looked up; repeatable. [ADAMCTL_DATA]"
+_data_anywhere_option = click.option("--data", multiple=True, metavar="DIR", help=_data_help)
 data_option = click.option(
-    "--data",
-    multiple=True,
-    metavar="DIR",
-    help="Folder in which a bare name such as mnist is looked up; repeatable. [ADAMCTL_DATA]",
+    "--data", multiple=True, metavar="DIR", type=click.Path(exists=True, file_okay=False), help=_data_help
 )
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key, e.g. --set optimizer.lr=0.01."
@@ -205,7 +204,7 @@ def experiment_options(command: CommandT) -> CommandT:
         click.option("--threads", type=int, help="Compute threads of each worker."),
         click.option("--ps", type=int, help="Parameter servers."),
         click.option("--workers", type=int, help="Workers."),
-        data_option,
+        _data_anywhere_option,  # it may be a folder of another machine: that of a data server
         set_option,
         click.argument("experiment", metavar="EXP.toml", type=click.Path(), shell_complete=completing.experiments),
     ):

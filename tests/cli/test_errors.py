@@ -118,6 +118,13 @@ def test_missing_data_says_which_files_and_how_to_get_them() -> None:
     assert "adamctl data fetch mnist --data DIR" in message
 
 
+def test_a_folder_of_data_that_is_missing_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none")
+    for command in (["data", "inspect", "digits"], ["bench", "figures", "adam-9"], ["eval", "1"]):
+        message = refused(*command, "--data", missing, code=2, ADAMCTL_DATA=str(tmp_path))
+        assert f"--data': Directory '{missing}' does not exist" in message
+
+
 def test_a_missing_run(tmp_path: Path) -> None:
     for command in ("logs", "eval"):
         assert "no run 'none'" in refused(command, "none", "--run-dir", str(tmp_path), code=2)
