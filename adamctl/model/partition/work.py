@@ -57,7 +57,7 @@ class Memory(NamedTuple):
             convolutions pack, and the gradients that partitions show each other of what several of them hold.
         factors: of dense layers, kept beside accrued gradients.
         activations: outputs and errors of all flights.
-        edges: what comes from other partitions, in all flights.
+        edges: what comes from other partitions, and what is copied together for them, in all flights.
         examples: read ahead.
     """
 
@@ -275,9 +275,14 @@ def _rows_of(tensor: Tensor, rows: tuple[int, int]) -> Tensor:
 
 
 def flight_elements(plan: PartitionPlan, partition: int, forward_only: bool = False) -> tuple[int, int]:
-    """Returns, per example of a flight, the elements of outputs and errors, and of what comes from other partitions.
+    """Returns, per example of a flight, the elements of outputs and errors, and of edges.
 
-    `forward_only`: the flight predicts: there are no errors, and nobody gathers outputs of the last stage.
+    Edges are what comes from other partitions and, where these are on other machines, copies of what they read: in
+    another order than it was computed, for the network.
+
+    Args:
+        forward_only: the flight predicts, on this machine: there are no errors and no copies, and nobody gathers
+            outputs of the last stage.
     """
     kept = edges = 0
     for stage in plan.stages:
@@ -295,8 +300,20 @@ def flight_elements(plan: PartitionPlan, partition: int, forward_only: bool = Fa
         return kept, edges
     for stage in plan.stages:
         edges += sum(edge.elements for edge in plan.backward_edges(stage.index) if edge.producer == partition)
+        edges += _copied_elements(plan, stage.index, partition)
     edges += sum(plan.head_elements(other) for other in plan.stages[-1].holders if other != partition)
     return kept, edges
+
+
+def _copied_elements(plan: PartitionPlan, stage: int, partition: int) -> int:
+    """Returns what a partition copies together of its outputs and errors for others: unless one reads all of them."""
+    before = stage - 1
+    shown = [
+        (edge, plan.stages[before].parts[partition].outputs) for edge in plan.edges(stage) if edge.producer == partition
+    ]
+    inputs = plan.stages[stage].parts[partition].inputs
+    shown += [(edge, inputs) for edge in plan.backward_edges(stage) if edge.consumer == partition]
+    return sum(edge.elements for edge, whole in shown if edge.region != whole)
 
 
 def _kept_by_custom(plan: PartitionPlan, stage: StagePlan, part: StagePart, needs_input_error: bool) -> int:

@@ -75,6 +75,7 @@ def test_memory_is_vectors_of_parameters_and_flights_of_activations_and_edges() 
     edges += 120 + 8  # assembled inputs of dense and softmax
     edges += 60 + 4  # the other's half of these, as it comes
     edges += 3 * 5 * 4 + 4  # errors of its own outputs that the other has computed
+    edges += 3 * 5 * 4 + 4  # what the other reads of errors, copied together; of outputs it reads all
     edges += 2  # the other's logits
     memory = memory_of(plan, 0, 10, 2, 4, 3, Pushing(10, 1), read_ahead=20)
     packed = 3 * 72  # weights twice, and their gradient, as pooling is fused
