@@ -17,7 +17,7 @@ from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, MisfitError, RunFailedError, UnreachableError
 from adamctl.model.custom.plain import experiment_from_user
 from adamctl.model.layout import build_layout
-from adamctl.model.metric import metric_of, takes_targets, target_numbers
+from adamctl.model.metric import takes_targets, target_numbers
 from adamctl.model.shapes import infer
 from adamctl.optimizers.configured import check_copies
 from adamctl.roles.configuration import ConfigurationStore, Waiting
@@ -30,7 +30,7 @@ from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter, find_s
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.batch_job import BatchJob
 from adamctl.roles.coordinator.core.instructions import WriteCheckpoint
-from adamctl.roles.coordinator.core.losses import LossCore, LossPlan
+from adamctl.roles.coordinator.core.losses import LossCore
 from adamctl.roles.coordinator.core.progress import RoleRow
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.data_reading import DataReading
@@ -41,9 +41,9 @@ from adamctl.roles.coordinator.job import (
     end_job,
     find_servers,
     partitions_of,
-    replicas_of,
 )
-from adamctl.roles.coordinator.losses import LOOK_EVERY_S, Losses
+from adamctl.roles.coordinator.losses import Losses
+from adamctl.roles.coordinator.plan import loss_plan, run_plan
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.room import check_room, jobs_in_step
 from adamctl.roles.coordinator.service import RunService
@@ -56,8 +56,6 @@ METRICS_EVERY_S: Final = 5.0
 TELL_WORKERS_S: Final = 1.5
 TELL_FRONT_S: Final = 1.5
 END_JOB_S: Final = 3.0
-DATA_AGAIN_S: Final = 30.0  # workers wait longer than this for a read
-SERVER_AGAIN_S: Final = 60.0
 NAMES_CHOSEN_MAX: Final = 10  # attempts, each lost to another run
 
 
@@ -88,43 +86,6 @@ def load(path: str | None, settings: Sequence[str] = ()) -> Experiment:
         return msgspec.convert(experiment_from_user(msgspec.json.decode(Path(path).read_bytes())), Experiment)
     except (OSError, *UNREADABLE) as error:
         raise ConfigurationError(f"--experiment {path}: {error}") from error
-
-
-def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> events.RunPlan:
-    """Returns the plan for the core."""
-    train = experiment.train
-    cuts = partition_plan(experiment) if partitions_of(experiment) > 1 else None
-    return events.RunPlan(
-        job=job,
-        passes=train.passes,
-        batch=train.batch,
-        range_batches=train.range_batches,
-        pass_fraction=train.pass_fraction,
-        warmstart_steps=train.warmstart_steps,
-        evaluate_every=train.evaluate_every,
-        evaluate_on=experiment.evaluated_on,
-        target=train.target,
-        checkpoint_every=train.checkpoint_every,
-        workers=replicas_of(experiment),
-        connections=sum(shape.connections for shape in infer(experiment.model)),
-        no_worker_s=wait_s,
-        in_step=train.in_step,
-        max_staleness=train.max_staleness,
-        keep_best=train.keep_best and experiment.evaluated_on == "validation",
-        patience=train.patience,
-        tended=tended,
-        partitions=partitions_of(experiment),
-        plan_hash="" if cuts is None else cuts.hash,
-        cuts=cuts,
-        has_own_parameters=experiment.has_own_parameters,
-        metric=metric_of(experiment.model),
-    )
-
-
-def loss_plan(experiment: Experiment) -> LossPlan:
-    """Returns the plan for lost servers."""
-    cluster = experiment.cluster
-    return LossPlan(cluster.replication > 1, cluster.store != "none", SERVER_AGAIN_S, DATA_AGAIN_S, LOOK_EVERY_S)
 
 
 class Coordinator:
@@ -158,7 +119,7 @@ class Coordinator:
             raise ConfigurationError(f"--run-dir {self.folder}: {error.strerror}; choose a writable folder") from error
         self.asked_for = bool(job)
         self.job = await choose_name(self.store, job or self.experiment.name, self.asked_for)
-        core = RunCore(plan_of(self.experiment, self.job, self.wait_s, self.tended), loop.time())
+        core = RunCore(run_plan(self.experiment, self.job, self.wait_s, self.tended), loop.time())
         self.service = service = RunService(core, self.experiment, self.context.log)
         service.role_counts = {"controller": 1, "coordinator": 1}
         service.on_evaluated = lambda result: self.records.evaluation(result, service.progress())

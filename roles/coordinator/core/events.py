@@ -47,6 +47,8 @@ class RunPlan:
         has_own_parameters: of the only replica, which are lost with it.
         group_ready_s: how long a new group may take until its lead asks for ranges: all compile, and reach each other.
         metric: what evaluations measure besides the loss, by which they are compared.
+        unanswered_batches: for each thread of a worker, batches that are computed and whose range it does not report
+            before servers have answered their gradients.
     """
 
     job: str
@@ -78,6 +80,7 @@ class RunPlan:
     has_own_parameters: bool = False
     group_ready_s: float = 600.0
     metric: Metric = TOP_1
+    unanswered_batches: int = 0
 
 
 class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):

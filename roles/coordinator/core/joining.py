@@ -7,6 +7,7 @@ from collections.abc import Callable
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.groups import Groups
 from adamctl.roles.coordinator.core.instructions import Admit, Outbox
+from adamctl.roles.coordinator.core.ranges import ranges_most
 from adamctl.roles.coordinator.core.run_steps import RunSteps
 from adamctl.roles.coordinator.core.state import RunState, Worker
 from adamctl.roles.coordinator.core.work import WorkerKey
@@ -60,7 +61,7 @@ class Joining:
     def admit(self, key: WorkerKey, threads: int) -> int:
         """Takes in a worker, or the lead of a group; returns the number of its replica."""
         run = self._run
-        run.workers[key] = Worker(key, 4 + 2 * max(threads, 1), run.now_s)
+        run.workers[key] = Worker(key, ranges_most(run.plan, threads, run.work.book.range_examples), run.now_s)
         self._replicas += 1
         if run.plan.in_step:
             self._steps.gather()

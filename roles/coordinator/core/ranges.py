@@ -36,6 +36,21 @@ def fitting_range(plan: RunPlan, examples: int) -> int:
     return batches * plan.batch
 
 
+def ranges_most(plan: RunPlan, threads: int, range_examples: int) -> int:
+    """Returns how many ranges a worker may have that it has not reported.
+
+    They are those that it reads ahead and computes, and those that are computed and wait for servers: with fewer it
+    would have nothing to compute until these have answered, however few they are.
+
+    Args:
+        threads: of the worker.
+        range_examples: of a range.
+    """
+    threads = max(threads, 1)
+    unanswered = -(-plan.unanswered_batches * threads * plan.batch // range_examples)
+    return 4 + 2 * threads + unanswered
+
+
 class PassLedger:
     """One pass. Invariant: every range below `frontier` is waiting in `again`, out with a worker, or in `done`."""
 

@@ -13,7 +13,7 @@ from adamctl.config.records import NodeRecord
 from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
-from adamctl.roles.coordinator import job, room, server
+from adamctl.roles.coordinator import job, plan, room, server
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.coordinator.service import WAIT_S_MAX, _bounded
 from adamctl.wire.constants import ErrorCode
@@ -26,7 +26,7 @@ WATCH_S, LOBBY_S = 20.0, 20.0
 
 @pytest.fixture(autouse=True)
 def partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (job, room, server):
+    for module in (job, plan, room, server):
         monkeypatch.setattr(module, "partitions_of", lambda experiment: PARTITIONS)
 
 
@@ -198,8 +198,8 @@ async def test_a_run_that_never_has_a_whole_replica_says_how_many_workers_came(t
 @pytest.mark.parametrize("workers", [2, 4])
 def test_replicas_are_counted_and_not_workers(tmp_path: Path, workers: int) -> None:
     experiment = make_experiment(tmp_path, train={"consistency": "sync"}, workers=workers)
-    plan = server.plan_of(experiment, "j", 1.0, tended=False)
-    assert (plan.workers, plan.partitions) == (workers // PARTITIONS, PARTITIONS)
+    made = plan.run_plan(experiment, "j", 1.0, tended=False)
+    assert (made.workers, made.partitions) == (workers // PARTITIONS, PARTITIONS)
     assert job.replicas_of(experiment) == workers // PARTITIONS
 
 

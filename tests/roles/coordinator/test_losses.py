@@ -14,7 +14,7 @@ import pytest
 
 from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.errors import RemoteError, RunFailedError, UnreachableError
-from adamctl.roles.coordinator import losses, server
+from adamctl.roles.coordinator import losses, plan
 from adamctl.roles.coordinator.core.membership import Membership
 from adamctl.roles.data import server as data_server
 from adamctl.roles.ps import server as ps_server
@@ -61,7 +61,7 @@ async def test_a_server_that_keeps_its_part_on_disk_may_die_and_come_back(tmp_pa
 async def test_a_server_that_does_not_come_back_fails_the_run_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "SERVER_AGAIN_S", 0.1)
+    monkeypatch.setattr(plan, "SERVER_AGAIN_S", 0.1)
     async with world(tmp_path) as w:
         await w.start_servers()
         await w.start_run(make_experiment(tmp_path))
@@ -123,7 +123,7 @@ async def test_where_servers_share_the_data_out_one_that_joined_takes_the_place_
 async def test_a_run_without_any_data_server_fails_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "DATA_AGAIN_S", 0.1)
+    monkeypatch.setattr(plan, "DATA_AGAIN_S", 0.1)
     async with world(tmp_path) as w:
         await w.start_servers(data=2)
         await w.start_run(make_experiment(tmp_path))

@@ -28,8 +28,8 @@ PASSES = 3
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of minutes take a second or two."""
     monkeypatch.setenv("ADAMCTL_KERNELS", "numpy")
-    plan_of: Callable[..., Any] = coordinator_server.plan_of
-    monkeypatch.setattr(coordinator_server, "plan_of", lambda *given: replace(plan_of(*given), silent_after_s=2.0))
+    run_plan: Callable[..., Any] = coordinator_server.run_plan
+    monkeypatch.setattr(coordinator_server, "run_plan", lambda *given: replace(run_plan(*given), silent_after_s=2.0))
     monkeypatch.setattr(core_hanging, "FIRST_STEP", 1)
     monkeypatch.setattr(lockstep, "STUCK_S", 0.1)
     for module in (lockstep, pace, session):
