@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -95,6 +95,24 @@ def calibrated_alone(
     return _median([one.at(statistics.median(one.speed for one in found)) for one in found])
 
 
+def rates_on_shares(experiment: Experiment, partitions: int, batch: int, quota_cores: float) -> Rates:
+    """Returns the rates of this machine's parts as processes with a share of a core have them side by side: medians.
+
+    They are in processor time: those of a whole core that such processes would have together.
+    """
+    with core_shares() as groups, ExitStack() as stack:
+        children = [
+            stack.enter_context(Child(_measure_parts, experiment, partitions, batch))
+            for _ in range(CALIBRATED_TOGETHER)
+        ]
+        for number, child in enumerate(children):
+            child.receive(CALIBRATION_S)
+            groups.share_cores(f"measuring-{number}", child.pid, quota_cores)
+        for child in children:
+            child.send("measure")
+        return _median_rates([child.receive(CALIBRATION_S) for child in children])
+
+
 def calibrated_by_run(
     alone: Calibrated, experiment: Experiment, path: str, settings: Sequence[str], data: Sequence[str],
     quota_cores: float, probe: SpeedProbe,
@@ -148,19 +166,28 @@ def _measure(experiment: Experiment, partitions: Sequence[int], batch: int, pipe
         told = pipe.recv()
 
 
+def _measure_parts(experiment: Experiment, partitions: int, batch: int, pipe: Pipe) -> None:
+    """Measures rates in a process of their own, once before it has its share, and once with it."""
+    plans = [plan_of(experiment, partitions)]
+    told: object = "measure"
+    while told is not None:
+        pipe.send(measure_rates(plans, batch, clock=time.thread_time))
+        told = pipe.recv()
+
+
 def _median(found: Sequence[Calibrated]) -> Calibrated:
     """Returns the medians of rates at one speed."""
-
-    def median(of: Callable[[Calibrated], float]) -> float:
-        return statistics.median(map(of, found))
-
-    rates, serving = found[0].rates, found[0].serving
-    stages = tuple(
-        msgspec.structs.replace(
-            stage, amount_per_s=statistics.median(one.rates.stages[place].amount_per_s for one in found)
-        )
-        for place, stage in enumerate(rates.stages)
-    )
-    rates = msgspec.structs.replace(rates, update_per_s=median(lambda one: one.rates.update_per_s), stages=stages)
+    serving = found[0].serving
     medians = {name: statistics.median(getattr(one.serving, name) for one in found) for name in APPLY_RATES}
+    rates = _median_rates([one.rates for one in found])
     return found[0]._replace(rates=rates, serving=msgspec.structs.replace(serving, **medians))
+
+
+def _median_rates(found: Sequence[Rates]) -> Rates:
+    """Returns the medians of rates of the same parts."""
+    stages = tuple(
+        msgspec.structs.replace(stage, amount_per_s=statistics.median(one.stages[place].amount_per_s for one in found))
+        for place, stage in enumerate(found[0].stages)
+    )
+    update_per_s = statistics.median(one.update_per_s for one in found)
+    return msgspec.structs.replace(found[0], update_per_s=update_per_s, stages=stages)

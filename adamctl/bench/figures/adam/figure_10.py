@@ -21,6 +21,7 @@ from adamctl.bench.figures.adam.networks import (
     said_of_machines,
     settings_of,
 )
+from adamctl.bench.figures.cluster_rates import rates_on_shares
 from adamctl.bench.figures.figure import Claim, Figure, Line, Panel, Point, Table, measured, planned
 from adamctl.bench.figures.judging import median_point, near
 from adamctl.bench.figures.machines import core_here
@@ -31,7 +32,6 @@ from adamctl.bench.partition.machines import Machines, emulated
 from adamctl.bench.partition.partition import FIRST_FLIGHTS
 from adamctl.bench.partition.prediction import Prediction, Slowed
 from adamctl.bench.partition.started import Kind, Replica, started
-from adamctl.bench.slices import measure_rates
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import flights_of, plan_of
 from adamctl.launch.partitions import conditions_of
@@ -155,7 +155,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def _rates(size: Size) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(measure_rates([plan_of(size.experiment, size.machines)], BATCH))
+    found: dict[str, Any] = msgspec.to_builtins(rates_on_shares(size.experiment, size.machines, BATCH, CORES))
     return found
 
 
@@ -372,7 +372,8 @@ def _sentences(core: Core) -> Iterator[str]:
     link = ADAM.scaled_link_bytes_per_s(CORES, core)
     yield (
         f"Emulated: machines of {CORES:g} of a core and one thread each, with links of {link / 125e3:,.0f} Mbit/s: "
-        "10 Gbit/s times their speed over that of one of Adam's. One replica without servers; nothing is pushed."
+        "10 Gbit/s times their speed over that of one of Adam's. One replica without servers; nothing is pushed. "
+        "Planned from rates of their parts, measured by processes with the same shares."
     )
     yield (
         "Network: examples/imagenet_partitioned.toml on images of 64 x 64, synthetic, batches of 16; all convolutions "
