@@ -62,9 +62,10 @@ FOUND = sorted(set(commands()))
 
 @pytest.fixture(autouse=True)
 def plain_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that an option of a document puts into the environment is left there."""
+    """Nothing that an option of a document puts into the environment is left there. The folder of the data exists."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.chdir(tmp_path)
+    Path("DIR").mkdir()
     for name in ("ADAMCTL_CONTROLLER", "ADAMCTL_CONFIG_STORE"):
         monkeypatch.delenv(name, raising=False)
 
