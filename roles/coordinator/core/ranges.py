@@ -47,7 +47,7 @@ def ranges_most(plan: RunPlan, threads: int, range_examples: int) -> int:
         range_examples: of a range.
     """
     threads = max(threads, 1)
-    unanswered = -(-plan.unanswered_batches * threads * plan.batch // range_examples)
+    unanswered = -(-plan.unanswered_batches * threads * plan.batch // max(range_examples, 1))
     return 4 + 2 * threads + unanswered
 
 
