@@ -42,8 +42,7 @@ from adamctl.launch.partitions import Place
 from adamctl.launch.reckoning import Machine
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.partition.search import largest_bytes
-from adamctl.model.partition.work import SLOTS_IN_USE
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD
+from adamctl.model.partition.work import SLOTS_IN_USE, SLOTS_PER_THREAD
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 USUAL = [str(EXAMPLES / f"{name}.toml") for name in ("speech", "imagenet")]

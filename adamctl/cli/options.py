@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from adamctl.cli import completing
 from adamctl.cli.number_types import BYTES_PER_S, FINITE, SECONDS
+from adamctl.cli.path_types import Folder, Picture
 from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.net.address import INSECURE_VARIABLE, TLS_VARIABLE
 from adamctl.net.token_file import environment_token, read_token_file
@@ -35,11 +35,9 @@ SETTING_FLAGS = {
 """Flags that are short for `--set KEY=VALUE`."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
-_data_help = "Folder in which a bare name such as mnist is looked up; repeatable. [ADAMCTL_DATA]"
-_data_anywhere_option = click.option("--data", multiple=True, metavar="DIR", help=_data_help)
-data_option = click.option(
-    "--data", multiple=True, metavar="DIR", type=click.Path(exists=True, file_okay=False), help=_data_help
-)
+_DATA_HELP = "Folder in which a bare name such as mnist is looked up; repeatable. [ADAMCTL_DATA]"
+_data_anywhere_option = click.option("--data", multiple=True, metavar="DIR", help=_DATA_HELP)
+data_option = click.option("--data", multiple=True, metavar="DIR", type=Folder(), help=_DATA_HELP)
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key, e.g. --set optimizer.lr=0.01."
 )
@@ -255,27 +253,6 @@ def processes_options(command: CommandT) -> CommandT:
     ):
         command = option(command)
     return command
-
-
-class Picture(click.Path):
-    """A file that a picture can be written to, checked before anything is measured."""
-
-    ENDINGS = (".svg", ".png", ".pdf")
-
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, writable=True, path_type=Path)
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
-        path = Path(value)
-        if path.suffix.lower() not in self.ENDINGS:
-            endings = ", ".join(self.ENDINGS)
-            self.fail(f"expected a name that ends in one of {endings}; found {value}", parameter, context)
-        if not path.absolute().parent.is_dir():
-            self.fail(f"expected a file in an existing folder; found {value}", parameter, context)
-        if importlib.util.find_spec("matplotlib") is None:
-            self.fail("pictures need matplotlib; pip install 'adamctl[plot]'", parameter, context)
-        super().convert(value, parameter, context)
-        return path
 
 
 plot_option = click.option("--plot", type=Picture(), metavar="FILE", help="Write a picture: .svg, .png, .pdf.")

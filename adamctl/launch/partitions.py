@@ -33,9 +33,8 @@ from adamctl.model.partition.search import (
     smallest_number_that_fits,
     too_large,
 )
-from adamctl.model.partition.work import SLOTS_IN_USE, Pushing
+from adamctl.model.partition.work import SLOTS_IN_USE, SLOTS_PER_THREAD, Pushing
 from adamctl.net.shared_memory import SUPPORTED
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD
 
 WITHIN_HOST = Link(bytes_per_s=5e9, latency_s=50e-6)
 """What goes between processes of one machine: a copy in memory, and a wait (docs/decisions/0028)."""

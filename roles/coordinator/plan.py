@@ -7,6 +7,7 @@ from typing import Final
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of as partition_plan
 from adamctl.model.metric import metric_of
+from adamctl.model.partition.work import SLOTS_PER_THREAD
 from adamctl.model.shapes import infer
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.losses import LossPlan
@@ -15,8 +16,6 @@ from adamctl.roles.coordinator.losses import LOOK_EVERY_S
 
 DATA_AGAIN_S: Final = 30.0  # workers wait longer than this for a read
 SERVER_AGAIN_S: Final = 60.0
-SLOTS_PER_THREAD: Final = 4
-"""That of `adamctl.roles.worker.replica`, another role's; a test compares the two."""
 
 
 def run_plan(experiment: Experiment, job: str, wait_s: float, tended: bool) -> events.RunPlan:

@@ -34,14 +34,7 @@ from adamctl.roles.coordinator.core.losses import LossCore
 from adamctl.roles.coordinator.core.progress import RoleRow
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.data_reading import DataReading
-from adamctl.roles.coordinator.job import (
-    Servers,
-    choose_name,
-    create_job,
-    end_job,
-    find_servers,
-    partitions_of,
-)
+from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_job, find_servers, partitions_of
 from adamctl.roles.coordinator.losses import Losses
 from adamctl.roles.coordinator.plan import loss_plan, run_plan
 from adamctl.roles.coordinator.records import RunRecords

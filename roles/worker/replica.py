@@ -24,12 +24,11 @@ from adamctl.kernels.segments import Words
 from adamctl.kernels.step.network import Context
 from adamctl.kernels.step.steps import Accruing
 from adamctl.model.layout import ParameterLayout
+from adamctl.model.partition.work import SLOTS_PER_THREAD
 from adamctl.net.shared_memory import SharedMemory, array_bytes
 from adamctl.roles.worker.core.following import Following
 from adamctl.roles.worker.core.foresight import Foresight, Momentum, Way
 from adamctl.roles.worker.core.slots import Base, Reapply, Slot, SlotCore, StepActions
-
-SLOTS_PER_THREAD = 4
 
 
 def slots_in_step(replicas: int) -> int:

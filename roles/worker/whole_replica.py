@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from adamctl.config.experiment import Experiment
 from adamctl.kernels.step.network import Network
 from adamctl.model.layout import ParameterLayout
+from adamctl.model.partition.work import SLOTS_PER_THREAD
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.data.client.data_client import DataClient, DataSet
 from adamctl.roles.ps.client.parameter_client import ParameterClient
@@ -22,7 +23,7 @@ from adamctl.roles.worker.own.updates import OwnUpdates
 from adamctl.roles.worker.pace import Pacer, StepGate
 from adamctl.roles.worker.partition.lead import Lead
 from adamctl.roles.worker.protocol import PushProtocol
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica, slots_in_step
+from adamctl.roles.worker.replica import Replica, slots_in_step
 
 SIGN_OF_LIFE_S = 20.0
 """How often a replica with long ranges at least tells the coordinator that its batches make progress."""

@@ -122,7 +122,8 @@ def test_a_folder_of_data_that_is_missing_is_not_passed_over_in_silence(tmp_path
     missing = str(tmp_path / "none")
     for command in (["data", "inspect", "digits"], ["bench", "figures", "adam-9"], ["eval", "1"]):
         message = refused(*command, "--data", missing, code=2, ADAMCTL_DATA=str(tmp_path))
-        assert f"--data': Directory '{missing}' does not exist" in message
+        assert f"--data': expected an existing folder; found {missing}" in message
+    assert adamctl("data", "inspect", "digits", "--data=~", HOME=str(tmp_path)).returncode == 0
 
 
 def test_a_missing_run(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_auto_is_settled_once_and_the_run_that_continues_keeps_it(adamctl: Runne
 
     A layer 150 times as wide diverges at the example's rate: it takes a lower one.
     """
-    wide = ("--set", "model.layers.4.units=20000", "--set", 'cluster.memory_per_worker="455MB"', "--threads", "1")
+    wide = ("--set", "model.layers.4.units=20000", "--set", 'cluster.memory_per_worker="440MB"', "--threads", "1")
     auto = (
         "--workers", "2", "--set", "cluster.partitions=auto", "--set", "train.batch=40", "--set", "optimizer.lr=0.003",
         "--json", *wide,

@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
 
 from adamctl.bench.child import Child, Pipe
+from adamctl.bench.control_groups import ControlGroups
 from adamctl.bench.figures.cluster_prediction import bytes_of_a_batch
 from adamctl.bench.figures.linked_cluster import LinkedCluster
 from adamctl.bench.figures.machines import core_shares
@@ -80,12 +81,7 @@ def calibrated_alone(
     """Returns the rates of this machine's parts with a share of a core: medians, at a speed in the middle."""
     found = []
     with core_shares() as groups, ExitStack() as stack:
-        children = [
-            stack.enter_context(Child(_measure, experiment, partitions, batch)) for _ in range(CALIBRATED_TOGETHER)
-        ]
-        for number, child in enumerate(children):
-            child.receive(CALIBRATION_S)
-            groups.share_cores(f"calibrating-{number}", child.pid, quota_cores)
+        children = _on_shares(stack, groups, quota_cores, _measure, experiment, partitions, batch)
         for _ in range(CALIBRATIONS):
             for child in children:
                 child.send("measure")
@@ -101,13 +97,7 @@ def rates_on_shares(experiment: Experiment, partitions: int, batch: int, quota_c
     They are in processor time: those of a whole core that such processes would have together.
     """
     with core_shares() as groups, ExitStack() as stack:
-        children = [
-            stack.enter_context(Child(_measure_parts, experiment, partitions, batch))
-            for _ in range(CALIBRATED_TOGETHER)
-        ]
-        for number, child in enumerate(children):
-            child.receive(CALIBRATION_S)
-            groups.share_cores(f"measuring-{number}", child.pid, quota_cores)
+        children = _on_shares(stack, groups, quota_cores, _measure_parts, experiment, partitions, batch)
         for child in children:
             child.send("measure")
         return _median_rates([child.receive(CALIBRATION_S) for child in children])
@@ -152,6 +142,17 @@ def _threads_s(pid: int) -> tuple[float, float]:
     times = {thread.id: thread.user_time + thread.system_time for thread in threads}
     first_s = times.pop(pid)
     return first_s, sum(times.values())
+
+
+def _on_shares(
+    stack: ExitStack, groups: ControlGroups, quota_cores: float, measure: Callable[..., None], *arguments: Any
+) -> list[Child]:
+    """Returns processes that have measured once as they are, and have their shares of a core from now on."""
+    children = [stack.enter_context(Child(measure, *arguments)) for _ in range(CALIBRATED_TOGETHER)]
+    for number, child in enumerate(children):
+        child.receive(CALIBRATION_S)
+        groups.share_cores(f"calibrating-{number}", child.pid, quota_cores)
+    return children
 
 
 def _measure(experiment: Experiment, partitions: Sequence[int], batch: int, pipe: Pipe) -> None:

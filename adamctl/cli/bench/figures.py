@@ -11,6 +11,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.output import echo, print_json, table
+from adamctl.cli.path_types import Picture
 
 _OLD_REPORT = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -29,7 +30,7 @@ _OLD_REPORT = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--from", "found", multiple=True, type=_OLD_REPORT, metavar="FILE",
     help="Take the rounds of this report of --json: draw its figures again, or go on with them; repeatable.",
 )  # fmt: skip
-@click.option("--output", type=options.Picture(), metavar="FILE", help="Write the picture here, too: .svg, .png, .pdf.")
+@click.option("--output", type=Picture(), metavar="FILE", help="Write the picture here, too: .svg, .png, .pdf.")
 @click.option(
     "--search", "searches", is_flag=True,
     help="Choose rates again, on a validation part: of distbelief-4, distbelief-5 and adam-table-1.",

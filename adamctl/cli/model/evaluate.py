@@ -10,6 +10,7 @@ import click
 
 from adamctl.cli import completing, options
 from adamctl.cli.output import echo, print_json, say_which, table
+from adamctl.cli.path_types import Picture
 
 
 @click.command("eval")
@@ -20,7 +21,7 @@ from adamctl.cli.output import echo, print_json, say_which, table
 @click.option(
     "--confusion-picture",
     "picture",
-    type=options.Picture(),
+    type=Picture(),
     metavar="FILE",
     help="Write a picture of the confusion matrix: .svg, .png, .pdf.",
 )

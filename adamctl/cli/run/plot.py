@@ -13,6 +13,7 @@ import click
 
 from adamctl.cli import completing, options
 from adamctl.cli.output import echo
+from adamctl.cli.path_types import Picture
 
 if TYPE_CHECKING:
     from adamctl.launch.run_panels import Panel
@@ -31,7 +32,7 @@ _WIDTHS = (6.0, 3.3)
 
 @click.command("plot")
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completing.runs)
-@click.option("--output", "-o", type=options.Picture(), metavar="FILE", help="Write a picture: .svg, .png or .pdf.")
+@click.option("--output", "-o", type=Picture(), metavar="FILE", help="Write a picture: .svg, .png or .pdf.")
 @click.option("--terminal", is_flag=True, help="Draw in characters; without --output this is the default.")
 @options.runs_option
 def command(runs: tuple[str, ...], output: Path | None, terminal: bool, run_dir: str) -> None:

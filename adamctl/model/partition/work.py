@@ -28,6 +28,8 @@ SLOTS_IN_USE = 2
 
 A slot that was never used takes no memory. Those beyond these two are used where servers fall behind.
 """
+SLOTS_PER_THREAD = 4
+"""Gradients of a thread of a whole replica that accrue, or that servers have not answered, at most."""
 
 
 class Work(NamedTuple):
@@ -307,13 +309,10 @@ def flight_elements(plan: PartitionPlan, partition: int, forward_only: bool = Fa
 
 def _copied_elements(plan: PartitionPlan, stage: int, partition: int) -> int:
     """Returns what a partition copies together of its outputs and errors for others: unless one reads all of them."""
-    before = stage - 1
-    shown = [
-        (edge, plan.stages[before].parts[partition].outputs) for edge in plan.edges(stage) if edge.producer == partition
-    ]
-    inputs = plan.stages[stage].parts[partition].inputs
-    shown += [(edge, inputs) for edge in plan.backward_edges(stage) if edge.consumer == partition]
-    return sum(edge.elements for edge, whole in shown if edge.region != whole)
+    outputs, inputs = plan.stages[stage - 1].parts[partition].outputs, plan.stages[stage].parts[partition].inputs
+    forward = (edge for edge in plan.edges(stage) if edge.producer == partition and edge.region != outputs)
+    back = (edge for edge in plan.backward_edges(stage) if edge.consumer == partition and edge.region != inputs)
+    return sum(edge.elements for edge in (*forward, *back))
 
 
 def _kept_by_custom(plan: PartitionPlan, stage: StagePlan, part: StagePart, needs_input_error: bool) -> int:

@@ -22,7 +22,14 @@ from adamctl.model.partition.plan import PartitionPlan
 from adamctl.model.partition.rates import Machine
 from adamctl.model.partition.rules import cuts_for, make_plan
 from adamctl.model.partition.stages import CutAxis
-from adamctl.model.partition.work import Factored, Pushing, factored_by, parameter_traffic, pushed_work
+from adamctl.model.partition.work import (
+    SLOTS_PER_THREAD,
+    Factored,
+    Pushing,
+    factored_by,
+    parameter_traffic,
+    pushed_work,
+)
 from adamctl.model.placement import place_buckets
 from adamctl.model.scaling.cluster import Cluster, DataWork, ReplicaWork, ServerWork
 from adamctl.model.scaling.rates import ServingRates
@@ -34,8 +41,6 @@ RANGES_PER_REPLICA = 8
 """That of `adamctl.roles.coordinator.core.ranges`, likewise."""
 AGREEING, AGREEING_MOST = 0.01, 10
 """How near two intervals are that agree, and after how many tries the last one is taken."""
-SLOTS = 4
-"""`SLOTS_PER_THREAD` of `adamctl.roles.worker.replica`, which this tier cannot import; a test compares the two."""
 
 
 class Size(NamedTuple):
@@ -218,7 +223,7 @@ class Planner:
             contexts = 1
         return ReplicaWork(
             contexts, batch_s, conditions.batch, per_push, max(round(to_fetch), 1), training.steps_per_fetch is None,
-            training.may_wait, SLOTS, pushed, fetched, training.keeps_to_steps, training.staleness_most,
+            training.may_wait, SLOTS_PER_THREAD, pushed, fetched, training.keeps_to_steps, training.staleness_most,
             inside.binds.startswith("link"),
         )  # fmt: skip
 

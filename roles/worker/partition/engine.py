@@ -16,6 +16,7 @@ from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.memory import WORD_BYTES
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
 from adamctl.model.layout import ParameterLayout, Tensor
+from adamctl.model.partition.work import SLOTS_PER_THREAD
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.slots import Slot, StepActions
 from adamctl.roles.worker.downpour import Downpour
@@ -25,7 +26,7 @@ from adamctl.roles.worker.partition.flight_engine import Counts, FlightEngine, P
 from adamctl.roles.worker.partition.links import Links
 from adamctl.roles.worker.partition.threads import Flight, FlightDone
 from adamctl.roles.worker.protocol import PushProtocol
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica, slots_in_step
+from adamctl.roles.worker.replica import Replica, slots_in_step
 
 
 class PartitionEngine(FlightEngine):

@@ -12,10 +12,9 @@ from adamctl.model.partition.cost import Conditions, Link, price
 from adamctl.model.partition.rules import make_plan
 from adamctl.model.partition.work import Pushing, parameter_traffic
 from adamctl.model.scaling import machines
-from adamctl.model.scaling.machines import SLOTS, Planner, Size, Training
+from adamctl.model.scaling.machines import Planner, Size, Training
 from adamctl.model.scaling.rates import DataRates, ServerRates, ServingRates
 from adamctl.roles.coordinator.core import ranges
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD
 from tests.model.partition.machines import Even
 
 MODEL = Model((12, 12, 2), (Conv2D(4, 3, padding="same"), Dense(64), Softmax(10)))
@@ -34,7 +33,6 @@ def planner(training: Training | None = None) -> Planner:
 
 
 def test_numbers_are_those_of_the_roles() -> None:
-    assert SLOTS == SLOTS_PER_THREAD
     assert machines.RANGES_PER_REPLICA == ranges.RANGES_PER_REPLICA
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from adamctl.model.partition.work import SLOTS_PER_THREAD
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.ranges import ranges_most
-from adamctl.roles.coordinator.plan import SLOTS_PER_THREAD, run_plan
-from adamctl.roles.worker import replica
+from adamctl.roles.coordinator.plan import run_plan
 from adamctl.roles.worker.partition.engine import slots_per_flight
 from tests.roles.coordinator.played_run import make_experiment
 from tests.roles.coordinator.simulation import Simulation, plan
@@ -20,8 +20,7 @@ def planned(tmp_path: Path, **train: Any) -> events.RunPlan:
     return run_plan(make_experiment(tmp_path, train=train), "j", 1.0, tended=False)
 
 
-def test_slots_are_those_of_a_worker() -> None:
-    assert SLOTS_PER_THREAD == replica.SLOTS_PER_THREAD
+def test_open_flights_have_no_more_slots_than_are_counted() -> None:
     assert all(flights * slots_per_flight(1, flights) <= max(SLOTS_PER_THREAD, 2 * flights) for flights in range(1, 9))
 
 

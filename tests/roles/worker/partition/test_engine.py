@@ -7,8 +7,8 @@ import pytest
 from adamctl.model.description import Conv2D, Dense, Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.model.partition.rules import make_plan
+from adamctl.model.partition.work import SLOTS_PER_THREAD
 from adamctl.roles.worker.partition.engine import owned_shards, pushed_tensors, slots_per_flight
-from adamctl.roles.worker.replica import SLOTS_PER_THREAD
 
 MODEL = Model((12, 12, 1), (Conv2D(4, 3, activation="relu"), Dense(9, "relu"), Softmax(5)))
 
