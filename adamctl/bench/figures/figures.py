@@ -269,7 +269,7 @@ def said_of_starts(starts: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     dates, commits = (dict.fromkeys(str(one[key]) for one in starts) for key in ("date", "commit"))
     load = max(float(one["load_1_minute"]) for one in starts)
     text = f"{', '.join(machines)}; {', '.join(dates)}; commit {', '.join(commits)}"
-    interrupted = f"; begun or gone on with {len(starts)} times" if len(starts) > 1 else ""
+    interrupted = f"; by {len(starts)} runs of the command" if len(starts) > 1 else ""
     return (f"Measured on {text}{interrupted}. {said_of_load(load).capitalize()}.",)
 
 

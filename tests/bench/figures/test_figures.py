@@ -75,7 +75,7 @@ def test_one_that_was_interrupted_goes_on(tmp_path: Path, use: Use) -> None:
     module = use(FakeModule())
     (result,) = run_figures(asked(tmp_path))["results"]
     assert module.measured == ["1/round-2", "2/round-2", "1/round-3", "2/round-3"]
-    assert "gone on with 2 times" in result["sentences"][-1]
+    assert "by 2 runs of the command" in result["sentences"][-1]
 
 
 def test_one_that_was_begun_on_another_machine_does_not_go_on_here(
