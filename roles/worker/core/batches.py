@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import DamagedDataError
 from adamctl.model.tally import added
-from adamctl.roles.worker.core.slots import SlotCore
 from adamctl.wire.messages import EvaluateTask, TaskReport, TrainTask
 
 Task = TrainTask | EvaluateTask
@@ -141,6 +140,18 @@ class TaskLedger:
         return sum(isinstance(entry.task, TrainTask) for entry in self._open.values())
 
 
+class Accruing(Protocol):
+    """Where gradients accrue until they are pushed, each lot of them under the next number: `slots.SlotCore`."""
+
+    @property
+    def begun(self) -> int:
+        """The number of the last that has begun."""
+
+    @property
+    def oldest_unanswered(self) -> int:
+        """The number of the oldest that servers have not answered; one more than `begun` without one."""
+
+
 class Reports:
     """Reports of tasks that are done. One of training may wait until servers have answered all of its gradients.
 
@@ -148,7 +159,7 @@ class Reports:
     one ever ends.
     """
 
-    def __init__(self, slots: SlotCore | None) -> None:
+    def __init__(self, slots: Accruing | None) -> None:
         """`slots`: where gradients accrue, of which reports of training wait for the answers; None: none waits."""
         self._slots = slots
         self._waiting: deque[tuple[int, TaskReport]] = deque()

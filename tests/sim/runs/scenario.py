@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from adamctl.model.partition.work import SLOTS_PER_THREAD
 from adamctl.roles.coordinator.core.events import RunPlan
 from adamctl.roles.coordinator.core.losses import LossPlan
 from tests.sim.engine import ViolationError
@@ -29,6 +30,8 @@ SOON_S = 1.0
 FOR_GOOD, FOR_GOOD_ALONE, NOTICED_S = 0.1, 0.4, 9.0
 """How often servers do not come back at all, and where there are no copies; how soon that is noticed at the latest."""
 END_AGAIN_S = 0.05
+PUSH_EVERY = 1, 1, 1, 2, 3
+"""Steps per push; above one, ranges are reported when servers have answered, so that fewer reports are late."""
 TROUBLES = ("pause", "pause", "cut", "one-way", "one-way", "slow", "lonely", "lonely", "worker", "worker", "worker")
 
 
@@ -53,6 +56,7 @@ class RunCluster(ServerCluster):
         self.clients.append(self._worker("w3"))
         self.ledger.clients_rest = True
         random = self.world.random
+        self.push_every = random.choice(PUSH_EVERY)
         self.plan = self._plan()
         names = [f"d{number}" for number in range(1, random.choice((1, 2, 2)) + 1)]
         self.data = {name: SimDataServer(self.world, name, self.hosts, self.lease_s) for name in names}
@@ -69,7 +73,7 @@ class RunCluster(ServerCluster):
         for worker in self.workers:
             worker.coordinator = self.coordinator
             worker.has_data = lambda: any(one.alive for one in self.data.values())
-            worker.step_s_max, worker.push_every = step_s_max, random.choice((1, 2, 3))
+            worker.step_s_max, worker.push_every = step_s_max, self.push_every
 
     def _plan(self) -> RunPlan:
         random = self.world.random
@@ -90,6 +94,7 @@ class RunCluster(ServerCluster):
             no_worker_s=1000.0,
             finish_wait_s=3.0,
             max_staleness=random.choice((None, None, 2)),
+            unanswered_batches=SLOTS_PER_THREAD * self.push_every if self.push_every > 1 else 0,
         )
 
     def _loss_plan(self) -> LossPlan:

@@ -8,7 +8,8 @@ from tests.sim.runs.scenario import RunResult, RunScenario
 from tests.sim.suite_checks import check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import RUNS
 
-SEEDS = range(1, 9)
+SEEDS = range(43, 51)
+"""Among them are some in which a range is done twice; in one seed of sixty it is."""
 SLOW_SEEDS = 1_000
 NOTED_AND_NEXT = 5
 NOTED = noted(RUNS)

@@ -12,6 +12,7 @@ from functools import partial
 
 from adamctl.roles.coordinator.core.events import RunPlan
 from adamctl.roles.coordinator.core.instructions import Refuse
+from adamctl.roles.worker.core.batches import Reports
 from adamctl.roles.worker.joining import TRY_LATER
 from adamctl.roles.worker.server import REJOINS_MAX
 from adamctl.wire.constants import ErrorCode
@@ -44,7 +45,13 @@ DATA_AGAIN_S = 0.1
 
 
 class RunPushClient(SimPushClient):
-    """Pushes when it is told to, and not by itself."""
+    """Pushes when it is told to, and not by itself.
+
+    Attributes:
+        accrues: a step was made that is not pushed.
+    """
+
+    accrues = False
 
     def begin(self) -> None:
         if not self.primary:
@@ -52,13 +59,22 @@ class RunPushClient(SimPushClient):
             self.world.after(0.2, self.begin)
 
     def push(self) -> bool:
-        """Pushes, and sometimes pulls, unless too many pushes are under way."""
+        """Pushes what has accrued, and sometimes pulls, unless too many pushes are under way."""
         if not self.primary or len(self.open) >= WINDOW:
             return False
         self._push()
+        self.accrues = False
         if self.world.chance(0.2):
             self._pull()
         return True
+
+    @property
+    def begun(self) -> int:
+        return self._pushes + self.accrues
+
+    @property
+    def oldest_unanswered(self) -> int:
+        return min(self.open, default=self._pushes + 1)
 
 
 class Line:
@@ -100,10 +116,12 @@ class RunSession:
         self._plan: RunPlan = worker.coordinator.plan
         self._key = worker.name, worker.incarnation
         self._accepted = self._steps = self._pushes = self._told = 0
+        self._training = 0
         self._work: deque[TrainTask | EvaluateTask] = deque()
-        self._reports: list[TaskReport] = []
-        self._asking = self._reporting = self._computing = False
+        self._reports = Reports(client if worker.push_every > 1 else None)
+        self._asking = self._reporting = self._computing = self._flushing = False
         self._over = False
+        client.settled = self._look
         client.world.after(SIGN_OF_LIFE_S, self._give_sign)
         self._look()
 
@@ -111,16 +129,21 @@ class RunSession:
 
     def _look(self) -> None:
         """Asks for ranges when it has room; what it has to report meanwhile goes beside."""
+        if self._over:
+            return
+        if self._client.accrues and not self._training and not self._flushing:
+            self._flushing = True
+            self._flush()
         wanted = max(RANGES - self._accepted, 0)
-        if not self._asking and (wanted or self._reports):
+        if not self._asking and (wanted or self._reports.due):
             self._asking = True
             self._ask(wanted, POLL_S if wanted else 0.0)
-        elif self._reports and not self._reporting:
+        elif self._reports.due and not self._reporting:
             self._reporting = True
             self._ask(0, 0.0, beside=True)
 
     def _ask(self, wanted: int, wait_s: float, *, beside: bool = False) -> None:
-        reports, self._reports = tuple(self._reports), []
+        reports = self._reports.take()
 
         def answered(reply: Answer) -> None:
             if beside:
@@ -137,6 +160,13 @@ class RunSession:
                 self._look()
 
         self._line.ask(NextTaskRequest(*self._key, reports, wanted, wait_s), answered, wait_s + MARGIN_S)
+
+    def _flush(self) -> None:
+        """Pushes the steps of the last range it has, for which no others follow."""
+        if self._over or not self._client.accrues or self._training or self._client.push():
+            self._flushing = False
+        else:
+            self._client.world.after(0.02, self._flush)
 
     def _give_sign(self) -> None:
         """A worker whose ranges take long lets the coordinator hear that its steps go on."""
@@ -155,6 +185,7 @@ class RunSession:
 
     def _accept(self, tasks: list[TrainTask | EvaluateTask]) -> None:
         self._accepted += len(tasks)
+        self._training += sum(isinstance(task, TrainTask) for task in tasks)
         self._work.extend(tasks)
         if self._work and not self._computing:
             self._computing = True
@@ -200,9 +231,11 @@ class RunSession:
         """One step; every few of them are pushed, as soon as there is room for that."""
         if self._over:
             return
-        if (self._steps + 1) % self._worker.push_every == 0 and not self._client.push():
+        pushes = (self._steps + 1) % self._worker.push_every == 0
+        if pushes and not self._client.push():
             self._client.world.after(0.02, lambda: self._step(task, left, steps))
             return
+        self._client.accrues = not pushes
         self._steps += 1
         self._may_step(task, left - 1, steps)
 
@@ -210,9 +243,10 @@ class RunSession:
         if self._over:
             return
         self._accepted -= 1
+        self._training -= isinstance(task, TrainTask)
         count = task.stop - task.start
         correct = count if isinstance(task, EvaluateTask) else 0
-        self._reports.append(TaskReport(task.id, count, 1.0, correct, steps, 0.1 * steps))
+        self._reports.add(task, TaskReport(task.id, count, 1.0, correct, steps, 0.1 * steps))
         if not self._work and self._plan.max_staleness is not None:  # all it has done is known before it rests
             told = RunStepRequest(*self._key, self._steps)
             self._line.ask(told, lambda reply: None if isinstance(reply, RunStepReply) else self._lose(), MARGIN_S)

@@ -51,6 +51,7 @@ class SimPushClient:
         goes_on: whether it begins new pushes.
         gave_up: a server has said that the job has failed; `lost_for_good` is called then.
         evicted: called when a server has forgotten this client.
+        settled: called when all of a push is answered.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class SimPushClient:
         self.gave_up = False
         self.lost_for_good: Callable[[], None] = lambda: None
         self.evicted: Callable[[], None] = lambda: None
+        self.settled: Callable[[], None] = lambda: None
         self.open: dict[int, set[int]] = {}
         self.numbers: dict[int, dict[int, int]] = {}
         self._pushes = self._orders = 0
@@ -325,6 +327,7 @@ class SimPushClient:
         left.discard(shard)
         if not left:
             del self.open[push], self.numbers[push]
+            self.settled()
 
     # --- pulls ------------------------------------------------------------------------------------------------------
 
