@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.partitioning import plan_of as partition_plan
@@ -50,20 +50,19 @@ def run_plan(experiment: Experiment, job: str, wait_s: float, tended: bool) -> e
         cuts=cuts,
         has_own_parameters=experiment.has_own_parameters,
         metric=metric_of(experiment.model),
-        unanswered_batches=unanswered_batches(experiment),
+        unanswered_batches=unanswered_batches(experiment.steps_per_update, experiment.cluster.flights),
     )
 
 
-def unanswered_batches(experiment: Experiment) -> int:
+def unanswered_batches(steps_per_update: int, flights: int | Literal["auto"] = "auto") -> int:
     """Returns how many batches of a thread may be computed while servers have not answered what it pushed before.
 
     A range whose gradient is pushed at once, with n_push = 1, is reported without waiting for the answer.
     """
-    if experiment.steps_per_update == 1:
+    if steps_per_update == 1:
         return 0
-    flights = experiment.cluster.flights
     slots = SLOTS_PER_THREAD if flights == "auto" else max(SLOTS_PER_THREAD, 2 * flights)
-    return slots * experiment.steps_per_update
+    return slots * steps_per_update
 
 
 def loss_plan(experiment: Experiment) -> LossPlan:

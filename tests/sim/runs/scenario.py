@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from adamctl.model.partition.work import SLOTS_PER_THREAD
 from adamctl.roles.coordinator.core.events import RunPlan
 from adamctl.roles.coordinator.core.losses import LossPlan
+from adamctl.roles.coordinator.plan import unanswered_batches
 from tests.sim.engine import ViolationError
 from tests.sim.servers.cluster import JOB, ServerCluster, ServerFault
 from tests.sim.servers.scenario import Result, ServerScenario
@@ -94,7 +94,7 @@ class RunCluster(ServerCluster):
             no_worker_s=1000.0,
             finish_wait_s=3.0,
             max_staleness=random.choice((None, None, 2)),
-            unanswered_batches=SLOTS_PER_THREAD * self.push_every if self.push_every > 1 else 0,
+            unanswered_batches=unanswered_batches(self.push_every),
         )
 
     def _loss_plan(self) -> LossPlan:

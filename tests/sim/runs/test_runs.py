@@ -9,7 +9,7 @@ from tests.sim.suite_checks import check_documented, check_found, check_found_ea
 from tests.sim.suites import RUNS
 
 SEEDS = range(43, 51)
-"""Among them are some in which a range is done twice; in one seed of sixty it is."""
+"""In one of them, 45, a range is done twice; few seeds have that."""
 SLOW_SEEDS = 1_000
 NOTED_AND_NEXT = 5
 NOTED = noted(RUNS)
